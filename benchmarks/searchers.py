@@ -5,10 +5,10 @@
 
 Every search is one call of `optimize`, with the budget in evaluations and a seed; the first table has medians over the
 seeds of what it returns: the mean iteration time of its plan, over draws of equal paths that it has not seen, and in
-the last column who is the best.  The second one has the median of evaluations after which the best cost that a search
-knows, one draw each, is at most the median of what `mcmc` knows at its end; ``-`` where most seeds never are.  Searches
-that are in the file of ``--runs`` are read from it, so that an interrupted benchmark goes on; a search that refuses a
-problem is in no median.
+the last column who is the best.  The second one has the evaluations after which half of the seeds are there: the best
+cost that a search knows, one draw each, is at most the median of what `mcmc` knows at its end; ``-`` where most seeds
+never are.  Searches that are in the file of ``--runs`` are read from it, so that an interrupted benchmark goes on; a
+search that refuses a problem is in no median.
 
 ``topoplan compare --problems`` has the statistics of the same searches: spread, significance, ranks.  This benchmark
 runs what draws nothing with one seed, leaves out problems marked large, and keeps the CPU seconds of each search.
@@ -98,7 +98,7 @@ def tables(rows, problems, searchers):
         finals.append(markdown_row([problem.name, f"{of_problem[0]['initial_s'] * 1e3:.4g}", *cells, best]))
         if BASE in by_searcher:
             target = known_at_end(by_searcher[BASE])
-            until = {n: statistics.median(evaluations_until(r, target) for r in f) for n, f in by_searcher.items()}
+            until = {n: statistics.median_low(evaluations_until(r, target) for r in f) for n, f in by_searcher.items()}
             cells = [f"{until[n]:.0f}" if until.get(n, float("inf")) < float("inf") else "-" for n in searchers]
             ratio = f"{until[BASE] / until['auto']:.1f}" if until.get("auto", float("inf")) < float("inf") else "-"
             counts.append(markdown_row([problem.name, *cells, ratio]))
