@@ -305,3 +305,14 @@ def test_one_package_installs_from_a_checkout(tmp_path):
         re.findall(r"^[\w-]+", installed, re.M)
     )
     assert "topoplan-topology-topoopt" not in installed
+
+
+def test_files_of_kernels_that_are_no_more_are_told_from_the_others(tmp_path):
+    module = tmp_path / "package" / "parts.py"
+    module.parent.mkdir()
+    module.write_text(
+        "import x\n\n\n@kernel\ndef first(a):\n    pass\n\n\n@kernel\n@other(\n    1,\n)\ndef second(a):\n    pass\n"
+    )
+    there = ["package.parts.first-4", "package.parts.second-9"]
+    gone = ["package.parts.first-5000", "package.parts.first-9", "package.parts.third-4", "package.others.first-4"]
+    assert [name for name in there + gone if kernels._has_kernel(tmp_path, name)] == there

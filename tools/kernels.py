@@ -159,7 +159,9 @@ def _write_metadata(target: Path) -> None:
 
 
 def _compile() -> None:
-    """Run the commands in the working directory, and keep their kernels; remove files that no kernel has used.
+    """Run the commands in the working directory, and keep their kernels; remove files of kernels that are no more.
+
+    A kernel that only other kernels call is not called where these are read from their files; its own file stays.
 
     Raises:
         SystemExit: a command failed, with the last line that it said.
@@ -172,8 +174,19 @@ def _compile() -> None:
         used = set[str]().union(*(run.result() for run in runs))
     for folder in folders():
         for path in folder.glob(f"src/*/{SHIPPED}/*.{sys.implementation.cache_tag}*"):
-            if path.name.partition(f".{sys.implementation.cache_tag}")[0] not in used:
+            name = path.name.partition(f".{sys.implementation.cache_tag}")[0]
+            if name not in used and not _has_kernel(folder / "src", name):
                 path.unlink()
+
+
+def _has_kernel(source: Path, name: str) -> bool:
+    """Say whether the sources have the function of a file of kernels, which is named ``MODULE.FUNCTION-LINE``."""
+    function, _, line = name.rpartition("-")
+    *modules, last = function.split(".")
+    files = [source.joinpath(*modules[:length]).with_suffix(".py") for length in range(1, len(modules) + 1)]
+    lines = [text for path in files if path.is_file() for text in path.read_text(encoding="utf-8").splitlines()]
+    decorators_and_head = lines[int(line) - 1 : int(line) + 4]
+    return any(text.lstrip().startswith(f"def {last}(") for text in decorators_and_head)
 
 
 def _cores() -> int:
