@@ -247,6 +247,7 @@ def _predicted(case: Case, mode: str, device: str, path: Path, passes: Passes, h
         estimator = f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items())
         return optimize(
             graph,
+            host=host,
             servers=1,
             device=device,
             precision=precision,
@@ -313,7 +314,7 @@ FINDINGS = """
   the best large matrix product. In fp32 most products come near it, and convolutions do not; in TF32 and bf16 few
   kernels of these sizes do. It says how much work a plan is, and not how long an iteration takes.
 - **Three constants do not describe a GPU.** Rates fitted to the operators of other models are off by a factor of up to
-  2.6. The fit counts short and long operators alike.
+  2.6. In the fit, short and long operators have equal weight.
 - **Where operators are small, the GPU waits for Python.** Iterations take longer than their graphs: {slow}. No
   estimator knows the host. CUDA graphs and compilers remove the wait.
 """

@@ -204,7 +204,6 @@ def _take_turns() -> set[str]:
     from topoplan_engine.kernels.caching import shipping
 
     gc.set_threshold(RARELY)
-    _compare_flags_quickly()
     lines = COMMANDS.strip().splitlines()
     with shipping(_lock) as used:
         while (number := _next()) < len(lines):
@@ -215,22 +214,6 @@ def _take_turns() -> set[str]:
                 _turns.value = len(lines)  # no process need go on
                 raise
     return used
-
-
-def _compare_flags_quickly() -> None:
-    """Let numba compare flags by what was set of them: a twelfth of its time is reading all of them one by one.
-
-    It looks for functions by arguments and flags, whose hash is that of the names of all flags.
-    """
-    from numba.core.targetconfig import TargetConfig
-
-    in_full = TargetConfig.__eq__
-
-    def equal(self: Any, other: Any) -> Any:
-        return (type(self) is type(other) and self._values == other._values) or in_full(self, other)
-
-    TargetConfig.__eq__ = equal
-    TargetConfig.__hash__ = lambda self: hash(type(self))
 
 
 def _next() -> int:

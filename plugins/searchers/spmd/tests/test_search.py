@@ -221,6 +221,20 @@ def test_strategies_of_placements_come_last_and_need_not_be_simulated():
     assert "data parallelism" not in report["simulated_s"]
 
 
+def test_a_fast_initial_strategy_is_no_cutoff():
+    """A constructed plan is reported even where the initial strategy is faster, so the best of them must be found."""
+    problem = problem_of()
+    search, evaluator = SpmdSearch(Spmd(schedule="whole-batch"), problem), Evaluator(problem, Fluid().build(), "limit")
+    search.adopt(Trial(state=state_of(problem), cost=1e-9, demand=lambda: None))
+    programs, cutoffs = [], []
+    while candidates := search.ask():
+        cutoffs += [each.cutoff_seconds for each in candidates if isinstance(each.state().strategy, PlacedStrategy)]
+        trials = [evaluator.price(candidate) for candidate in candidates]
+        programs += [trial.cost for trial in trials if isinstance(trial.state.strategy, SpmdStrategy)]
+        search.tell(trials)
+    assert set(cutoffs) == {min(programs)}
+
+
 def test_the_whole_batch_at_once_if_so_asked():
     trials, report = searched(problem_of(), schedule="whole-batch")
     assert not [name for name in report["simulated_s"] if "duplex" in name]

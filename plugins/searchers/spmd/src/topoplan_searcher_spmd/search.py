@@ -168,8 +168,11 @@ class SpmdSearch(Search):
             yield [_Proposal(name, attrs.evolve(candidate, cutoff_seconds=self._fastest()))]
 
     def _fastest(self) -> float:
-        """Return the simulated seconds of the fastest proposal that fits; infinite if none does."""
-        return min((self._seconds(proposal) for proposal in self._proposals if proposal.fits), default=math.inf)
+        """Return the simulated seconds of the fastest own proposal that fits; infinite if none does.
+
+        The initial strategy is left out: what is constructed is reported even where that one is faster.
+        """
+        return min((self._seconds(proposal) for proposal in self._proposals[1:] if proposal.fits), default=math.inf)
 
     def _mesh_plans(self, machine: Machine) -> Iterator[tuple[Mesh, MeshPlan]]:
         """Yield the plans that may be among the best; last, by time, meshes whose fastest plan does not fit.
