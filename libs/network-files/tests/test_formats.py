@@ -243,7 +243,7 @@ def test_slices_and_schemes_of_infragraph(edges, counts):
         (infragraph(edge(("h[0]", "nic[0]"), ("s", "port[0]"), "ring")), "edges[0]: scheme is 'ring'"),
         (
             infragraph(connections="[]"),
-            "connections: the file is of a later release (expected InfraGraph 3.1.0, edges)",
+            "connections: the file is of a later release (expected InfraGraph 3.1.0: devices, ",
         ),
         (b"devices: [{name: d, components: [{name: c, type: xpu}]}]", "components[0]: choice is None"),
         (b"edges: 3", "edges is 3 (expected a list of mappings)"),
@@ -315,7 +315,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:No key type:UserWarning")
+@pytest.mark.filterwarnings("ignore:No key type:UserWarning", "ignore:.*not read of links:UserWarning")
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_damage_is_one_line_or_a_fabric(data):
@@ -332,3 +332,140 @@ def test_any_damage_is_one_line_or_a_fabric(data):
         told = str(error)
     assert told.startswith(name)
     assert "\n" not in told
+
+
+#: What is written for a link -> what would be right.
+MEANT = {
+    "capacity": "bandwidth",
+    "bw": "bandwidth",
+    "bandwith": "bandwidth",
+    "Bandwidth": "bandwidth",
+    "speed_gbps": "bandwidth",
+    "weight": "bandwidth",
+    "delay": "latency",
+    "latencyy": "latency",
+    "rtt_us": "latency",
+    "nCables": "count",
+    "conut": "count",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_an_attribute_that_looks_like_one_that_is_read_is_refused(name):
+    right = MEANT[name]
+    with pytest.raises(
+        TopoplanError, match=rf"^net\.json: edges\[0\]: '{name}' of a link is not read \(write {right}: "
+    ):
+        read_network(graph([{**EDGE, name: 4}]), "net.json", DEFAULTS)
+    key = f'<key id="r" for="edge" attr.name="{name}" attr.type="long"/>'
+    body = '<edge source="a" target="b"><data key="r">4</data></edge>'
+    with pytest.raises(TopoplanError, match=rf"^net\.graphml: edge 'a' - 'b': '{name}' of a link .* \(write {right}: "):
+        read_network(graphml(body, key), "net.graphml", DEFAULTS)
+    drawn = nx.path_graph(2)
+    drawn.edges[0, 1].update({"bandwidth": 1e9, "latency": 1e-6, "count": 1})
+    del drawn.edges[0, 1][right]
+    drawn.edges[0, 1][name] = 4
+    with pytest.raises(TopoplanError, match=rf"^graph: edge 0 - 1: '{name}' of a link is not read \(write {right}: "):
+        Fabric.from_networkx(drawn, bandwidth=1e9, latency=1e-6)
+
+
+@pytest.mark.parametrize("named", ["kind", "type", "linkType"])
+def test_a_kind_of_link_under_another_name(named):
+    with pytest.raises(TopoplanError, match=rf"edges\[0\]: '{named}' of a link is not read \(write link: inside\)$"):
+        read_network(graph([{**EDGE, named: "inside"}]), "net.json", DEFAULTS)
+
+
+def test_other_attributes_of_links_are_named_once():
+    edges = [{**EDGE, "color": "red", "cable": "DAC", "weight": 1, "bandwidth": "4 Gbps", "capacity": 7}] * 2
+    with pytest.warns(TopoplanWarning) as told:
+        fabric = read_network(graph(edges), "net.json", DEFAULTS)
+    assert [str(each.message) for each in told] == [
+        "net.json: not read of links: 'color', 'cable', 'weight', 'capacity' (read are bandwidth, latency, count, link)"
+    ]
+    assert fabric.link_bandwidth.tolist() == [1e9, 1e9]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (graph([{**EDGE, "link": {}}]), "net.json: edges[0]: link is {} (expected network, lane or inside)"),
+        (graph([EDGE], cycles=[[0, 1]]), 'net.json: cycles is not read there (it belongs into "graph": {...})'),
+        (graph([EDGE], graph={"maxPaths": 4}), "net.json: graph attribute 'maxPaths' is not read (write max_paths)"),
+        (
+            json.dumps({"nodes": [{"id": "a"}, {"id": "b", "type": "switch"}], "edges": [EDGE]}).encode(),
+            "net.json: nodes[1]: 'type' of a node is not read (write kind: switch)",
+        ),
+    ],
+)
+def test_what_would_change_the_network_silently_is_refused(data, told):
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, "net.json", DEFAULTS)
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (("bandwidth: {", "bandwith: {"), "links[0]: physical: 'bandwith' of a link is not read (write bandwidth"),
+        (("physical: {", "rate: 4, physical: {"), "links[0]: 'rate' of a link is not read (write bandwidth"),
+        (("scheme:", "delay: 3, scheme:"), "edges[0]: 'delay' of a link is not read (write latency: under physical"),
+        (("instances:", "infrastructure:"), "net.yaml: infrastructure: the file is of a later release"),
+        (("links:", "lnks:"), "net.yaml: 'lnks' is not read (write links)"),
+    ],
+)
+def test_attributes_of_infragraph_that_nobody_reads(changed, told):
+    data = infragraph(edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]"))).decode().replace(*changed, 1).encode()
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, "net.yaml", DEFAULTS)
+    assert told in str(error.value)
+
+
+def test_a_network_of_astra_sim_is_named():
+    with pytest.raises(TopoplanError, match=r"^net\.yml: npus_count: the file is a network of ASTRA-sim, which is not"):
+        read_network(b"topology: [Ring]\nnpus_count: [8]\nbandwidth: [50]\nlatency: [500]", "net.yml", DEFAULTS)
+
+
+def test_infragraph_as_json():
+    import yaml
+
+    data = infragraph(edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]")))
+    document = json.dumps(yaml.safe_load(data)).encode()
+    assert read_network(document, "net.json", DEFAULTS) == read_network(data, "net.yaml", DEFAULTS)
+
+
+NAMED = [{"id": "rail0", "kind": "switch"}, {"id": "gpu-a", "kind": "host"}, {"id": "gpu|b", "kind": "host"}]
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".json", write_node_link), (".graphml", write_graphml)])
+def test_names_of_hosts_and_switches_stay(suffix, write):
+    cables = [{"source": "rail0", "target": node["id"], "bandwidth": 1e9} for node in NAMED[1:]]
+    fabric = read_network(json.dumps({"nodes": NAMED, "edges": cables}).encode(), "net.json", DEFAULTS)
+    again = read_network(write(fabric), f"net{suffix}", DEFAULTS)
+    assert again == fabric
+    assert again.node_names == fabric.node_names == ("gpu-a", "gpu|b", "rail0")
+    assert 'n0 [label="gpu-a"];' in write_dot(fabric).decode()
+    from topoplan_network_files.cabling import as_csv, as_markdown, connections
+
+    rows = connections(fabric, Cluster.uniform(n_hosts=2, interfaces=1))
+    assert "gpu-a:0,,,rail0:0,both ways,8" in as_csv(rows).decode()
+    assert "gpu\\|b:0" in as_markdown(rows).decode()
+
+
+def test_numbers_and_labels_as_names():
+    """A label goes before an id; a number is no name, but is kept where it is not the node's own."""
+    nodes = [{"id": 0, "kind": "switch"}, {"id": 7, "kind": "host"}, {"id": 8, "kind": "host"}]
+    edges = [{"source": 0, "target": 7}, {"source": 0, "target": 8}]
+    read = read_network(json.dumps({"nodes": nodes, "edges": edges}).encode(), "net.json", DEFAULTS)
+    assert read.node_names == ("host 7", "host 8", "switch 0")
+    assert read_network(write_graphml(read), "net.graphml", DEFAULTS).node_names == read.node_names
+    labelled = [{**node, "label": label} for node, label in zip(nodes, ("tor", "left", "x\x1b[31m"), strict=True)]
+    read = read_network(json.dumps({"nodes": labelled, "edges": edges}).encode(), "net.json", DEFAULTS)
+    assert read.node_names == ("left", "x\\x1b[31m", "tor")
+    plain = read_network(graph([{"source": 0, "target": 1}], nodes=(0, 1)), "net.json", DEFAULTS)
+    assert plain.node_names == ()
+    assert (plain.node_name(0), reference.two_switches().node_name(4)) == ("host 0", "switch 0")
+
+
+def test_instances_of_infragraph_keep_their_names():
+    data = infragraph(edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]")))
+    assert read_network(data, "net.yaml", DEFAULTS).node_names == ("h 0", "h 1", "h 2", "h 3", "s")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topoplan.errors import TopoplanError
-from topoplan.model.fabric import Fabric, LinkKind
+from topoplan.model.fabric import LONGEST_NAME, Fabric, LinkKind
+from topoplan.model.unread import LINK_ATTRIBUTES, UnreadAttributes, check_graph_attributes, check_node_attributes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -25,6 +26,8 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
     graph.graph["switching"] = fabric.switching
     graph.add_nodes_from(range(fabric.n_hosts), kind="host")
     graph.add_nodes_from(range(fabric.n_hosts, fabric.n_nodes), kind="switch")
+    for node, label in enumerate(fabric.node_names):
+        graph.nodes[node]["label"] = label
     ends, numbers = (fabric.link_src, fabric.link_dst), (fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
     columns = (column.tolist() for column in (*ends, *numbers, fabric.link_kind))
     for source, target, bandwidth, latency, count, kind in zip(*columns, strict=True):
@@ -38,10 +41,13 @@ def from_networkx(
 ) -> Fabric:
     """See `Fabric.from_networkx`."""
     kinds = dict(graph.nodes(data="kind"))
-    if not any(kinds.values()):
+    check_graph_attributes({key for key in graph.graph if isinstance(key, str)}, "graph")
+    for node, data in graph.nodes(data=True):
+        check_node_attributes(data, f"graph: node {node!r}")
+    if all(kind is None or kind == "" for kind in kinds.values()):
         kinds = dict.fromkeys(kinds, "host")
     for node, kind in kinds.items():
-        if kind not in ("host", "switch"):
+        if not isinstance(kind, str) or kind not in ("host", "switch"):
             raise TopoplanError(f"graph: node {node!r} has kind {kind!r} (it must be 'host' or 'switch')")
     hosts_first = sorted(kinds, key=lambda node: kinds[node] == "switch")  # each kind in the order of the graph
     number = {node: place for place, node in enumerate(hosts_first)}
@@ -50,17 +56,20 @@ def from_networkx(
         raise TopoplanError("graph: it has no host (a node of kind 'host')")
     links = {kind.name.lower(): kind for kind in LinkKind}
     rows: list[tuple[float, ...]] = []
+    unread = UnreadAttributes("graph", _OF_GRAPHS)
     for source, target, data in graph.edges(data=True):
         edge = f"graph: edge {source!r} - {target!r}"
+        unread.add(data, edge)
         count, link = int(_number(edge, data, "count", 1)), data.get("link", "network")
         if count < 1:
             raise TopoplanError(f"{edge} has count {count} (it must be at least 1)")
-        if link not in links:
+        if not isinstance(link, str) or link not in links:
             raise TopoplanError(f"{edge} has link {link!r} (it must be {', '.join(links)})")
         rate = _number(edge, data, "bandwidth", None if bandwidth is None else bandwidth * count) / count
         columns = (rate, _number(edge, data, "latency", latency), links[link])
         ends = [(number[source], number[target]), (number[target], number[source])]
         rows += [(*pair, *columns) for pair in (ends[:1] if graph.is_directed() else ends)] * count
+    unread.finish(stacklevel=4)
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)
     return Fabric.from_links(
         name=name or str(graph.name or "networkx"),
@@ -74,7 +83,31 @@ def from_networkx(
         rings={int(size): tuple(map(tuple, rings)) for size, rings in graph.graph.get("rings", {}).items()},
         cycles=graph.graph.get("cycles", ()),
         switching=graph.graph.get("switching"),
+        node_names=_names(graph, hosts_first, n_hosts),
     )
+
+
+#: What edges of a graph in memory have, whose numbers have no units.
+_OF_GRAPHS = {**LINK_ATTRIBUTES, "bandwidth": "bytes/s of all its links together", "latency": "seconds"}
+
+
+def _names(graph: nx.Graph, nodes: list[Any], n_hosts: int) -> tuple[str, ...]:
+    """Return the names of nodes, hosts first: their labels, else the nodes themselves; none where these are numbers.
+
+    A number is no name, but where it is not the node's own it is kept: ``host 12``.
+    """
+    labels = [graph.nodes[node].get("label") for node in nodes]
+    usable = all(isinstance(label, str) and label.strip() for label in labels) and len(set(labels)) == len(labels)
+    names = []
+    for place, name in enumerate(labels if usable else nodes):
+        text = str(name)
+        if text.isdecimal():
+            text = f"{'host' if place < n_hosts else 'switch'} {text}"
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+        names.append(text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 3]}...")
+    plain = [f"host {place}" if place < n_hosts else f"switch {place - n_hosts}" for place in range(len(nodes))]
+    return () if names == plain or len(set(names)) < len(names) or not all(names) else tuple(names)
 
 
 def _number(edge: str, data: Mapping[str, Any], key: str, default: float | None) -> float:

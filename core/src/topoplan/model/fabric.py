@@ -18,16 +18,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, digest, f64, i8, i32, i64
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["FASTEST", "LONGEST_LATENCY", "MOST_NODES", "SLOWEST", "Fabric", "LinkKind", "Routes", "Switching"]
+__all__ = [
+    "FASTEST",
+    "LONGEST_LATENCY",
+    "LONGEST_NAME",
+    "MOST_NODES",
+    "SLOWEST",
+    "Fabric",
+    "LinkKind",
+    "Routes",
+    "Switching",
+]
 
 #: Nodes of the largest fabric; bytes/s of the slowest and the fastest link, and seconds of its latency.
 MOST_NODES = 2**22
 SLOWEST, FASTEST, LONGEST_LATENCY = 1.0, 1e18, 1e3
+#: Characters of the longest name of a node.
+LONGEST_NAME = 200
 #: What links pass: nothing but cables and packet switches; at either end of a link between two hosts a port of a
 #: patch panel or of an optical circuit switch; or switches that are not for sale.
 Switching = Literal["packet", "patch-panel", "ocs", "ideal"]
@@ -93,6 +105,8 @@ class Fabric(OneLine):
             runs all of these at a time, unless it has ``rings``.
         switching: what its links pass, for pricing them; None where the topology does not say.  No part of the fabric's
             identity: fabrics that differ in nothing else are equal.
+        node_names: what its owner calls each node, hosts first; empty where nodes have numbers alone.  No part of the
+            fabric's identity either.
     """
 
     name: str
@@ -109,6 +123,7 @@ class Fabric(OneLine):
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
     cycles: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_rows)
     switching: Switching | None = attrs.field(default=None, eq=False)
+    node_names: tuple[str, ...] = attrs.field(default=(), converter=tuple, eq=False)
 
     @link_kind.default
     def _all_of_the_network(self) -> I8:
@@ -152,6 +167,34 @@ class Fabric(OneLine):
                 f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)"
             )
         self._check_rings()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Raise where names are not one text for each node, each of its own and fit to print."""
+        names = self.node_names
+        if names and len(names) != self.n_nodes:
+            raise TopoplanError(f"fabric {self.name!r}: {len(names)} names of nodes, but {self.n_nodes} nodes")
+        seen: set[str] = set()
+        for name in names:
+            if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+                raise TopoplanError(
+                    f"fabric {self.name!r}: a node is called {shown(name)} (expected a printable text of 1 to "
+                    f"{LONGEST_NAME} characters)"
+                )
+            if name in seen:
+                raise TopoplanError(f"fabric {self.name!r}: two nodes are called {shown(name)}")
+            seen.add(name)
+
+    def node_name(self, node: int) -> str:
+        """Return what a node is called in reports and lists: its owner's name, else ``host 3`` or ``switch 0``.
+
+        >>> pair = Fabric.from_links(name="pair", n_hosts=2, links=[(0, 1)], bandwidth=1e9, latency=0)
+        >>> pair.node_name(1), attrs.evolve(pair, node_names=("left", "right")).node_name(1)
+        ('host 1', 'right')
+        """
+        if self.node_names:
+            return self.node_names[node]
+        return f"host {node}" if node < self.n_hosts else f"switch {node - self.n_hosts}"
 
     def _check_rings(self) -> None:
         """Raise where rings are of more members than there are hosts, or lead nowhere."""
@@ -184,6 +227,7 @@ class Fabric(OneLine):
         rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
         cycles: Sequence[Sequence[int]] = (),
         switching: Switching | None = None,
+        node_names: Sequence[str] = (),
     ) -> Fabric:
         """Make a fabric from physical links; rows for the same ordered pair are merged.
 
@@ -228,6 +272,7 @@ class Fabric(OneLine):
             rings=dict(rings or {}),
             cycles=cycles,
             switching=switching,
+            node_names=node_names,
         )
 
     @classmethod
@@ -244,7 +289,9 @@ class Fabric(OneLine):
 
         Hosts are the nodes of ``kind="host"``, or all nodes where none has a kind; they are numbered in the order of
         the graph, switches (``kind="switch"``) after them.  An undirected edge is a link each way.  Parallel edges of
-        a multigraph become one link of their summed bandwidth.  Attributes are those of `to_networkx`.
+        a multigraph become one link of their summed bandwidth.  Attributes are those of `to_networkx`.  An edge whose
+        unread attribute looks like one of these (``capacity``, ``delay``, ``bandwith``) is refused, any other is named
+        in one warning (`topoplan.model.unread`).  Nodes keep their names (the attribute ``label``, else the node).
 
         Args:
             graph: directed or not, with nodes of any name.
@@ -263,7 +310,8 @@ class Fabric(OneLine):
     def to_networkx(self) -> nx.DiGraph:
         """Return the links as a directed graph, an edge for each row.
 
-        Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``).  Edges have
+        Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``), and
+        ``label`` where the fabric has names of nodes.  Edges have
         ``bandwidth`` (bytes/s of the row, all its parallel links together), ``latency`` (seconds), ``count`` (parallel
         links) and ``link`` (a `LinkKind`, in lower case).  The graph has ``name``, ``max_paths``, ``rings``, ``cycles``
         and ``switching``.  Explicit routes are not part of it.

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.model.fabric import Fabric
 from topoplan.model.plan import Plan
 from topoplan_engine.reporting.printing import spelled_time
 from topoplan_engine.simulation.breakdown import time_breakdown
@@ -77,15 +76,11 @@ def busiest_link(plan: Plan) -> dict[str, Any] | None:
     links = plan.fabric.links
     link = int(np.argmax(timeline.link_busy[: links.n_links]))
     return {
-        "from": _node(links, int(links.link_src[link])),
-        "to": _node(links, int(links.link_dst[link])),
+        "from": links.node_name(int(links.link_src[link])),
+        "to": links.node_name(int(links.link_dst[link])),
         "busy_s": float(timeline.link_busy[link]),
         "bytes": float(timeline.link_bytes[link]),
     }
-
-
-def _node(fabric: Fabric, node: int) -> str:
-    return f"host {node}" if node < fabric.n_hosts else f"switch {node - fabric.n_hosts}"
 
 
 def _tightest(plan: Plan) -> str:

@@ -62,6 +62,7 @@ def fabric_picture(plan: Plan) -> dict[str, Any]:
         "hosts": links.n_hosts,
         "switches": links.n_switches,
         "links": int(links.n_links),
+        "names": list(links.node_names),
         "x": packed(layout.position[:, 0], "float32"),
         "y": packed(layout.position[:, 1], "float32"),
         "from": packed(line[0][order], "int32"),

@@ -145,10 +145,7 @@ def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:
 
 def _link_row(plan: Plan, members: I64, levels: Any) -> dict[str, Any]:
     links, first = plan.fabric.links, int(members[0])
-    ends = [
-        f"host {node}" if node < links.n_hosts else f"switch {node - links.n_hosts}"
-        for node in (int(links.link_src[first]), int(links.link_dst[first]))
-    ]
+    ends = [links.node_name(int(ends[first])) for ends in (links.link_src, links.link_dst)]
     more = f" and {len(members) - 1} equal ones" if len(members) > 1 else ""
     return {"label": f"{ends[0]} to {ends[1]}{more}", "levels": packed(levels, "uint8")}
 

@@ -5,7 +5,7 @@ format                module              suffix   read
 ====================  ==================  =======  ==========================================
 node-link JSON        `graphs`            .json    yes, all of a fabric
 GraphML               `graphs`            .graphml yes, all of a fabric
-InfraGraph 3.1.0      `infragraph`        .yaml    yes, links both ways
+InfraGraph 3.1.0      `infragraph`        .yaml    yes, links both ways; .json too
 ns-3 link file        `links`             .txt     no
 Graphviz              `links`             .dot     no
 ====================  ==================  =======  ==========================================
@@ -14,6 +14,8 @@ Graphviz              `links`             .dot     no
 """
 
 from __future__ import annotations
+
+import json
 
 from topoplan import Fabric, TopoplanError
 from topoplan_network_files.quantities import Defaults
@@ -43,9 +45,28 @@ def read_network(data: bytes, name: str, defaults: Defaults) -> Fabric:
         from topoplan_network_files.graphs import read_graphml, read_node_link
 
         if name.endswith(".json"):
+            if _says_infragraph(data):
+                from topoplan_network_files.infragraph import read
+
+                return read(data, name, defaults)
             return read_node_link(data, name, defaults)
         if name.endswith(".graphml"):
             return read_graphml(data, name, defaults)
     except TopoplanError as error:  # from a fabric, whose messages lack the file
         raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
     raise TopoplanError(f"{name}: no format of networks has this suffix (have: {', '.join(SUFFIXES)})")
+
+
+def _says_infragraph(data: bytes) -> bool:
+    """Return whether JSON is InfraGraph's: an object of instances, or of another release's root, and without nodes."""
+    if not (b'"instances"' in data or b'"infrastructure"' in data):
+        return False
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(document, dict)
+        and "nodes" not in document
+        and bool({"instances", "infrastructure"} & document.keys())
+    )

@@ -7,7 +7,7 @@ import numpy as np
 
 from topoplan import Fabric, TopoplanError
 
-__all__ = ["Cable", "both_ways", "node_name"]
+__all__ = ["Cable", "both_ways"]
 
 
 @attrs.frozen
@@ -21,11 +21,6 @@ class Cable:
     latency: float
 
 
-def node_name(fabric: Fabric, node: int) -> str:
-    """Return how lists call a node: ``host 3`` or ``switch 0``."""
-    return f"host {node}" if node < fabric.n_hosts else f"switch {node - fabric.n_hosts}"
-
-
 def both_ways(fabric: Fabric, what: str) -> list[Cable]:
     """Return the cables of a fabric, for formats whose links lead both ways; ``what`` format is for messages.
 
@@ -36,7 +31,7 @@ def both_ways(fabric: Fabric, what: str) -> list[Cable]:
     columns = (fabric.link_bandwidth, fabric.link_latency, fabric.link_count)
     same = (back >= 0) & np.all([column == column[back] for column in columns], axis=0)
     for row in np.flatnonzero(~same)[:1]:
-        place = f"{node_name(fabric, int(fabric.link_src[row]))} to {node_name(fabric, int(fabric.link_dst[row]))}"
+        place = f"{fabric.node_name(int(fabric.link_src[row]))} to {fabric.node_name(int(fabric.link_dst[row]))}"
         why = "has no link back" if back[row] < 0 else "differs from the link back in rate, latency or count"
         raise TopoplanError(f"{what}: the link from {place} {why}, which the format cannot say (node-link can)")
     first = fabric.link_src < fabric.link_dst

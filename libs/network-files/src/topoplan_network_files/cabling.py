@@ -16,7 +16,6 @@ import numpy as np
 
 from topoplan import Cluster, Fabric, LinkKind, TopoplanError
 from topoplan.arrays import I64
-from topoplan_network_files.cables import node_name
 
 __all__ = ["Connection", "as_csv", "as_markdown", "connections"]
 
@@ -51,14 +50,13 @@ def connections(fabric: Fabric, cluster: Cluster) -> list[Connection]:
             out, into = _take(free, source, target, duplex)
             for node, interface in ((source, out), (target, into)):
                 if node < fabric.n_hosts and interface >= cluster.interfaces[node]:
-                    raise TopoplanError(
-                        f"cabling: host {node} has {cluster.interfaces[node]} interfaces, but more links (--degree)"
-                    )
+                    have = f"{fabric.node_name(node)} has {cluster.interfaces[node]} interfaces"
+                    raise TopoplanError(f"cabling: {have}, but more links (--degree)")
             first, second = (
                 int(first_port[node] + interface) if panel and node < fabric.n_hosts else -1
                 for node, interface in ((source, out), (target, into))
             )
-            names = [f"{node_name(fabric, node)}:{interface}" for node, interface in ((source, out), (target, into))]
+            names = [f"{fabric.node_name(node)}:{interface}" for node, interface in ((source, out), (target, into))]
             rows.append(Connection(names[0], first, second, names[1], duplex, bandwidth))
     return rows
 
@@ -106,12 +104,16 @@ def as_csv(rows: list[Connection]) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.replace(" ", "_") for column in _COLUMNS])
-    writer.writerows(map(_cells, rows))
+    # A spreadsheet takes a cell that begins with one of these for a formula.
+    writer.writerows(
+        [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in _cells(row)] for row in rows
+    )
     return out.getvalue().encode()
 
 
 def as_markdown(rows: list[Connection]) -> bytes:
     """Write connections as a table of Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (_COLUMNS, *map(_cells, rows))]
+    cells_of_rows = [_COLUMNS, *map(_cells, rows)]
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in cells_of_rows]
     lines.insert(1, "|---|---:|---:|---|---|---:|")
     return ("\n".join(lines) + "\n").encode()

@@ -4,6 +4,9 @@ Nodes have the attribute ``kind``, ``host`` or ``switch``; all are hosts where n
 (bytes/s of all ``count`` cables, or a text with a unit), ``latency`` (seconds, or a text), ``count`` and ``link`` (a
 `LinkKind`).  The graph has what belongs to no single node or link: ``name``, ``max_paths``, ``rings``, ``cycles``,
 ``switching``, ``routes`` and ``one_way``.  GraphML has no lists: there they are texts of JSON.
+
+Nodes keep their names: the attribute ``label`` where all have one, else their ids.  Attributes that are not read are
+refused where they look like one that is, and named in a warning otherwise (`topoplan.model.unread`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.errors import shown
 from topoplan.model.fabric import MOST_NODES
+from topoplan.model.unread import UnreadAttributes, check_graph_attributes, check_node_attributes
 from topoplan_network_files.quantities import Defaults, latency, rate
 
 if TYPE_CHECKING:
@@ -56,6 +60,8 @@ def write_graphml(fabric: Fabric) -> bytes:
 
 def _graph(fabric: Fabric) -> nx.DiGraph:
     """Return a fabric as a graph, without attributes that say nothing."""
+    import networkx as nx
+
     graph = fabric.to_networkx()
     graph.graph["rings"] = {str(size): rings for size, rings in graph.graph["rings"].items()}
     routes = fabric.routes
@@ -64,6 +70,10 @@ def _graph(fabric: Fabric) -> nx.DiGraph:
     if (fabric.link_rows(fabric.link_dst, fabric.link_src) < 0).any():
         graph.graph["one_way"] = True
     graph.graph = {key: value for key, value in graph.graph.items() if value not in (None, [], {}) or key == "routes"}
+    if fabric.node_names:  # ids of a file are names; what the graph says of hosts says their numbers, in this order
+        graph = nx.relabel_nodes(graph, dict(enumerate(fabric.node_names)))
+        for node in graph:
+            del graph.nodes[node]["label"]
     return graph
 
 
@@ -109,15 +119,23 @@ def read_node_link(data: bytes, name: str, defaults: Defaults) -> Fabric:
     graph = (nx.MultiDiGraph if document.get("directed", False) is True else nx.MultiGraph)()
     attributes = document.get("graph", {})
     graph.graph.update(dict(attributes) if isinstance(attributes, dict) else {})
-    for key, row in zip(ids, rows["nodes"], strict=True):
-        graph.add_node(key, kind=row.get("kind"))
+    misplaced = next((key for key in ("rings", "cycles", "routes", "max_paths", "one_way") if key in document), None)
+    if misplaced is not None:
+        raise TopoplanError(f'{name}: {misplaced} is not read there (it belongs into "graph": {{...}})')
+    for place, (key, row) in enumerate(zip(ids, rows["nodes"], strict=True)):
+        check_node_attributes(row, f"{name}: nodes[{place}]")
+        graph.add_node(key, kind=row.get("kind"), label=row.get("label"))
+    unread = UnreadAttributes(name)
     for place, row in enumerate(rows["edges"]):
         ends = [_id(row.get(end), f"{name}: edges[{place}]: {end}") for end in ("source", "target")]
         for end, node in zip(("source", "target"), ends, strict=True):
             if node not in declared:
                 what = f"unknown host or switch {shown(node)}"
                 raise TopoplanError(f"{name}: edges[{place}]: {end}: {what} (no node has this id)")
-        graph.add_edge(*ends, where=f"{name}: edges[{place}]", **{key: row[key] for key in _LINK if key in row})
+        where = f"{name}: edges[{place}]"
+        unread.add(row, where)
+        graph.add_edge(*ends, where=where, **{key: row[key] for key in _LINK if key in row})
+    unread.finish()
     return _fabric(graph, name, defaults)
 
 
@@ -174,10 +192,15 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
                 raise TopoplanError(f"{name}: graph attribute {key} is {text} (expected JSON)") from None
     graph = (nx.MultiDiGraph if read.is_directed() else nx.MultiGraph)()
     graph.graph.update(read.graph)
-    graph.add_nodes_from(read.nodes(data=True))
+    unread = UnreadAttributes(name)
+    for node, attributes in read.nodes(data=True):
+        check_node_attributes(attributes, f"{name}: node {node!r}")
+        graph.add_node(node, kind=attributes.get("kind"), label=attributes.get("label"))
     for source, target, attributes in read.edges(data=True):
         where = f"{name}: edge {source!r} - {target!r}"
+        unread.add(attributes, where)
         graph.add_edge(source, target, where=where, **{key: attributes[key] for key in _LINK if key in attributes})
+    unread.finish()
     return _fabric(graph, name, defaults)
 
 
@@ -191,6 +214,8 @@ def _fabric(graph: nx.Graph, name: str, defaults: Defaults) -> Fabric:
         count = link.get("count", 1)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_CABLES:
             raise TopoplanError(f"{where}: count is {shown(count)} (expected 1 to {_MOST_CABLES})")
+        if not isinstance(link.get("link", ""), str):
+            raise TopoplanError(f"{where}: link is {shown(link['link'])} (expected network, lane or inside)")
         if source == target:
             raise TopoplanError(f"{where}: leads from {shown(source)} to itself")
         cables += count
@@ -215,6 +240,7 @@ def _fabric(graph: nx.Graph, name: str, defaults: Defaults) -> Fabric:
 
 def _check_attributes(attributes: dict[str, Any], name: str) -> None:
     """Raise where an attribute of the graph is of another form than `Fabric.to_networkx` gives it."""
+    check_graph_attributes({key for key in attributes if isinstance(key, str)}, name)
     rings, cycles, paths = attributes.get("rings", {}), attributes.get("cycles", []), attributes.get("max_paths", 1)
 
     def rows(value: object) -> bool:

@@ -7,6 +7,7 @@ to say.  Schema: openapi.yaml of the release; slices and schemes as its service 
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import warnings
@@ -19,6 +20,8 @@ import numpy as np
 
 from topoplan import Cluster, Fabric, LinkKind, TopoplanError
 from topoplan.errors import TopoplanWarning, shown
+from topoplan.model.fabric import LONGEST_NAME
+from topoplan.model.unread import UnreadAttributes
 from topoplan_network_files.cables import both_ways
 from topoplan_network_files.quantities import Defaults, latency, rate
 
@@ -28,6 +31,18 @@ RELEASE = "3.1.0"
 _MOST_CABLES = 1_000_000
 _RATES = {"gigabits_per_second": "Gbps", "gigabytes_per_second": "GB/s"}
 _TIMES = ("ms", "us", "ns")
+#: Fields of the schema that are no attributes of a link, of an edge and of a link.
+_EDGE = frozenset(("ep1", "ep2", "scheme", "link", "description"))
+_LINK = frozenset(("name", "description", "physical"))
+#: What to write in place of what is not read, in a link and in an edge.
+_OF_LINKS = {
+    "bandwidth": "{choice: gigabits_per_second, gigabits_per_second: 400} under physical",
+    "latency": "{choice: ns, ns: 500} under physical",
+}
+_OF_EDGES = {
+    "bandwidth": "under physical of one of links, and link: its name in the edge",
+    "latency": "under physical of one of links, and link: its name in the edge",
+}
 
 
 def write(fabric: Fabric, cluster: Cluster) -> bytes:
@@ -44,6 +59,7 @@ def write(fabric: Fabric, cluster: Cluster) -> bytes:
             ("explicit routes", fabric.routes is not None),
             ("the number of equal paths", fabric.max_paths > 1),
             ("what links pass", fabric.switching is not None),
+            ("names of nodes", bool(fabric.node_names)),
             ("kinds of links", (fabric.link_kind != LinkKind.NETWORK).any()),
         )
         if have
@@ -133,9 +149,7 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
         raise TopoplanError(f"{name}: is no YAML ({' '.join(str(error).split())})") from None
     if not isinstance(document, dict):
         raise TopoplanError(f"{name}: is no YAML mapping (expected devices, instances, links and edges)")
-    if "connections" in document:
-        what = f"the file is of a later release (expected InfraGraph {RELEASE}, edges)"
-        raise TopoplanError(f"{name}: connections: {what}")
+    _check_release(document, name)
     reader = _Reader(document, name)
     cables = list(reader.cables(defaults))
     rows = [
@@ -154,7 +168,27 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
         bandwidth=table[:, 2],
         latency=table[:, 3],
         max_paths=defaults.max_paths,
+        node_names=reader.node_names(),
     )
+
+
+def _check_release(document: dict[str, Any], name: str) -> None:
+    """Raise where a document is of another release, or of another program.
+
+    Raises:
+        TopoplanError: the message says which.
+    """
+    later = next((key for key in ("infrastructure", "connections") if key in document), None)
+    if later is not None:
+        what = f"the file is of a later release (expected InfraGraph {RELEASE}: devices, instances, links, edges)"
+        raise TopoplanError(f"{name}: {later}: {what}")
+    if "npus_count" in document:
+        what = "the file is a network of ASTRA-sim, which is not read (expected InfraGraph, or node-link JSON)"
+        raise TopoplanError(f"{name}: npus_count: {what}")
+    unread = set(map(str, document)) - {"name", "description", "devices", "instances", "links", "edges", "annotations"}
+    for key in sorted(unread):
+        if close := difflib.get_close_matches(key, ("devices", "instances", "links", "edges"), n=1, cutoff=0.75):
+            raise TopoplanError(f"{name}: {shown(key)} is not read (write {close[0]})")
 
 
 @attrs.frozen
@@ -193,6 +227,18 @@ class _Reader:
                 raise TopoplanError(f"{where}: more than {_MOST_CABLES} instances")
         self.n_hosts = len(hosts)
         self.number = {node: row_number for row_number, node in enumerate([*hosts, *switches])}
+
+    def node_names(self) -> tuple[str, ...]:
+        """Return the names of instances, numbered where there are several; none where all are host or switch."""
+        names = [
+            f"{name} {index}" if self._instances[name][1] > 1 or name in ("host", "switch") else name
+            for name, index in self.number
+        ]
+        plain = [
+            f"host {place}" if place < self.n_hosts else f"switch {place - self.n_hosts}" for place in range(len(names))
+        ]
+        usable = all(name.isprintable() and 0 < len(name) <= LONGEST_NAME for name in names)
+        return tuple(names) if usable and names != plain and len(set(names)) == len(names) else ()
 
     def _rows(self, field: str) -> list[dict[str, Any]]:
         rows = self._document.get(field) or []
@@ -250,8 +296,10 @@ class _Reader:
             each["name"]: self._link(row_number, each, defaults) for row_number, each in enumerate(self._rows("links"))
         }
         total = 0
+        unread = UnreadAttributes(self._name, _OF_EDGES)
         for row_number, edge in enumerate(self._rows("edges")):
             where = f"{self._name}: edges[{row_number}]"
+            unread.add({key: value for key, value in edge.items() if key not in _EDGE}, where)
             name = edge.get("link")
             if name is not None and (not isinstance(name, str) or name not in links):
                 raise TopoplanError(f"{where}: link: {shown(name)} is no link of the file")
@@ -269,6 +317,7 @@ class _Reader:
                 if first_node == second_node:
                     raise TopoplanError(f"{where}: leads from an instance to itself")
                 yield first_node, second_node, *kind
+        unread.finish()
 
     def _link(self, row_number: int, row: dict[str, Any], defaults: Defaults) -> tuple[float, float]:
         """Return bytes/s and seconds of a kind of link."""
@@ -276,6 +325,10 @@ class _Reader:
         physical = row.get("physical") or {}
         if not isinstance(physical, dict):
             raise TopoplanError(f"{where} is {shown(physical)} (expected a mapping)")
+        unread = UnreadAttributes(self._name, _OF_LINKS)
+        unread.add({key: value for key, value in row.items() if key not in _LINK}, f"{self._name}: links[{row_number}]")
+        unread.add(physical, where)
+        unread.finish()
         quantities = [defaults.bandwidth, defaults.latency]
         for place, field, units in ((0, "bandwidth", tuple(_RATES)), (1, "latency", _TIMES)):
             value = physical.get(field)

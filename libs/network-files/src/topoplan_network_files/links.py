@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import networkx as nx
@@ -9,7 +10,7 @@ import numpy as np
 
 from topoplan import Fabric
 from topoplan.errors import TopoplanWarning
-from topoplan_network_files.cables import Cable, both_ways, node_name
+from topoplan_network_files.cables import Cable, both_ways
 
 __all__ = ["write_dot", "write_ns3"]
 
@@ -37,7 +38,7 @@ def write_ns3(fabric: Fabric) -> bytes:
         _note(f"no switches join host {pair[0]} to host {pair[1]}, and hosts of the simulator pass nothing on")
     n_ports = np.bincount([node for cable in cables for node in (cable.first, cable.second)], minlength=fabric.n_nodes)
     for node in (fabric.n_hosts + np.flatnonzero(n_ports[fabric.n_hosts :] > _PORTS))[:1].tolist():
-        _note(f"{node_name(fabric, node)} has {n_ports[node]} links; switches of the simulator have {_PORTS}")
+        _note(f"{fabric.node_name(node)} has {n_ports[node]} links; switches of the simulator have {_PORTS}")
     links = [
         f"{cable.first} {cable.second} {round(cable.bandwidth * cable.count * 8)}bps {round(cable.latency * 1e9)}ns 0"
         for cable in cables
@@ -73,7 +74,7 @@ def write_dot(fabric: Fabric) -> bytes:
     lines = ["digraph network {", "  layout=neato; overlap=false;", "  node [shape=circle];", "  edge [dir=both];"]
     for node in range(fabric.n_nodes):
         shape = "" if node < fabric.n_hosts else ", shape=box"
-        lines.append(f'  n{node} [label="{node_name(fabric, node)}"{shape}];')
+        lines.append(f"  n{node} [label={json.dumps(fabric.node_name(node), ensure_ascii=False)}{shape}];")
     back = fabric.link_rows(fabric.link_dst, fabric.link_src).tolist()
     columns = (fabric.link_src, fabric.link_dst, fabric.link_bandwidth, fabric.link_count, fabric.link_latency)
     rows = list(zip(*(column.tolist() for column in columns), strict=True))

@@ -60,6 +60,7 @@ class FabricPicture {
   }
 
   nameOf(node) {
+    if (this.data.names.length) return this.data.names[node];
     return node < this.data.hosts ? `host ${node}` : `switch ${node - this.data.hosts}`;
   }
 
@@ -126,9 +127,14 @@ class FabricPicture {
     const away = radius + 2.4;
     if (this.data.layout === "circle") {
       const angle = (2 * Math.PI * node) / this.data.hosts;
-      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, `${node}`);
+      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, this.shortName(node));
     }
-    return element("text", { svg: true, x, y: y + away }, `${node}`);
+    return element("text", { svg: true, x, y: y + away }, this.shortName(node));
+  }
+
+  /** A number, or the start of a name. */
+  shortName(node) {
+    return this.data.names.length ? this.data.names[node].slice(0, 12) : `${node}`;
   }
 
   legend() {

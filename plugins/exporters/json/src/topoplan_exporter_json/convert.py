@@ -48,7 +48,7 @@ _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu
 #: Fields of a value that the document lacks: data of machines and of the price of links belong to plugins.
 _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricFields: ("switching",)}
 #: Fields of a value that the document lacks where there is nothing in them.
-_UNLESS_NONE: Mapping[type, tuple[str, ...]] = {Plan: ("recording", "history")}
+_UNLESS_NONE: Mapping[type, tuple[str, ...]] = {Plan: ("recording", "history"), FabricFields: ("node_names",)}
 #: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow
 #: under ``tags``, where there are any.
 _TAGS: Mapping[type, tuple[str, str, str]] = {

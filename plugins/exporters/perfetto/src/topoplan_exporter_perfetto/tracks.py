@@ -136,6 +136,4 @@ def link_name(links: Fabric, link: int) -> str:
         return f"{'into' if down else 'out of'} device {device}, inside its host"
     if link < 0:
         return "a link"
-    ends = (int(links.link_src[link]), int(links.link_dst[link]))
-    source, target = (f"host {n}" if n < links.n_hosts else f"switch {n - links.n_hosts}" for n in ends)
-    return f"{source} to {target}"
+    return " to ".join(links.node_name(int(ends[link])) for ends in (links.link_src, links.link_dst))

@@ -56,7 +56,7 @@ class RelinkSearch(Search):
         )
         if fabric is None:
             return []
-        fabric = attrs.evolve(fabric, name=base.name, switching=base.switching)
+        fabric = attrs.evolve(fabric, name=base.name, switching=base.switching, node_names=base.node_names)
         if base.routes is not None:
             fabric = rebalanced(fabric, self._current.demand())
         return [

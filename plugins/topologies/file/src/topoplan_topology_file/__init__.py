@@ -46,7 +46,8 @@ class File(Topology):
         fabric = read_network(read_file(Path(self.path)), self.path, defaults)
         if fabric.n_hosts != cluster.n_hosts:
             have = f"{fabric.n_hosts} hosts, but the cluster has {cluster.n_hosts}"
-            raise TopoplanError(f"{self.path}: {have} (--servers {fabric.n_hosts})")
+            right = f"plan with --servers {fabric.n_hosts}, or take a network of {cluster.n_hosts} hosts"
+            raise TopoplanError(f"{self.path}: {have} ({right})")
         return fabric
 
     @classmethod
