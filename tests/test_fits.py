@@ -37,7 +37,13 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp
     device = parts.pop("device")
     assert sum(parts.values()) == report["memory_bytes"] > report["memory_capacity_bytes"] == 12e6
     assert parts["optimizer_bytes"] == 2 * parts["gradients_bytes"] > 0
-    for words in (f"device {device} needs", "of 12.0 MB", "optimizer state", "what would help", "-s spmd"):
+    for words in (
+        f"device {device} needs",
+        "of 11.0 MB (12.0 MB less a reserve of 8 %)",
+        "optimizer state",
+        "what would help",
+        "-s spmd",
+    ):
         assert words in report["lacks"]
     saved = json.loads((tmp_path / "plan.json").read_text())["memory"]
     columns = ("weights", "gradients", "optimizer", "activations", "undivided")
@@ -114,7 +120,8 @@ def test_a_model_that_fits_nowhere_is_refused_at_once(run):
     status, out, err = run("optimize", "dlrm", *tables, "--servers", "4")
     assert (status, out) == (1, "")
     assert err.startswith("error: model 'dlrm': no plan fits: its weights take 819.2 GB, ")
-    assert "but the 4 devices hold 160.0 GB together; what would help: (1) at least 21 devices of 40.0 GB" in err
+    assert "but the 4 devices hold 147.2 GB together (160.0 GB less a reserve of 8 %)" in err
+    assert "what would help: (1) at least 23 devices of 40.0 GB" in err  # 819.2 / 36.8 GB
 
 
 def test_a_toy_is_called_one(run):
@@ -125,3 +132,25 @@ def test_a_toy_is_called_one(run):
     assert "is a toy; published configurations are -o preset=dlrm16, " in err
     for words in (("alexnet",), ("dlrm", "-o", "arch-embedding-size=100000-100000")):
         assert "toy" not in run("optimize", *words, "--servers", "2", "--batch-size", "64", "--budget", "0")[2]
+
+
+def test_a_reserve_is_left_free(run, experiment):
+    """A plan that fills 93 % of a device fits beside a reserve of 5 %, and not of 8 %, the default."""
+    needed = json.loads(run("run", experiment, "--set", "run.budget=0", "--json")[1])["memory_bytes"]
+    tight = ("--set", f"cluster.memory-gb={needed / 0.93 / 1e9!r}", "--set", "run.budget=0")
+    reports = {}
+    for percent in ("0", "5", "8", "50"):
+        reserve = () if percent == "8" else ("--set", f"cluster.memory-reserve-percent={percent}")
+        reports[percent] = json.loads(run("run", experiment, *tight, *reserve, "--json")[1])
+    assert {percent: report["fits"] for percent, report in reports.items()} == {
+        "0": True,
+        "5": True,
+        "8": False,
+        "50": False,
+    }
+    capacity = reports["8"]["memory_capacity_bytes"]
+    assert reports["8"]["memory_reserve_bytes"] == pytest.approx(0.08 * capacity)
+    assert "a smaller reserve than 8 % (--memory-reserve-percent)" in reports["8"]["lacks"]
+    assert "  reserve" in run("run", experiment, *tight)[1]
+    status, _, err = run("run", experiment, "--set", "cluster.memory-reserve-percent=100")
+    assert (status, "cluster: memory-reserve-percent: 100.0 is too large (at most 99)" in err) == (2, True), err

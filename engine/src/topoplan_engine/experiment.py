@@ -205,6 +205,7 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         interface_bandwidth=np.array(bandwidths) * _BYTES_PER_SECOND_PER_GBPS,
         latency=options.latency_us * 1e-6,
         gpus_per_device=options.gpus_per_device,
+        memory_reserve=options.memory_reserve_percent / 100,
         machines=machines,
     )
 

@@ -27,11 +27,13 @@ __all__ = [
     "at_least",
     "bytes_by_purpose",
     "check_fits_somewhere",
+    "device_bytes",
     "fullest_device",
     "lacking",
     "least_memory",
     "needs_more",
     "no_plan_fits",
+    "reserve_text",
     "size_text",
 ]
 
@@ -86,7 +88,7 @@ def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
     """
     graph, cluster = problem.graph, problem.cluster
     minimum, devices = least_memory(graph, problem.costs), cluster.n_devices
-    room = float(cluster.device_memory.sum()) * cluster.gpus_per_device
+    room = float(cluster.usable_memory.sum()) * cluster.gpus_per_device
     if minimum.needed(whole_batch=whole_batch) <= room:
         return
     more = _micro_batches(minimum, cluster) if whole_batch else []
@@ -97,7 +99,8 @@ def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
         parts.append(f"and the activations of {graph.batch_size} samples {size_text(minimum.activations)}")
     raise NoPlanFitsError(
         f"model {graph.name!r}: no plan fits: {', '.join(parts)}, but the {devices} devices hold "
-        f"{size_text(room)} together; what would help: {_joined([*more, *_ways_out(minimum, cluster, whole_batch)])}"
+        f"{size_text(room)} together{_reserved(room, cluster)}; what would help: "
+        f"{_joined([*more, *_ways_out(minimum, cluster, whole_batch)])}"
     )
 
 
@@ -120,11 +123,12 @@ def bytes_by_purpose(use: MemoryUse, device: int) -> dict[str, float]:
 
 def lacking(use: MemoryUse, cluster: Cluster) -> str:
     """Say which device needs how much more than it has, and for what."""
-    device = fullest_device(use, cluster.device_memory)
-    needed, room = float(use.total[device]), float(cluster.device_memory[device])
+    device = fullest_device(use, cluster.usable_memory)
+    needed, room = float(use.total[device]), float(cluster.usable_memory[device])
     parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in bytes_by_purpose(use, device).items())
     return (
-        f"device {device} needs {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much ({parts})"
+        f"device {device} needs {size_text(needed)} of {size_text(room)}{_reserved(room, cluster)}, "
+        f"{size_text(needed - room)} too much ({parts})"
     )
 
 
@@ -137,8 +141,8 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
         use: what it keeps; some device holds less.
     """
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
-    device = fullest_device(use, cluster.device_memory)
-    room, needed, activations = (float(of[device]) for of in (cluster.device_memory, use.total, use.activations))
+    device = fullest_device(use, cluster.usable_memory)
+    room, needed, activations = (float(of[device]) for of in (cluster.usable_memory, use.total, use.activations))
     whole_batch = strategy.keeps_whole_batch
     sharded_state = isinstance(strategy, SpmdStrategy) and strategy.program.sharded_state
     helps = []
@@ -156,22 +160,25 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     if 0 < samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
     helps += _ways_out(minimum, cluster, whole_batch)
-    helps.append(f"devices of {at_least(needed)} for this plan (--device, --memory-gb)")
+    helps.append(f"devices of {at_least(device_bytes(needed, cluster))} for this plan (--device, --memory-gb)")
+    if needed <= float(cluster.device_memory[device]):
+        helps.append(f"a smaller reserve than {reserve_text(cluster)} (--memory-reserve-percent)")
     return f"{lacking(use, cluster)}; what would help: {_joined(helps)}"
 
 
 def needs_more(problem: Problem, needed: float) -> str:
     """Say the same of all plans of a searcher that keeps whole batches; ``needed`` bytes a device at least."""
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
-    room, devices = float(cluster.device_memory.min()), cluster.n_devices
+    room, devices = float(cluster.usable_memory.min()), cluster.n_devices
     helps = [
         *_micro_batches(minimum, cluster),
         *_ways_out(minimum, cluster, whole_batch=True),
-        f"devices of at least {at_least(needed)} (--device, --memory-gb)",
+        f"devices of at least {at_least(device_bytes(needed, cluster))} (--device, --memory-gb)",
         "more devices (--servers), or a smaller batch (--batch-size)",
     ]
     return (
-        f"each needs at least {size_text(needed)} of {size_text(room)}, {size_text(needed - room)} too much "
+        f"each needs at least {size_text(needed)} of {size_text(room)}{_reserved(room, cluster)}, "
+        f"{size_text(needed - room)} too much "
         f"(of which {size_text(minimum.states / devices)} are its share of weights, gradients and optimizer state and "
         f"{size_text(minimum.activations / devices)} of the activations, were everything shared; the rest is what "
         f"operators need whole); what would help: {_joined(helps)}"
@@ -180,7 +187,7 @@ def needs_more(problem: Problem, needed: float) -> str:
 
 def _micro_batches(minimum: LeastMemory, cluster: Cluster) -> list[str]:
     """Say what micro-batches leave: the states alone."""
-    states, room = minimum.states / cluster.n_devices, float(cluster.device_memory.min())
+    states, room = minimum.states / cluster.n_devices, float(cluster.usable_memory.min())
     advice = f"micro-batches and recomputation (-s pipeline; states take at least {size_text(states)} a device)"
     return [advice] if max(states, minimum.largest) <= room else []
 
@@ -193,14 +200,36 @@ def at_least(nbytes: float) -> str:
 
 def _ways_out(minimum: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
     """Say how many devices of this kind hold what all devices together hold at least."""
-    room = float(cluster.device_memory.min()) * cluster.gpus_per_device
+    room = float(cluster.usable_memory.min()) * cluster.gpus_per_device
     devices = math.ceil(minimum.needed(whole_batch=whole_batch) / room)
     ways = []
     if devices > cluster.n_devices:
-        ways.append(f"at least {devices} devices of {size_text(room)} (now {cluster.n_devices}; --servers)")
+        whole = size_text(device_bytes(room, cluster))
+        ways.append(f"at least {devices} devices of {whole} (now {cluster.n_devices}; --servers)")
         each = minimum.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.gpus_per_device
-        ways.append(f"devices of at least {at_least(each)} (--device, --memory-gb)")
+        ways.append(f"devices of at least {at_least(device_bytes(each, cluster))} (--device, --memory-gb)")
     return ways
+
+
+def device_bytes(nbytes: float, cluster: Cluster) -> float:
+    """Return the memory of a device on which a plan may fill so many bytes.
+
+    >>> device_bytes(73.6e9, Cluster.uniform(n_hosts=1, memory_reserve=0.08))
+    80000000000.0
+    """
+    return nbytes / (1 - cluster.memory_reserve)
+
+
+def reserve_text(cluster: Cluster) -> str:
+    """Return the share of memory that plans leave free, such as ``8 %``."""
+    return f"{100 * cluster.memory_reserve:.3g} %"
+
+
+def _reserved(room: float, cluster: Cluster) -> str:
+    """Say of which memory plans may fill ``room`` bytes, where some is left free."""
+    if not cluster.memory_reserve:
+        return ""
+    return f" ({size_text(device_bytes(room, cluster))} less a reserve of {reserve_text(cluster)})"
 
 
 _NAMES = {

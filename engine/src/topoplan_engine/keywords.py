@@ -48,6 +48,7 @@ class Keywords(TypedDict, total=False):
     latency_us: float
     device: str
     memory_gb: float | None
+    memory_reserve_percent: float
     devices: tuple[int, ...]
     hosts: tuple[HostGroup, ...]
 

@@ -33,6 +33,8 @@ _MOST_GPUS, _MOST_INTERFACES = 1024, 1024
 LARGEST_BATCH = 2**31 - 1
 #: Of any bandwidth, latency or memory, in its unit.
 _LARGEST = 10**9
+#: Share of memory that plans leave free, in percent.
+MEMORY_RESERVE_PERCENT = 8.0
 _COMPONENT = "NAME[:KEY=VALUE,...]"
 #: Candidates that are priced at most where nobody says, and where only the time is limited.
 _BUDGET, _NO_BUDGET = 1000, 10**9
@@ -91,6 +93,13 @@ class ClusterOptions:
     )
     memory_gb: float | None = option(
         None, help="memory of a device; unset: as its kind has", unit="GB", above=0, maximum=_LARGEST
+    )
+    memory_reserve_percent: float = option(
+        MEMORY_RESERVE_PERCENT,
+        help="of a device's memory that no plan fills: for context, communication buffers and fragmentation",
+        unit="%",
+        minimum=0,
+        maximum=99,
     )
     devices: tuple[int, ...] = option(
         (),

@@ -20,6 +20,8 @@ from topoplan.model.machine import Device, HostModel
 __all__ = ["Cluster"]
 
 _MOST_GPUS = 1_000_000
+#: Largest share of memory that is kept free.
+_MOST_RESERVED = 0.99
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -31,6 +33,8 @@ class Cluster(OneLine):
         device_preset: (D,) name of the kind of each device, e.g. ``A100-40``; see `device`.
         device_speed: (D,) factor on the speed of its preset; 0.5 takes twice as long.
         device_memory: (D,) bytes.
+        memory_reserve: share of every device's memory that no plan may fill: for the context, communication buffers and
+            fragmentation of the allocator; see `usable_memory`.
         inside_bandwidth: (H,) bytes/s between two devices of one host, per device.
         interfaces: (H,) int32, network interfaces of each host (its degree).
         interface_bandwidth: (H,) bytes/s of one interface.
@@ -50,6 +54,7 @@ class Cluster(OneLine):
     interface_bandwidth: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
     latency: float = 0.0
     gpus_per_device: int = 1
+    memory_reserve: float = 0.0
     machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=FrozenMapping, eq=False, repr=False)
 
     @functools.cached_property
@@ -84,6 +89,10 @@ class Cluster(OneLine):
             raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
         if not 1 <= self.gpus_per_device <= _MOST_GPUS:
             raise TopoplanError(f"cluster: gpus_per_device {shown(self.gpus_per_device)} must be 1 to {_MOST_GPUS}")
+        if not 0 <= self.memory_reserve <= _MOST_RESERVED:
+            raise TopoplanError(
+                f"cluster: memory_reserve {shown(self.memory_reserve)} (a share) must be 0 to {_MOST_RESERVED}"
+            )
 
     @classmethod
     def uniform(
@@ -98,6 +107,7 @@ class Cluster(OneLine):
         interface_bandwidth: float = 12.5e9,
         latency: float = 1e-6,
         gpus_per_device: int = 1,
+        memory_reserve: float = 0.0,
     ) -> Cluster:
         """Make a cluster of equal hosts.  Bandwidths in bytes/s, latency in seconds, memory in bytes."""
         if n_hosts < 1 or devices_per_host < 1:
@@ -113,7 +123,17 @@ class Cluster(OneLine):
             interface_bandwidth=np.full(n_hosts, interface_bandwidth),
             latency=latency,
             gpus_per_device=gpus_per_device,
+            memory_reserve=memory_reserve,
         )
+
+    @functools.cached_property
+    def usable_memory(self) -> F64:
+        """(D,) bytes that a plan may fill on each device: its memory without the reserve.
+
+        >>> Cluster.uniform(n_hosts=1, device_memory=80e9, memory_reserve=0.08).usable_memory.tolist()
+        [73600000000.0]
+        """
+        return f64(self.device_memory * (1 - self.memory_reserve))
 
     def device(self, name: str) -> Device:
         """Return what is known of a kind of device; upper and lower case are the same.

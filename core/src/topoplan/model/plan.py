@@ -59,8 +59,8 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every device holds what the plan keeps on it; None where that is not known."""
-        return None if self.memory is None else self.memory.fits(self.cluster.device_memory)
+        """Whether every device holds what the plan keeps on it, beside its reserve; None where that is not known."""
+        return None if self.memory is None else self.memory.fits(self.cluster.usable_memory)
 
     def __repr__(self) -> str:
         model = "a task graph" if self.graph is None else self.graph.name

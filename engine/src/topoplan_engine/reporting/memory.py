@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topoplan.model.plan import Plan
-from topoplan_engine.fitting import bytes_by_purpose, fullest_device, size_text
+from topoplan_engine.fitting import bytes_by_purpose, fullest_device, reserve_text, size_text
 
 __all__ = ["memory_json", "memory_rows"]
 
@@ -20,7 +20,7 @@ _LABELS = {
 
 def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the rows of a table: the fullest device, and by what it is filled."""
-    memory, capacity = plan.memory, plan.cluster.device_memory
+    memory, capacity = plan.memory, plan.cluster.usable_memory
     if memory is None:
         return []
     device = fullest_device(memory, capacity)
@@ -29,6 +29,10 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     for name, nbytes in bytes_by_purpose(memory, device).items():
         remark = _at_once(plan, device) if name == "activations" else ""
         rows.append((f"  {_LABELS[name]}", size_text(nbytes) + remark))
+    if plan.cluster.memory_reserve:
+        whole = float(plan.cluster.device_memory[device])
+        reserve = f"{size_text(whole - capacity[device])}, {reserve_text(plan.cluster)} of {size_text(whole)}"
+        rows.append(("  reserve", reserve))
     return rows
 
 
@@ -37,12 +41,13 @@ def memory_json(plan: Plan) -> dict[str, Any]:
     memory, capacity = plan.memory, plan.cluster.device_memory
     if memory is None:
         return {}
-    device = fullest_device(memory, capacity)
+    device = fullest_device(memory, plan.cluster.usable_memory)
     purposes = {f"{name}_bytes": nbytes for name, nbytes in bytes_by_purpose(memory, device).items()}
     return {
         "fits": plan.fits,
         "memory_bytes": float(memory.total[device]),
         "memory_capacity_bytes": float(capacity[device]),
+        "memory_reserve_bytes": float(capacity[device] - plan.cluster.usable_memory[device]),
         "memory": {"device": device, **purposes},
     }
 

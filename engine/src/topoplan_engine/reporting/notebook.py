@@ -186,7 +186,7 @@ def _busy_links(plan: Plan, axes: Axes) -> None:
 
 
 def _memory(plan: Plan, axes: Axes) -> None:
-    """Draw what is in the memory of each device, in GB, and the least capacity."""
+    """Draw what is in the memory of each device, in GB, and the least that a plan may fill."""
     assert plan.memory is not None
     base = np.zeros(plan.cluster.n_devices)
     for name, colour in zip(("weights", "gradients", "optimizer", "activations", "undivided"), COLOURS, strict=False):
@@ -194,7 +194,7 @@ def _memory(plan: Plan, axes: Axes) -> None:
         if gigabytes.any():
             axes.bar(np.arange(len(base)), gigabytes, bottom=base, width=0.9, color=colour, label=name)
             base = base + gigabytes
-    capacity = plan.cluster.device_memory.min() / 1e9
+    capacity = plan.cluster.usable_memory.min() / 1e9
     if base.max() > capacity / 4:
         axes.axhline(capacity, color="black", linestyle="--", linewidth=1)
     axes.set(xlabel="device", ylabel="GB")

@@ -313,7 +313,7 @@ class Evaluator:
         """Say whether a strategy fits into the memory of every device; true of all if memory is ignored."""
         if self._memory_policy == "ignore":
             return True
-        return bool((self.memory(strategy) <= self.problem.cluster.device_memory).all())
+        return bool((self.memory(strategy) <= self.problem.cluster.usable_memory).all())
 
     def memory_use(self, strategy: Strategy) -> MemoryUse:
         """Return the bytes of `memory` by their use."""
@@ -321,7 +321,7 @@ class Evaluator:
 
     def penalty(self, strategy: Strategy) -> float:
         """Return the seconds that exceeding memory adds to a strategy's cost."""
-        return memory_penalty(self.memory(strategy), self.problem.cluster.device_memory, self._memory_policy)
+        return memory_penalty(self.memory(strategy), self.problem.cluster.usable_memory, self._memory_policy)
 
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""

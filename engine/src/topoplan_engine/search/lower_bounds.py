@@ -114,7 +114,7 @@ class IncrementalLowerBound:
         self._lowering, self._link_seconds = lowering, link_seconds
         self._of_star = of_star
         self._pieces = lowering.pieces
-        self._memory = Memory(f64(lowering.cluster.device_memory), seconds_per_byte)
+        self._memory = Memory(f64(lowering.cluster.usable_memory), seconds_per_byte)
         self._forget()
 
     def _forget(self) -> None:

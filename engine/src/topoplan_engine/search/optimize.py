@@ -321,7 +321,7 @@ def _outcome(
         aside=None if aside is None or aside.entry.state is entry.state else aside,
         result=attrs.evolve(result, best=entry.state, best_cost=entry.cost),
         memory=memory,
-        penalty=memory_penalty(memory, problem.cluster.device_memory, setup.policy),
+        penalty=memory_penalty(memory, problem.cluster.usable_memory, setup.policy),
         memory_ignored=setup.policy == "ignore",
         throughput=_throughput(plan, draws.mean, problem.costs.assumptions),
         lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory),

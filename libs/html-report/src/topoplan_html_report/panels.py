@@ -64,7 +64,7 @@ def bounds(plan: Plan) -> list[dict[str, Any]]:
 
 def memory(plan: Plan) -> dict[str, Any] | None:
     """Return what devices hold when they hold the most, alike ones once; over time where that was recorded."""
-    use, capacity = plan.memory, plan.cluster.device_memory
+    use, capacity = plan.memory, plan.cluster.usable_memory
     if use is None:
         return None
     columns = np.stack([getattr(use, field) for field in _FIELDS])
@@ -80,6 +80,7 @@ def memory(plan: Plan) -> dict[str, Any] | None:
             }
             for members in classes_of(keys)
         ],
+        "reserve": plan.cluster.memory_reserve,
         "fits": plan.fits,
     }
 

@@ -39,7 +39,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     plan, timeline = outcome.plan, outcome.plan.timeline
     assert timeline is not None
     demand = phased_demand(plan.taskgraph, plan.cluster)
-    fullest = int(np.argmax(outcome.memory / plan.cluster.device_memory))
+    fullest = int(np.argmax(outcome.memory / plan.cluster.usable_memory))
     return {
         "iteration_time_s": outcome.seconds,
         "draws": max(1, len(outcome.draws.seeds)),
@@ -58,7 +58,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "fits": not lacks,
         "lacks": lacks,
         "memory_bytes": float(outcome.memory[fullest]),
-        "memory_capacity_bytes": float(plan.cluster.device_memory[fullest]),
+        "memory_capacity_bytes": float(plan.cluster.usable_memory[fullest]),
         "evaluations": outcome.result.evaluations,
         "history": outcome.result.history.tolist(),
         "search_s": outcome.result.elapsed,

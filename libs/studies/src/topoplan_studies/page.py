@@ -131,7 +131,7 @@ def _overfull(results: Sequence[NetworkResult]) -> list[str]:
         if result.memory > result.capacity and (model not in worst or result.memory > worst[model].memory):
             worst[model] = result
     return [
-        f"Memory: {model} needs up to {result.memory / 1e9:.0f} GB on a device of {result.capacity / 1e9:.0f} GB "
-        f"({result.network}).\n"
+        f"Memory: {model} needs up to {result.memory / 1e9:.0f} GB where a device has "
+        f"{result.capacity / 1e9:.0f} GB for it ({result.network}).\n"
         for model, result in worst.items()
     ]

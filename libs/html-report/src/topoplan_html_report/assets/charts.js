@@ -173,14 +173,14 @@ function pairs(across, up, top) {
 }
 
 function memoryChart(plan) {
-  const { classes, purposes } = plan.memory;
+  const { classes, purposes, reserve } = plan.memory;
   const shown = classes.slice(0, 14);
   return new Chart(74 + 30 * shown.length, "Memory of devices", () => {
     const used = range(purposes.length).filter((kind) => shown.some((row) => row.bytes[kind] > 0));
     const capacities = [...new Set(shown.map((row) => row.capacity))];
     const most = Math.max(...shown.map((row) => sum(row.bytes)));
     const near = capacities.filter((bytes) => bytes <= 3 * most);
-    const label = { formatter: (at) => `${bytesText(at.value)} there are`, position: "end", rotate: 0, color: colour("quiet"), fontSize: 11 };
+    const label = { formatter: (at) => reserve ? `${bytesText(at.value)} of ${bytesText(at.value / (1 - reserve))}` : `${bytesText(at.value)} there are`, position: "end", rotate: 0, color: colour("quiet"), fontSize: 11 };
     return {
       legend: { bottom: 0, left: 0, icon: "rect", itemWidth: 11, itemHeight: 11, itemGap: 14, selectedMode: false, textStyle: { color: colour("quiet"), fontSize: 11 } },
       grid: { left: 175, right: 190, top: 20, bottom: 46 },

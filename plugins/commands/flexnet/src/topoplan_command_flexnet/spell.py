@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from topoplan_engine import Choice, Experiment
+from topoplan_engine.options import MEMORY_RESERVE_PERCENT
 
 __all__ = ["command_line"]
 
@@ -36,6 +37,8 @@ def command_line(experiment: Experiment) -> str:
     }
     if cluster.memory_gb is not None:
         numbers["memory-gb"] = cluster.memory_gb
+    if cluster.memory_reserve_percent != MEMORY_RESERVE_PERCENT:
+        numbers["memory-reserve-percent"] = cluster.memory_reserve_percent
     for key, number in numbers.items():
         words += [f"--{key}", _text(number)]
     if run.strategy is not None:

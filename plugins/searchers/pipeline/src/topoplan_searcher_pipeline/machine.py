@@ -76,7 +76,7 @@ class Machine:
             host=cluster.device_host,
             outside=outside,
             inside=cluster.inside_bandwidth,
-            memory=float(cluster.device_memory.min()),
+            memory=float(cluster.usable_memory.min()),
             latency=2 * _LINKS * cluster.latency + PACKET / float(outside.min()),
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from topoplan import Candidate, OperatorGraph, Problem, Search, State, Strategy, TopoplanError, Trial
 from topoplan.arrays import I64
 from topoplan.errors import NoPlanFitsError
-from topoplan_engine.fitting import at_least, no_plan_fits, size_text
+from topoplan_engine.fitting import at_least, device_bytes, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
 from topoplan_pipeline_planning.layer_names import layer_states
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, operator_columns, priced_columns
@@ -263,7 +263,7 @@ def _states(options: DapplePipeline, graph: OperatorGraph) -> tuple[States, bool
 
 def _check_operators(problem: Problem, columns: Columns) -> None:
     """Raise if an operator with its weights fits into no device, because stages do not cut weights."""
-    room = float(problem.cluster.device_memory.min())
+    room = float(problem.cluster.usable_memory.min())
     if (columns.operator_kept <= room).all():
         return
     for index, op in enumerate(problem.graph.operators):
@@ -277,7 +277,8 @@ def _check_operators(problem: Problem, columns: Columns) -> None:
                 f"{size_text(persistent_bytes[0])} for its weights, gradients and optimizer state, a device has "
                 f"{size_text(room)}, and stages keep weights whole; "
                 "what would help: searchers that cut weights (-s spmd, -s mcmc), or "
-                f"devices of at least {at_least(persistent_bytes[0])} (--device, --memory-gb)"
+                f"devices of at least {at_least(device_bytes(persistent_bytes[0], problem.cluster))} "
+                "(--device, --memory-gb)"
             )
 
 

@@ -118,7 +118,7 @@ def fastest_on(
         PlanTooLargeError: no plan fits the devices.
     """
     model = mesh_program(problem, outline, mesh)
-    limit = float(problem.cluster.device_memory.min())
+    limit = float(problem.cluster.usable_memory.min())
     subject = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
     prices = Prices(problem, model, machine, states[-1])
@@ -201,7 +201,7 @@ def tight(problem: Problem) -> bool:
     """Say whether a plan may not fit, because the devices cannot hold the model with its weights on every device."""
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     most = minimum.states + minimum.activations + minimum.weights * cluster.n_devices
-    return most > float(cluster.device_memory.min()) * cluster.n_devices
+    return most > float(cluster.usable_memory.min()) * cluster.n_devices
 
 
 def _strategy(problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:

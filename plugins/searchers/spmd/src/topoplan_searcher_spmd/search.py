@@ -232,7 +232,7 @@ class SpmdSearch(Search):
 
     def _bound(self) -> float:
         """Return the largest estimated seconds of a plan on the shortlist; infinite if there is room on it."""
-        limit = float(self._problem.cluster.device_memory.min())
+        limit = float(self._problem.cluster.usable_memory.min())
         fit = sorted(plan.seconds for plan in self._plans if plan.memory <= limit)
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
 

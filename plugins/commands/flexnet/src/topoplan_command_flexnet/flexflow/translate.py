@@ -108,6 +108,7 @@ def experiment_of(program: Program, settings: Settings, seed: int) -> Experiment
             interface_bandwidth_gbps=_BETWEEN_HOSTS * _GBPS / settings["servers"],
             degree=1,
             memory_gb=gigabytes(settings["memory"]) if "memory" in settings else None,
+            memory_reserve_percent=0.0,  # FlexFlow fills all that it is given
         ),
         topology=Choice("bigswitch"),
         estimator=Choice("roofline"),
