@@ -122,7 +122,7 @@ class Case:
             plan for p in pipelines for kind, count in planner.schedules(p) if (plan := planner.plan(p, kind, count))
         ]
         for plan in sorted(plans, key=lambda plan: plan.seconds):
-            if planner.costs_of(plan.pipeline).busiest < best:
+            if planner.costs_of(plan.pipeline, plan.micro_batches).busiest < best:
                 best = min(best, self.seconds(plan))
         return best
 

@@ -57,6 +57,12 @@ class Numbered(CostFunction):
         )
 
 
+class Profiled(Numbered):
+    """The same, of which a micro-batch takes its share, as of profiles of layers."""
+
+    linear_in_samples = True
+
+
 def branching(batch):
     """Ten operators with a branch, and an edge that jumps over stages."""
     b = GraphBuilder("branching", batch)
@@ -212,7 +218,7 @@ def simulate(taskgraph, cluster):
 @given(pipelines(recompute=False))
 def test_as_much_work_as_without_a_schedule(drawn):
     graph, cluster, strategy = drawn
-    lowering = Lowering(graph, cluster, Numbered())
+    lowering = Lowering(graph, cluster, Profiled())
     tasks, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
     count = strategy.schedule.micro_batches
     for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.TRANSFER, TaskKind.COLLECTIVE):

@@ -2,7 +2,7 @@
 
 from topoplan.errors import TopoplanError as TopoplanError
 from topoplan.model.cluster import Cluster as Cluster
-from topoplan.model.costs import CostFunction as CostFunction, PartCosts as PartCosts
+from topoplan.model.costs import CostFunction as CostFunction, MicroBatch as MicroBatch, PartCosts as PartCosts
 from topoplan.model.fabric import Fabric as Fabric, LinkKind as LinkKind, Routes as Routes
 from topoplan.model.graph import Axis as Axis, Dimension as Dimension, Operator as Operator
 from topoplan.model.graph import OperatorGraph as OperatorGraph, Profile as Profile, Role as Role, Tensor as Tensor

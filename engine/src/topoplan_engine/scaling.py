@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from topoplan.arrays import F64, I32, f64
-from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.sharding.resharding import CollectiveCosts
@@ -24,6 +24,7 @@ class _Scaled(CostFunction):
         self._costs = costs
         self._factors = factors
         self.assumptions = costs.assumptions
+        self.linear_in_samples = costs.linear_in_samples
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether the other one can price it."""
@@ -31,7 +32,18 @@ class _Scaled(CostFunction):
 
     def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
         """Scale the seconds; bytes stay."""
-        priced, factor = self._costs.price(op, degrees, devices), self._factors[op]
+        return self._scaled(self._costs.price(op, degrees, devices), op)
+
+    def supports_micro_batch(self, op: int, degrees: tuple[int, ...], batch: MicroBatch) -> bool:
+        """Say whether the other one can price it."""
+        return self._costs.supports_micro_batch(op, degrees, batch)
+
+    def price_micro_batch(self, op: int, degrees: tuple[int, ...], devices: I32, batch: MicroBatch) -> PartCosts:
+        """Scale the seconds; bytes stay."""
+        return self._scaled(self._costs.price_micro_batch(op, degrees, devices, batch), op)
+
+    def _scaled(self, priced: PartCosts, op: int) -> PartCosts:
+        factor = self._factors[op]
         if factor == 1.0:
             return priced
         gradient = priced.weight_gradient

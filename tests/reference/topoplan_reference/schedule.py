@@ -92,7 +92,7 @@ def reference_scheduled(
             for name, seconds in runs:
                 kind = TaskKind.FORWARD if name in "FA" else TaskKind.BACKWARD
                 common = {"op": int(table.op[p]), "micro_batch": m}
-                task[name, p, m] = add(kind, device=device[p], seconds=float(seconds) / count, **common)
+                task[name, p, m] = add(kind, device=device[p], seconds=float(seconds), **common)
         for name in "FAB":
             for a, b, size in pairs:
                 if name == "A" and not (recompute[stage[a]] and stage[a] == stage[b]):

@@ -11,12 +11,14 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
+from topoplan.arrays import F64
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering.fragments import (
     EdgeFragment,
     FragmentKey,
     OperatorFragment,
     edge_fragment,
+    micro_batch_seconds,
     operator_fragment,
 )
 from topoplan_engine.lowering.gradient_groups import GradientGroups, PlacedGroups, gradient_groups, placed_groups
@@ -65,6 +67,7 @@ class FragmentCache:
             self._edges_at[u].append(edge)
             self._edges_at[v].append(edge)
         self._op_fragments: LruCache[FragmentKey, OperatorFragment] = LruCache(_ENTRIES)
+        self._micro_batches: LruCache[tuple[int, bytes, int], F64] = LruCache(_ENTRIES)
         self._group_hosts: LruCache[FragmentKey, list[bytes]] = LruCache(_ENTRIES)
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
@@ -101,6 +104,20 @@ class FragmentCache:
                 self.costs,
             )
             return self._op_fragments.put(key, fragment)
+
+    def micro_batch_seconds(self, placements: Sequence[Placement], micro_batches: int) -> F64:
+        """(3, parts) seconds of one micro-batch: forward, backward, and of it gradients of weights."""
+        return np.concatenate(
+            [self._seconds(op, placement, micro_batches) for op, placement in enumerate(placements)], axis=1
+        )
+
+    def _seconds(self, op: int, placement: Placement, micro_batches: int) -> F64:
+        key = op, placement.key, micro_batches
+        cached = self._micro_batches.find(key)
+        if cached is not None:
+            return cached
+        seconds = micro_batch_seconds(op, self.graph.operators[op], placement, micro_batches, self.costs)
+        return self._micro_batches.put(key, seconds)
 
     def hosts_of_groups(self, fragment: OperatorFragment) -> list[bytes]:
         """Return the hosts of each all-reduce group of an operator, ascending, each once, as bytes of int32."""

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator
 from topoplan.model.placement import Placement
 from topoplan.model.taskgraph import TaskGraph, TaskKind
@@ -25,6 +25,7 @@ __all__ = [
     "OperatorFragment",
     "edge_fragment",
     "messages",
+    "micro_batch_seconds",
     "operator_fragment",
     "weight_seconds",
 ]
@@ -119,6 +120,15 @@ def weight_seconds(operator: Operator, prices: PartCosts) -> F64:
     if prices.weight_gradient is not None:
         return prices.weight_gradient
     return prices.backward / 2 if operator.weights else np.zeros(len(prices.backward))
+
+
+def micro_batch_seconds(
+    op: int, operator: Operator, placement: Placement, micro_batches: int, costs: CostFunction
+) -> F64:
+    """(3, P) seconds in which each part runs one micro-batch: forward, backward, and of it gradients of weights."""
+    batch = MicroBatch.of(operator, micro_batches)
+    prices = costs.price_micro_batch(op, placement.degrees, placement.devices, batch)
+    return np.stack([prices.forward, prices.backward, weight_seconds(operator, prices)])
 
 
 def edge_fragment(

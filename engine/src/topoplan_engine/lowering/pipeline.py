@@ -72,9 +72,8 @@ class PipelineLowering:
         if strategy.schedule.trivial:
             return self._placements.lower(strategy)
         cache = self._fragments
-        operators = cache.operators(strategy.placements)
-        gradient = np.concatenate([fragment.weight_gradient for fragment in operators])
-        table = cache.part_table(strategy.placements)
+        forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
+        table = cache.part_table(strategy.placements)._replace(forward=forward, backward=backward)
         return scheduled_taskgraph(table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices)
 
     def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
@@ -130,14 +129,15 @@ def scheduled_taskgraph(
     """Return the task graph of one iteration.
 
     Args:
-        table: the strategy's parts, all-reduces and pairs.
+        table: the strategy's parts, with the seconds of one micro-batch; its all-reduces and pairs, with the bytes of
+            the batch.
         schedule: one that fits them (`Schedule.why_invalid`).
         weight_gradient: (parts,) seconds of ``table.backward`` that gradients of weights take.
         op_names, n_devices: of the task graph.
     """
     count, stage = schedule.micro_batches, schedule.stage[table.op]
     steps = steps_under(schedule, stage, weight_gradient)
-    batch = _micro_batch(table, steps, stage, weight_gradient, count)
+    batch = _micro_batch(table, steps, stage, weight_gradient)
     tasks, groups = len(batch.kind), len(table.group_bytes)
     runs = runs_of(schedule, steps, stage, table.device, n_devices)
     next_task = _next_tasks(runs, count, tasks)
@@ -188,12 +188,12 @@ def _message_bytes(size: I64, count: int) -> I64:
     return whole_bytes
 
 
-def _micro_batch(table: PartTable, steps: Steps, stage: I32, weight_gradient: F64, count: int) -> _MicroBatch:
-    """Lay out one of ``count`` micro-batches."""
+def _micro_batch(table: PartTable, steps: Steps, stage: I32, weight_gradient: F64) -> _MicroBatch:
+    """Lay out one of the micro-batches."""
     part, kind = steps.part, steps.kind
     split = steps.task[:, Pass.WEIGHTS] >= 0
     gradient = np.where(split, weight_gradient, 0.0)
-    seconds = np.stack([table.forward, table.forward, table.backward - gradient, gradient], axis=1) / count
+    seconds = np.stack([table.forward, table.forward, table.backward - gradient, gradient], axis=1)
 
     pairs, remote = np.diff(table.edge_ptr), ~table.local
     source = (table.src + np.repeat(table.op_base[table.edge_src_op], pairs))[remote]

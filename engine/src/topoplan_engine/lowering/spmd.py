@@ -39,12 +39,13 @@ class SpmdLowering:
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
         self._graph, self._cluster = graph, cluster
         self._of_program = ProgramPrices(graph, cluster, costs)
-        self._priced: tuple[SpmdProgram, list[DeviceCosts]] | None = None  # the last program
+        # The last program, with its number of micro-batches.
+        self._priced: tuple[SpmdProgram, int, list[DeviceCosts]] | None = None
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
         program = strategy.program
-        return program_taskgraph(self._graph, program, strategy.schedule, self._prices(program))
+        return program_taskgraph(self._graph, program, strategy.schedule, self._prices(strategy))
 
     def class_key(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: see `symmetry`."""
@@ -56,21 +57,21 @@ class SpmdLowering:
         """Return the iteration of one device for all; None unless all devices are equal, but for queues."""
         program = strategy.program
         return program_quotient(
-            self._graph, program, strategy.schedule, self._prices(program), self._cluster, in_turn_bytes
+            self._graph, program, strategy.schedule, self._prices(strategy), self._cluster, in_turn_bytes
         )
 
     def memory(self, strategy: SpmdStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
-        return program_memory(strategy.program, self._graph, self._prices(strategy.program))
+        return program_memory(strategy.program, self._graph, self._prices(strategy))
 
     def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
-        return program_memory_use(strategy.program, self._graph, self._prices(strategy.program))
+        return program_memory_use(strategy.program, self._graph, self._prices(strategy))
 
     def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time: from the forward pass of an operator to its backward one."""
         program, graph = strategy.program, self._graph
-        nbytes = np.stack([row.activations for row in operator_bytes(program, graph, self._prices(program))])
+        nbytes = np.stack([row.activations for row in operator_bytes(program, graph, self._prices(strategy))])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
         device, forward = taskgraph.device[tasks], taskgraph.kind[tasks] == TaskKind.FORWARD
         share = nbytes[taskgraph.op[tasks], device] / strategy.schedule.micro_batches
@@ -80,7 +81,8 @@ class SpmdLowering:
         """Return what ``strategy`` asks of the network, host by host."""
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
-    def _prices(self, program: SpmdProgram) -> list[DeviceCosts]:
-        if self._priced is None or self._priced[0] is not program:
-            self._priced = program, self._of_program.of(program)
-        return self._priced[1]
+    def _prices(self, strategy: SpmdStrategy) -> list[DeviceCosts]:
+        program, count = strategy.program, strategy.schedule.micro_batches
+        if self._priced is None or self._priced[0] is not program or self._priced[1] != count:
+            self._priced = program, count, self._of_program.of(program, count)
+        return self._priced[2]

@@ -12,7 +12,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32
 from topoplan.model.cluster import Cluster
-from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
@@ -33,7 +33,9 @@ __all__ = [
 
 
 class DeviceCosts(NamedTuple):
-    """(D,) seconds of one operator's passes on every device, and bytes of memory, before those of other operators.
+    """(D,) seconds in which every device runs an operator, and bytes of memory, before those of other operators.
+
+    Seconds are those of one micro-batch, bytes those of the batch.
 
     ``kept`` and ``states`` (three rows) are those of `PartCosts`; ``outputs`` are bytes of the largest part's.
     """
@@ -66,14 +68,15 @@ class ProgramPrices:
         )
         self._output_bytes: dict[tuple[int, tuple[int, ...]], int] = {}  # by first equal operator and degrees
 
-    def of(self, program: SpmdProgram) -> list[DeviceCosts]:
-        """Price all operators.
+    def of(self, program: SpmdProgram, micro_batches: int) -> list[DeviceCosts]:
+        """Price all operators, of which each pass runs one of ``micro_batches``.
 
         Raises:
             TopoplanError: the cost function cannot price a cut.
         """
         parts: dict[object, _Parts] = {}
-        shared: dict[object, tuple[PartCosts, DeviceCosts]] = {}  # with the prices, so that no two have one id
+        # With the prices, so that no two have one id.
+        shared: dict[object, tuple[PartCosts, PartCosts, DeviceCosts]] = {}
         prices = []
         for op, (first, operator) in enumerate(zip(first_equal(self._graph), self._graph.operators, strict=True)):
             degrees = program.degrees(op, len(operator.dims))
@@ -82,24 +85,30 @@ class ProgramPrices:
                 parts[cut] = _parts_of_devices(program, op, degrees)
             outputs = self._outputs(first, degrees)
             if not self._uniform:
-                prices.append(self._apart(op, degrees, parts[cut], outputs))
+                prices.append(self._apart(op, degrees, parts[cut], outputs, micro_batches))
                 continue
-            price = self._costs.price(op, degrees, parts[cut].devices[0])
-            key = id(price), cut, outputs
+            devices, batch = parts[cut].devices[0], MicroBatch.of(operator, micro_batches)
+            price = self._costs.price(op, degrees, devices)
+            passes = self._costs.price_micro_batch(op, degrees, devices, batch)
+            key = id(price), id(passes), cut, outputs
             if key not in shared:
-                shared[key] = price, _spread(price, parts[cut].part, outputs)
-            prices.append(shared[key][1])
+                shared[key] = price, passes, _spread(price, passes, parts[cut].part, outputs)
+            prices.append(shared[key][2])
         return prices
 
-    def _apart(self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int) -> DeviceCosts:
+    def _apart(
+        self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int, micro_batches: int
+    ) -> DeviceCosts:
         """Price an operator on devices that differ, copy by copy of its parts."""
+        batch = MicroBatch.of(self._graph.operators[op], micro_batches)
         columns, states = np.empty((4, len(parts.part))), np.empty((3, len(parts.part)))
         persistent_known = states_known = True
         for devices in parts.devices:
             price = self._costs.price(op, degrees, devices)
+            passes = self._costs.price_micro_batch(op, degrees, devices, batch)
             persistent_known, states_known = price.kept is not None, price.states is not None
             persistent = price.memory if price.kept is None else price.kept
-            columns[:, devices] = price.forward, price.backward, price.memory, persistent
+            columns[:, devices] = passes.forward, passes.backward, price.memory, persistent
             if price.states is not None:
                 states[:, devices] = price.states
         return DeviceCosts(
@@ -133,11 +142,11 @@ def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -
     return _Parts(part, devices.astype(np.int32))
 
 
-def _spread(price: PartCosts, part: I32, outputs: int) -> DeviceCosts:
-    """Return the price of every device's ``part``, on devices that are equal."""
+def _spread(price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> DeviceCosts:
+    """Return the price of every device's ``part`` on devices that are equal; ``passes`` are those of a micro-batch."""
     return DeviceCosts(
-        forward=price.forward[part],
-        backward=price.backward[part],
+        forward=passes.forward[part],
+        backward=passes.backward[part],
         memory=price.memory[part],
         kept=None if price.kept is None else price.kept[part],
         states=None if price.states is None else price.states[:, part],

@@ -169,7 +169,7 @@ class _FirstDevice(ProgramWriter[int]):
         )
 
     def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> int:
-        return self._add(self._devices, kind=kind, device=0, seconds=seconds[0] / self._copies, op=op, micro_batch=copy)
+        return self._add(self._devices, kind=kind, device=0, seconds=seconds[0], op=op, micro_batch=copy)
 
     def _communicate(
         self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int

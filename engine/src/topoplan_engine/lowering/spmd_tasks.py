@@ -52,7 +52,7 @@ def program_taskgraph(
         graph: the model.
         program: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
         schedule: a duplex one.
-        prices: of every operator on every device.
+        prices: of every operator on every device, by the micro-batches of ``schedule``.
     """
     writer = _AllDevices(program, schedule.micro_batches)
     write_program(writer, graph, program, schedule, prices)
@@ -229,7 +229,7 @@ class ProgramWriter(ABC, Generic[Tasks]):
 
     @abstractmethod
     def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> Tasks:
-        """Add a pass of an operator, of which every device takes its (D,) ``seconds`` for the whole batch."""
+        """Add a pass of an operator, for which every device takes its (D,) ``seconds``."""
 
     @abstractmethod
     def _communicate(
@@ -286,9 +286,7 @@ class _AllDevices(ProgramWriter[I64]):
 
     def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> I64:
         device = np.arange(self._devices)
-        return self._add(
-            self._devices, kind=kind, device=device, seconds=seconds / self._copies, op=op, micro_batch=copy
-        )
+        return self._add(self._devices, kind=kind, device=device, seconds=seconds, op=op, micro_batch=copy)
 
     def _communicate(
         self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int

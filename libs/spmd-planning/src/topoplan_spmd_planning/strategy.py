@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from topoplan import Problem, SpmdStrategy
+from topoplan import MicroBatch, Problem, SpmdStrategy
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.spmd import SpmdProgram
@@ -42,17 +42,28 @@ def strategy_with(
 ) -> SpmdStrategy | None:
     """Return the strategy of a program with two micro-batches in ``stages``; None if slices are uneven.
 
-    If the samples cannot be divided into two equal parts, the strategy does not divide the batch.
+    If the samples cannot be divided into two equal parts, or half of a part has no price, the strategy does not divide
+    the batch.
     """
     graph = problem.graph
     schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
     strategy = attrs.evolve(SpmdStrategy.of(forms, graph), schedule=schedule)
-    if not all(problem.costs.supports(op, placement.degrees) for op, placement in enumerate(strategy.placements)):
-        return None
     for candidate in (strategy, unscheduled(strategy)):
+        if not _priced(candidate, problem):
+            continue
         if why_invalid(candidate, graph, problem.cluster.n_devices) is None:
             return candidate
     return None
+
+
+def _priced(strategy: SpmdStrategy, problem: Problem) -> bool:
+    """Say whether every operator has a price, of the batch and of a micro-batch."""
+    costs, count = problem.costs, strategy.schedule.micro_batches
+    return all(
+        costs.supports(op, placement.degrees)
+        and costs.supports_micro_batch(op, placement.degrees, MicroBatch.of(operator, count))
+        for op, (operator, placement) in enumerate(zip(problem.graph.operators, strategy.placements, strict=True))
+    )
 
 
 def unscheduled(strategy: SpmdStrategy) -> SpmdStrategy:

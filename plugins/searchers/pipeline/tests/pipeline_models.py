@@ -20,7 +20,9 @@ from topoplan_simulator_fluid import Fluid
 
 
 class Costs(CostFunction):
-    """Seconds and bytes of whole operators, shared evenly by their parts."""
+    """Seconds and bytes of whole operators, shared evenly by their parts and by micro-batches."""
+
+    linear_in_samples = True
 
     def __init__(self, forward, backward, activations, kept):
         self.columns = forward, backward, activations, kept

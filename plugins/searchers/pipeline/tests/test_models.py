@@ -100,7 +100,7 @@ def test_memory_and_bytes_are_those_of_lowering(drawn):
     strategy.check(problem.graph, machine.n_devices)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     held = lowering.memory(strategy)
-    estimate = memory_of(planner.costs_of(plan.pipeline), plan.kind, plan.micro_batches)[0]
+    estimate = memory_of(planner.costs_of(plan.pipeline, plan.micro_batches), plan.kind, plan.micro_batches)[0]
     devices = devices_of(plan.pipeline, machine)
     for stage, own in enumerate(devices):
         # Operators without weights free their activations before ZB-H1's last pass.

@@ -48,7 +48,7 @@ def test_a_stage_takes_what_its_busiest_device_computes(seconds, devices):
     for op, placement in enumerate(strategy.placements):
         for device in placement.devices.tolist():
             own[device] += ([*seconds, 1.0][op]) / placement.parts
-    costs = planner.costs_of(pipeline)
+    costs = planner.costs_of(pipeline, 1)
     assert costs.forward[0] == pytest.approx(own[list(members)].max())
     assert costs.backward[0] == pytest.approx(2 * own[list(members)].max())
     held = np.bincount([int(p.devices[0]) for p in strategy.placements[:-1]], minlength=4) * 1e6

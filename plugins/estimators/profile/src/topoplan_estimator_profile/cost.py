@@ -1,7 +1,8 @@
 """Measured times of whole operators, shared among their parts.
 
-The time of a part is the time of the whole operator times the part's share of the iteration space.  A profile has one
-batch size, so the lower efficiency of small kernels is not known.  A part holds its weights with gradients and
+The time of a part is the time of the whole operator times the part's share of the iteration space, and a micro-batch
+takes its share of the batch's time.  A profile has one batch size, so the lower efficiency of small kernels is not
+known.  A part holds its weights with gradients and
 optimizer state, and its share of the output.
 """
 
@@ -23,6 +24,8 @@ __all__ = ["ProfiledCosts"]
 
 class ProfiledCosts(CostFunction):
     """A `topoplan.CostFunction`: see the module."""
+
+    linear_in_samples = True
 
     def __init__(self, options: Profiled, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan import Cluster, CostFunction, OperatorGraph
+from topoplan import Cluster, CostFunction, MicroBatch, Operator, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_pipeline_planning.states import (
@@ -34,6 +34,9 @@ from topoplan_searcher_pipeline.whole import WholeOperators
 __all__ = ["Bools", "Columns", "StageColumns", "columns_of", "cuts_of_branches", "states_of"]
 
 Bools = NDArray[np.bool_]
+
+#: Seconds of the largest part: forward, backward, and of it gradients of weights.
+_Seconds = tuple[float, float, float]
 
 #: On at most so many devices a stage may have any number of them.
 _ANY_SIZE = 32
@@ -74,7 +77,8 @@ class StageColumns(NamedTuple):
 class Columns:
     """Prefix sums over C cuts, the last one after all operators, for R numbers of replicas.
 
-    All seconds and bytes are those of the whole batch, on one device of a stage that has that many replicas.
+    All seconds and bytes are those of the whole batch, on one device of a stage that has that many replicas.  Seconds
+    are those of ``micro_batches`` passes, one after the other (`at`).
 
     Attributes:
         replicas: (R,) ascending, from 1.
@@ -94,6 +98,7 @@ class Columns:
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
         whole: operators that are not cut.
+        micro_batches: passes in which operators run the batch.
     """
 
     replicas: I32
@@ -117,6 +122,43 @@ class Columns:
     before: I32
     samples: int
     whole: WholeOperators
+    micro_batches: int = 1
+    _price: Callable[[int], tuple[F64, NDArray[np.int32]]] | None = None
+    _at: dict[int, Columns] = attrs.field(factory=dict, init=False)
+
+    def at(self, micro_batches: int) -> Columns:
+        """Return the columns where operators run the batch in so many passes, each priced at its size (cached).
+
+        Bytes are the same.  They are these columns where seconds are proportional to samples.
+        """
+        if micro_batches == self.micro_batches or self._price is None:
+            return self
+        if micro_batches not in self._at:
+            self._at[micro_batches] = self._priced(micro_batches, *self._price(micro_batches))
+        return self._at[micro_batches]
+
+    def _priced(self, micro_batches: int, prices: F64, unpriced: NDArray[np.int32]) -> Columns:
+        """Return these columns with the seconds of ``prices``; see `_prices`."""
+        whole = self.whole.op
+        undivided = np.concatenate([prices[:2, 0], np.zeros_like(prices[:2, 0])])
+        undivided[2:, whole] = self.whole.prices[2:]
+        if len(whole):
+            _share_among(prices, unpriced, self.replicas, whole)
+        closed = self.closed.T.astype(np.float64)
+        forward, backward, weight_gradient = prices[:3] @ closed
+        seconds = undivided[:2].sum(axis=0)[whole].tolist()
+        return attrs.evolve(
+            self,
+            forward=forward,
+            backward=backward,
+            weight_gradient=weight_gradient,
+            unpriced=unpriced @ self.closed.T.astype(np.int32),
+            operator_forward=prices[0],
+            operator_backward=prices[1],
+            whole=WholeOperators.of(dict(zip(whole.tolist(), seconds, strict=True)), undivided, self.closed),
+            micro_batches=micro_batches,
+            price=None,
+        )
 
     @property
     def n_cuts(self) -> int:
@@ -256,7 +298,65 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
             graph.batch_size, *(op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0)
         ),
         whole=of_whole,
+        price=None if costs.linear_in_samples else _Passes(graph, cluster, costs, replicas).prices,
     )
+
+
+class _Passes:
+    """Seconds of micro-batches, of which parts of one size are priced once.
+
+    On equal devices what counts is how many samples the largest part has: the same for one of two replicas as for one
+    device that has half of the micro-batch.  Cost functions with a rule of their own are asked for each of them.
+    """
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, replicas: Sequence[int]) -> None:
+        self._graph, self._costs, self._replicas = graph, costs, replicas
+        self._slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
+        equal = len(set(cluster.device_preset)) == 1 and len(set(cluster.device_speed.tolist())) == 1
+        self._by_size = equal and type(costs).price_micro_batch is CostFunction.price_micro_batch
+        self._known: dict[object, _Seconds | None] = {}
+        # Equal operators may have one price; with it, so that no two have one id.
+        self._largest: dict[int, tuple[PartCosts, _Seconds]] = {}
+
+    def prices(self, micro_batches: int) -> tuple[F64, NDArray[np.int32]]:
+        """Return `_prices` of ``micro_batches`` passes, without bytes."""
+        prices = np.zeros((3, len(self._replicas), len(self._graph.operators)))
+        unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
+        for op, operator in enumerate(self._graph.operators):
+            batch = MicroBatch.of(operator, micro_batches)
+            for row, count in enumerate(self._replicas):
+                seconds = self._part(op, operator, batch, count)
+                if seconds is None:
+                    unpriced[row, op] = 1
+                else:
+                    prices[:, row, op] = seconds
+        return prices * micro_batches, unpriced
+
+    def _part(self, op: int, operator: Operator, batch: MicroBatch, replicas: int) -> _Seconds | None:
+        """Return the seconds of the largest part in one micro-batch; None if it has no price."""
+        pieces = batch.count * replicas if batch.dim >= 0 else 1
+        if pieces > batch.size:
+            return None
+        samples = -(-batch.size // pieces)
+        key: object = (op, samples) if self._by_size else (op, batch.count, replicas)
+        if key not in self._known:
+            if self._by_size:  # the coarsest cut whose largest part has so many samples
+                cut, batch = operator.sample_cut(-(-batch.size // samples)), MicroBatch.of(operator, 1)
+            else:
+                cut = operator.sample_cut(replicas)
+            self._known[key] = self._price(op, operator, cut, batch)
+        return self._known[key]
+
+    def _price(self, op: int, operator: Operator, cut: tuple[int, ...], batch: MicroBatch) -> _Seconds | None:
+        if not self._costs.supports_micro_batch(op, cut, batch):
+            return None
+        devices = np.resize(self._slowest_first, math.prod(cut))
+        price = self._costs.price_micro_batch(op, cut, devices, batch)
+        if id(price) not in self._largest:
+            gradient = weight_seconds(operator, price)
+            seconds = float(price.forward.max()), float(price.backward.max()), float(gradient.max())
+            self._largest[id(price)] = price, seconds
+        return self._largest[id(price)][1]
 
 
 def _prices(
@@ -310,9 +410,14 @@ def _share_whole(
         return {}
     only_whole = (unpriced[1:] == 1).all(axis=0) & (unpriced[0] == 0)
     whole = [op for op in np.flatnonzero(only_whole).tolist() if graph.operators[op].sample_dim >= 0]
-    prices[:, :, whole] = prices[:, :1, whole] / np.array(replicas)[None, :, None]
-    unpriced[:, whole] = 0
+    _share_among(prices, unpriced, np.array(replicas), np.array(whole, dtype=np.int64))
     return {op: float(prices[0, 0, op] + prices[1, 0, op]) for op in whole}
+
+
+def _share_among(prices: F64, unpriced: NDArray[np.int32], replicas: I32, whole: I64) -> None:
+    """Write an equal share for each number of replicas over the prices of operators that are not cut."""
+    prices[:, :, whole] = prices[:, :1, whole] / replicas[None, :, None]
+    unpriced[:, whole] = unpriced[0, whole]
 
 
 def _replicas(devices: int) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -71,7 +72,7 @@ class Planner:
     kinds: tuple[ScheduleKind, ...]
     micro_batch: int
     recompute: bool
-    _cost_cache: dict[Pipeline, PipelineCosts | None] = attrs.field(factory=dict, init=False)
+    _cost_cache: dict[tuple[Pipeline, int], PipelineCosts | None] = attrs.field(factory=dict, init=False)
     _rooms: dict[tuple[int, ...], ScheduleRoom] = attrs.field(factory=dict, init=False)
 
     @functools.cached_property
@@ -82,11 +83,13 @@ class Planner:
         counts = sorted({*small, *(samples // size for size in small)})
         return [count for count in counts if samples // count >= self.micro_batch]
 
-    def costs_of(self, pipeline: Pipeline) -> PipelineCosts | None:
-        """Return the costs of the stages of a pipeline (cached)."""
-        if pipeline not in self._cost_cache:
-            self._cost_cache[pipeline] = pipeline_costs(pipeline, self.columns, self.machine)
-        return self._cost_cache[pipeline]
+    def costs_of(self, pipeline: Pipeline, micro_batches: int) -> PipelineCosts | None:
+        """Return the costs of the stages of a pipeline that so many micro-batches pass (cached)."""
+        columns = self.columns.at(micro_batches)
+        key = pipeline, columns.micro_batches
+        if key not in self._cost_cache:
+            self._cost_cache[key] = pipeline_costs(pipeline, columns, self.machine)
+        return self._cost_cache[key]
 
     def plan(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the plan of a pipeline under a schedule, if there is one; see `schedule_pipeline`."""
@@ -102,21 +105,34 @@ class Planner:
         stop: float = np.inf,
     ) -> list[PipelinePlan]:
         """Return the plans of a pipeline under some schedules; see `schedule_pipeline`."""
-        costs = self.costs_of(pipeline)
-        if costs is None:
-            return []
         possible = [(kind, count) for kind, count in schedules if count * pipeline.widest <= self.columns.samples]
-        return schedule_pipeline(
-            pipeline,
-            costs,
-            possible,
-            self.machine.memory,
-            recompute=self.recompute,
-            cutoff=cutoff,
-            slower=slower,
-            stop=stop,
-            rooms=self._rooms,
-        )
+        plans: list[PipelinePlan] = []
+        for costs, group in self._by_costs(pipeline, possible):
+            found = schedule_pipeline(
+                pipeline,
+                costs,
+                group,
+                self.machine.memory,
+                recompute=self.recompute,
+                cutoff=cutoff,
+                slower=slower,
+                stop=stop,
+                rooms=self._rooms,
+            )
+            cutoff = min([cutoff, *(plan.seconds * slower for plan in found)])
+            plans += found
+        return plans
+
+    def _by_costs(
+        self, pipeline: Pipeline, schedules: Iterable[tuple[ScheduleKind, int]]
+    ) -> Iterator[tuple[PipelineCosts, list[tuple[ScheduleKind, int]]]]:
+        """Yield schedules of equal costs together, in their order; none where a stage cannot have so many devices."""
+        for _, group in itertools.groupby(schedules, key=lambda schedule: self.columns.at(schedule[1]).micro_batches):
+            together = list(group)
+            costs = self.costs_of(pipeline, together[0][1])
+            if costs is None:
+                return
+            yield costs, together
 
     def shape(self, pipeline: Pipeline) -> tuple[object, ...]:
         """Return a key that is equal for pipelines that differ only in the names of equal hosts."""
@@ -132,13 +148,14 @@ class Planner:
 
     def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the fastest plan of a pipeline over all schedules, if it takes less than ``cutoff`` seconds."""
-        costs = self.costs_of(pipeline)
-        if costs is None:
-            return None
-        memory, recompute, schedules = self.machine.memory, self.recompute, self.schedules(pipeline)
-        return fastest_schedule(
-            pipeline, costs, schedules, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
-        )
+        memory, recompute, fastest = self.machine.memory, self.recompute, None
+        for costs, group in self._by_costs(pipeline, self.schedules(pipeline)):
+            plan = fastest_schedule(
+                pipeline, costs, group, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
+            )
+            if plan is not None:
+                fastest, cutoff = plan, plan.seconds
+        return fastest
 
     def plans_of(self, best: float, number: int) -> list[PipelinePlan]:
         """Return so many plans to simulate task by task; ``best`` is the seconds of the best baseline."""
@@ -182,7 +199,7 @@ class Planner:
         moves, pairs = paired_moves(self.machine, self.sizes)
         counts = [(count, self.columns.samples // count) for count in self._wide()]
         return [
-            Task(self.columns, moves, pairs, count, widest, order, self.machine.memory, self.recompute)
+            Task(self.columns.at(count), moves, pairs, count, widest, order, self.machine.memory, self.recompute)
             for count, widest in counts
             for order in self._planned_orders()
         ]

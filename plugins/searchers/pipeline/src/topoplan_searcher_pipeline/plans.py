@@ -84,6 +84,8 @@ class PipelinePlan:
 class PipelineCosts(NamedTuple):
     """Seconds and bytes of the stages of a pipeline, for the whole batch; S stages, E pairs of stages with transfers.
 
+    Seconds are those of as many passes as the columns say (`Columns.at`).
+
     Attributes:
         replicated: every operator can be cut for the devices of its stage.
         busiest: seconds of computation of the busiest stage.
@@ -582,5 +584,6 @@ def strategy_of(plan: PipelinePlan, graph: OperatorGraph, columns: Columns, mach
     """Return the strategy: operators are data parallel over the devices of their stage, or whole on one of them."""
     stages = zip(members_of(plan.pipeline, columns), devices_of(plan.pipeline, machine), strict=True)
     recompute = plan.recompute if any(plan.recompute) else ()
-    whole = dict(zip(columns.whole.op.tolist(), columns.whole.prices[:2].sum(axis=0).tolist(), strict=True))
-    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute, whole)
+    whole = columns.at(plan.micro_batches).whole
+    seconds = dict(zip(whole.op.tolist(), whole.prices[:2].sum(axis=0).tolist(), strict=True))
+    return staged_strategy(graph, stages, plan.micro_batches, plan.kind, recompute, seconds)

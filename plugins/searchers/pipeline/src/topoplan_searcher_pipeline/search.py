@@ -288,10 +288,10 @@ def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem
     context = f"searcher pipeline: model {graph.name!r}: "
     nearest: tuple[float, PipelinePlan, int] | None = None
     for pipeline in pipelines:
-        costs = planner.costs_of(pipeline)
-        if costs is None or not costs.replicated:
-            continue
         for kind, count in planner.schedules(pipeline):
+            costs = planner.costs_of(pipeline, count)
+            if costs is None or not costs.replicated:
+                continue
             peaks = memory_of(costs, kind, count)
             recomputes = (peaks[1] < peaks[0]) & planner.recompute
             requirement = np.where(recomputes, peaks[1], peaks[0])

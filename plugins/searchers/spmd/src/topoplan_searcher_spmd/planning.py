@@ -104,12 +104,15 @@ def fastest_on(
     lowering: Lowering,
     *,
     state: str,
+    whole_batch: bool = False,
     beam: int,
     max_states: int,
     weight: float = 1.0,
     bound: float = np.inf,
 ) -> MeshPlan | Overfull | None:
     """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
+
+    With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.
 
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
@@ -121,7 +124,7 @@ def fastest_on(
     limit = float(problem.cluster.usable_memory.min())
     subject = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
-    prices = Prices(problem, model, machine, states[-1])
+    prices = Prices(problem, model, machine, states[-1], whole_batch=whole_batch)
     is_tight = outline.known.fact("tight", partial(tight, problem))
     if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
         raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)

@@ -1,6 +1,7 @@
 """Seconds and bytes of the instructions and reshardings of a model on a mesh, as columns for the kernel.
 
-Each of two micro-batches has half of the operators' seconds and half of the bytes of activations.  Parameters are
+Each of two micro-batches is priced at its size, and has half of the bytes of activations.  Where the estimator has no
+price of half a part, or only the whole batch is wanted, a micro-batch has half of the part's seconds.  Parameters are
 resharded once, and their gradients are summed once.  Bytes are those of one device: stored parameters with gradients
 and optimizer state, gathered parameters, and the activations of both micro-batches.
 """
@@ -15,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan import OperatorGraph, Problem
-from topoplan.arrays import F64
+from topoplan import MicroBatch, OperatorGraph, Problem
+from topoplan.arrays import F64, I32
 from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.equal_operators import first_equal
@@ -54,8 +55,11 @@ class Prices:
     The estimator is asked for every operator, because it may tell equal ones apart by their names.
     """
 
-    def __init__(self, problem: Problem, model: MeshProgram, machine: Machine, sharded_state: bool) -> None:
+    def __init__(
+        self, problem: Problem, model: MeshProgram, machine: Machine, sharded_state: bool, *, whole_batch: bool = False
+    ) -> None:
         self._problem, self._model, self._machine = problem, model, machine
+        self._whole_batch = whole_batch
         self._sharded = sharded_state
         self._known = model.outline.known
         self._forms = self._known.forms(model.program)
@@ -74,11 +78,9 @@ class Prices:
                 forward += [0.0] * len(cuts.number)
                 backward += [0.0] * len(cuts.number)
                 continue
-            parts = [self._price(instruction.op, degrees) for degrees in cuts.degrees]
-            seconds = [part.forward / MICRO_BATCHES for part in parts]
-            forward += [seconds[number] for number in cuts.number]
-            seconds = [part.backward / MICRO_BATCHES for part in parts]
-            backward += [seconds[number] for number in cuts.number]
+            seconds = [self._seconds_of(instruction.op, degrees) for degrees in cuts.degrees]
+            forward += [seconds[number][0] for number in cuts.number]
+            backward += [seconds[number][1] for number in cuts.number]
         return forward, backward
 
     def crossing(self, value: int) -> _Crossing:
@@ -172,13 +174,28 @@ class Prices:
     def _reads_weight(self, instruction: Instruction[Joint]) -> bool:
         return instruction.verb is Verb.READ and self._kind(instruction.outputs[0]) is Kind.WEIGHT
 
+    def _seconds_of(self, op: int, degrees: tuple[int, ...]) -> tuple[float, float]:
+        """Return the seconds of one micro-batch of an operator cut by ``degrees``, forward and backward."""
+        key = "passes", op, degrees, self._whole_batch
+        return self._known.fact(key, partial(self._derive_seconds, op, degrees))
+
+    def _derive_seconds(self, op: int, degrees: tuple[int, ...]) -> tuple[float, float]:
+        costs, batch = self._problem.costs, MicroBatch.of(self._problem.graph.operators[op], MICRO_BATCHES)
+        if self._whole_batch or not costs.supports_micro_batch(op, degrees, batch):
+            part = self._price(op, degrees)
+            return part.forward / MICRO_BATCHES, part.backward / MICRO_BATCHES
+        part = self._known.largest(costs.price_micro_batch(op, degrees, self._devices(degrees), batch))
+        return part.forward, part.backward
+
+    def _devices(self, degrees: tuple[int, ...]) -> I32:
+        count = math.prod(degrees)
+        return self._known.fact(("devices", count), lambda: np.arange(count, dtype=np.int32))
+
     def _price(self, op: int, degrees: tuple[int, ...]) -> LargestPart:
         """Price an operator cut by ``degrees``; other meshes ask the same."""
         parts = self._known.parts
         if (op, degrees) not in parts:
-            count = math.prod(degrees)
-            devices = self._known.fact(("devices", count), lambda: np.arange(count, dtype=np.int32))
-            parts[op, degrees] = self._known.largest(self._problem.costs.price(op, degrees, devices))
+            parts[op, degrees] = self._known.largest(self._problem.costs.price(op, degrees, self._devices(degrees)))
         return parts[op, degrees]
 
     def _state(self, op: int) -> float:

@@ -248,6 +248,7 @@ class SpmdSearch(Search):
             machine,
             self._lowering,
             state=options.state,
+            whole_batch=not self._overlapping,
             beam=options.beam,
             max_states=options.max_states,
             weight=weight,
