@@ -277,3 +277,31 @@ def test_a_program_asks_for_what_it_sends():
     assert demand.group_bytes.tolist() == [GRAPH.parameter_bytes]
     assert demand.members(0).tolist() == [0, 1, 2, 3]
     assert not demand.matrix.any()
+
+
+class Overhead(Costs):
+    """A second for every kernel beside its share of the work."""
+
+    def price(self, op, degrees, devices):
+        prices = super().price(op, degrees, devices)
+        return attrs.evolve(prices, forward=1.0 + prices.forward, backward=1.0 + prices.backward)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_passes_take_what_a_micro_batch_takes(count):
+    """On four devices: a kernel, and a quarter of the second that the operator takes for the batch, or an eighth."""
+    graph = model()
+    strategy = SpmdStrategy.of(data_parallel_program(graph, 4), graph)
+    if count > 1:
+        stage = np.arange(len(graph.operators))
+        strategy = attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=count, stage=stage))
+    cluster = Cluster.uniform(n_hosts=4)
+    lowering = Lowering(graph, cluster, Overhead(graph))
+    first = lowering.program_quotient(strategy, 0)
+    for taskgraph in (lowering.lower(strategy), first.taskgraph):
+        for kind, seconds in ((TaskKind.FORWARD, 1.0), (TaskKind.BACKWARD, 2.0)):
+            own = taskgraph.kind == kind
+            assert (taskgraph.seconds[own] == 1.0 + seconds / 4 / count).all()
+            assert (taskgraph.device[own] == 0).sum() == count * len(graph.operators)
+    memory = lowering.memory(strategy)
+    assert memory.tolist() == Lowering(graph, cluster, Costs(graph)).memory(strategy).tolist()

@@ -431,6 +431,13 @@ class Mute(Picky):
         return super().price(op, degrees, devices)
 
 
+class Forgetful(Picky):
+    """Has a price of micro-batches that it says not to support."""
+
+    def supports_micro_batch(self, op, degrees, batch):
+        return False
+
+
 class Useless(Picky):
     def supports(self, op, degrees):
         return False
@@ -484,6 +491,7 @@ CHEATS = [
     ("topology", {"build": ring_with_a_route_astray}, "check_routes_lead_from_source_to_destination"),
     ("estimator", {"build": lambda o, g, c: Drifting()}, "check_same_prices_twice"),
     ("estimator", {"build": lambda o, g, c: Mute()}, "check_supported_cuts_are_priced_and_others_refused"),
+    ("estimator", {"build": lambda o, g, c: Forgetful()}, "check_micro_batches_have_prices"),
     ("estimator", {"build": lambda o, g, c: Useless()}, "check_there_is_something_it_prices"),
     ("simulator", {"build": lambda self: Endless()}, "check_a_cycle_is_an_error"),
     ("simulator", {"build": lambda self: Changed(start=np.zeros_like)}, "check_dependencies_are_kept"),

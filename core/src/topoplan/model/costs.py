@@ -53,7 +53,7 @@ class MicroBatch:
         size: samples of the whole batch: iterations of ``dim``.
 
     Examples:
-        Two devices share a batch of 16; of its four micro-batches each has a part as large as one of eight of the batch:
+        Two devices share a batch of 16: in each of four micro-batches a part is as large as one of eight of the batch:
 
         >>> MicroBatch(count=4, dim=0, size=16).cut((2, 1))
         (8, 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from topoplan import CostFunction, Estimator, TopoplanError
+from topoplan import CostFunction, Estimator, MicroBatch, TopoplanError
 from topoplan.arrays import I32, i32
 from topoplan.testing import reference
 from topoplan.testing._common import example
@@ -71,6 +71,28 @@ def check_supported_cuts_are_priced_and_others_refused(component: type[Estimator
             assert "dense1" in str(error), f"the message does not name the operator: {error}"
         else:
             raise AssertionError(f"cut {degrees} is not supported, but has a price")
+
+
+def check_micro_batches_have_prices(component: type[Estimator]) -> None:
+    """A micro-batch has a finite price for each of its parts, or is refused; one micro-batch is the batch."""
+    costs, operator = _compile(component), reference.graph().operators[0]
+    for op, degrees, devices in _supported(costs):
+        whole, only = costs.price(op, degrees, devices), MicroBatch.of(operator, 1)
+        assert np.array_equal(costs.price_micro_batch(op, degrees, devices, only).forward, whole.forward), (
+            f"the only micro-batch of cut {degrees} is not the batch"
+        )
+        batch = MicroBatch.of(operator, 2)
+        if not costs.supports_micro_batch(op, degrees, batch):
+            try:
+                costs.price_micro_batch(op, degrees, devices, batch)
+            except TopoplanError:
+                continue
+            raise AssertionError(f"a micro-batch of cut {degrees} is not supported, but has a price")
+        price = costs.price_micro_batch(op, degrees, devices, batch)
+        for field in ("forward", "backward", "memory"):
+            values = getattr(price, field)
+            assert np.shape(values) == devices.shape, f"{field} of {len(devices)} parts has shape {np.shape(values)}"
+            assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of a micro-batch of cut {degrees}: {values}"
 
 
 def _compile(component: type[Estimator]) -> CostFunction:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
-from topoplan.arrays import F64
 from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering.fragments import (
     EdgeFragment,

@@ -96,9 +96,7 @@ class ProgramPrices:
             prices.append(shared[key][2])
         return prices
 
-    def _apart(
-        self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int, micro_batches: int
-    ) -> DeviceCosts:
+    def _apart(self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int, micro_batches: int) -> DeviceCosts:
         """Price an operator on devices that differ, copy by copy of its parts."""
         batch = MicroBatch.of(self._graph.operators[op], micro_batches)
         columns, states = np.empty((4, len(parts.part))), np.empty((3, len(parts.part)))
