@@ -65,7 +65,7 @@ def volume(prepared, state, flow):
     """Bytes of the flow of a ring, from what FlexNet says of it."""
     task = state.owner[state.owner[flow]]
     group = prepared.traffic.ring[task]
-    members, rings = int(prepared.rings.members[group]), int(prepared.rings.parallel[group])
+    members, rings = int(prepared.rings.ranks[group]), int(prepared.rings.parallel[group])
     whole = 2 * (members - 1) * int(prepared.tasks.size[task])
     return whole // members if rings == 1 else int(np.ceil(whole / members / rings))
 

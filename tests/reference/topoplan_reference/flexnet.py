@@ -91,7 +91,8 @@ def flexnet_reference(
             if n == 1:
                 done = t
             else:
-                volume = 2 * (n - 1) * left[t] // n if k == 1 else math.ceil(2.0 * (n - 1) * left[t] / n / k)
+                d = int(rings.ranks[ring])
+                volume = 2 * (d - 1) * left[t] // d if k == 1 else math.ceil(2.0 * (d - 1) * left[t] / d / k)
                 collector = len(ready)
                 ready.append(0.0)
                 left.append(0)

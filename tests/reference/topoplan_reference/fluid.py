@@ -111,6 +111,8 @@ class FluidRun:
             rounds, share = 1, float(whole * turns * (m - 1) // m // m)
         elif whole * m <= 18000 * m * (m - 1):
             rounds = 1
+        n = int(rings.ranks[ring])
+        share *= m * (n - 1) / (n * (m - 1))  # several devices of a host send no more rounds, but more bytes
         made = []
         for r in range(k):
             first = int(rings.first[ring]) + r * m
@@ -270,7 +272,7 @@ class FluidRun:
             if flow.path_set >= 0:
                 path, last = int(paths.row_ptr[flow.path_set]), int(paths.row_ptr[flow.path_set + 1]) - 1
                 if last > path:
-                    draw = self._uniform(int(paths.pair[flow.path_set]))
+                    draw = self._uniform(flow.path_set, int(paths.pair[flow.path_set]))
                     while paths.cumulative_weight[path] <= draw:
                         path += 1
                 flow.setup_latency, flow.drain_latency = self._times(path)
@@ -329,11 +331,11 @@ class FluidRun:
             flow.bottleneck = next(link for link in flow.links if self.share[link] == smallest)
             flow.tag = self._served(flow.bottleneck) + left
 
-    def _uniform(self, pair: int) -> float:
-        """Draw the next of a pair of hosts: SplitMix64, from a start that is a mix of seed and pair."""
-        self.drawn[pair] += 1
+    def _uniform(self, row: int, pair: int) -> float:
+        """Draw the next of a row of paths: SplitMix64, from a start that is a mix of seed and pair."""
+        self.drawn[row] += 1
         start = _mix(self.model.seed + (pair + 1) * _GOLDEN)
-        return float(_mix(start + self.drawn[pair] * _GOLDEN) >> 11) / 9007199254740992.0
+        return float(_mix(start + self.drawn[row] * _GOLDEN) >> 11) / 9007199254740992.0
 
 
 def _mix(z: int) -> int:

@@ -14,11 +14,17 @@ Rings: where the fabric has rings for the size of a group, and the group is one 
 over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
 A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links.
 All other groups run one ring over the routes, in the order in which their members are listed.
+
+A group with several devices on some of its hosts runs these rings among its hosts, in the order in which they are first
+listed.  A ring enters a host at one of the group's devices, passes all of them, and leaves at the last: a flow from a
+host to the next crosses the links of its devices, too.  Every device is the first of as many rings as any other one
+(NCCL's channels), so of k devices the link of each carries (k - 1) / k of what the host sends.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +35,8 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.cache import LruCache
-from topoplan_engine.csr import append, indptr
+from topoplan_engine.csr import append, expand, indptr, select
+from topoplan_engine.kernels.jit import njit
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
@@ -37,7 +44,7 @@ from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
-__all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic"]
+__all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic", "ring_bytes"]
 
 
 #: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
@@ -58,8 +65,9 @@ class PathColumns(NamedTuple):
         per_byte: (P,) seconds that a byte needs to be written on each link of the path in turn.
         slowest: (P,) smallest bandwidth on the path, bytes/s; infinite where it has no links.
         cumulative_weight: (P,) share of the row's traffic on this path and those before it; 1 on the last.
-        pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own;
-            -1 where the row has one path whoever asks (inside a host, over the jump of a ring).
+        pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own; a
+            number beyond these where the links of a ring's devices are on the way, too; -1 where the row has one path
+            whoever asks (inside a host, over the jump of a ring).
     """
 
     bandwidth: F64
@@ -80,7 +88,9 @@ class RingColumns(NamedTuple):
     Attributes:
         first: (G,) where the rows of a group start in ``rows``.
         parallel: (G,) rings that the group runs at a time.
-        members: (G,) members of the group.
+        members: (G,) flows of each ring: one from every member of the group to the next, or from every host of a group
+            with several devices on some host.
+        ranks: (G,) devices that sum: members of the group, see `ring_bytes`.
         rows: row of paths over which member ``i`` sends on ring ``r``, at ``first + r * members + i``.
         ring: (G,) where the rings of a group start in ``load_ptr``.
         load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
@@ -94,6 +104,7 @@ class RingColumns(NamedTuple):
     first: I64
     parallel: I32
     members: I32
+    ranks: I32
     rows: I32
     ring: I64
     load_ptr: I64
@@ -103,11 +114,45 @@ class RingColumns(NamedTuple):
     representative: I64
 
 
+@njit(inline="always")
+def ring_bytes(rings: RingColumns, group: int) -> float:
+    """Bytes on a link of a group's ring, as a share of those of a ring that has a member for each of its flows.
+
+    A ring of n devices on m hosts puts ``2 (n-1) / n`` of an all-reduce on the links between hosts, in ``2 (m-1)``
+    rounds; m members alone would put ``2 (m-1) / m`` there.  Exactly 1 where each host has one device.
+    """
+    n, m = float(rings.ranks[group]), float(rings.members[group])
+    return m * (n - 1.0) / (n * (m - 1.0)) if m > 1.0 else 1.0
+
+
 class Traffic(NamedTuple):
     """What each task asks of the network: (T,) row of a transfer, (T,) ring group of an all-reduce; else -1."""
 
     row: I32
     ring: I32
+
+
+class _Rings(NamedTuple):
+    """The rings of a group that was not met before.
+
+    Attributes:
+        group: in its task graph.
+        devices: (n,) its members, in the order of the ring.
+        stops: (m,) those that send to the next: the first of each host where some host has several, else all.
+        parallel: rings that it runs at a time.
+        rows: row of paths of each flow, ring by ring.
+    """
+
+    group: int
+    devices: I32
+    stops: I32
+    parallel: int
+    rows: I32
+
+    @property
+    def in_hosts(self) -> bool:
+        """Whether some host has several of the devices, and its links are on the way of a flow."""
+        return len(self.stops) < len(self.devices)
 
 
 class Network:
@@ -129,6 +174,7 @@ class Network:
         none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
         self.rings = self.rings_in_full = RingColumns(
             i64(none),
+            i32(none),
             i32(none),
             i32(none),
             i32(none),
@@ -247,11 +293,20 @@ class Network:
         before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
         cumulative_weight = running - before
         cumulative_weight[answer.pair_ptr[1:][reachable] - 1] = 1.0  # rounding must not leave a draw without a path
-        self._append(counts[reachable], np.diff(answer.path_ptr), answer.links, cumulative_weight, keys[reachable])
+        lengths = np.diff(answer.path_ptr)
+        sums = self._sums(lengths, answer.links)
+        self._append(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
 
-    def _append(self, paths_of_row: I64, links_of_path: I64, links: I32, cumulative_weight: F64, pair: I64) -> None:
+    def _append(
+        self,
+        paths_of_row: I64,
+        links_of_path: I64,
+        links: I32,
+        sums: Mapping[str, F64],
+        cumulative_weight: F64,
+        pair: I64,
+    ) -> None:
         old = self.paths
-        sums = self._sums(links_of_path, links)
         self.paths = old._replace(
             row_ptr=append(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
             path_ptr=append(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
@@ -301,7 +356,7 @@ class Network:
 
     def _listed(self, members: I32, backward: bool) -> I32:
         """Return the members of a group in the order of its ring; backward where the fabric has no ring or cycle."""
-        hosts = self._host[members]
+        hosts = self._host[self._stops(members)]
         if not backward or rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
             return members
         return np.concatenate([members[:1], members[:0:-1]])
@@ -327,13 +382,14 @@ class Network:
                 representative=i64(representative),
             )
 
-    def _append_rings(self, new: list[tuple[int, I32]]) -> None:
+    def _append_rings(self, new: list[_Rings]) -> None:
         old = self.rings_in_full
-        lengths = np.array([len(rows) for _, rows in new])
-        counts = np.array([rings for rings, _ in new])
+        rows = [each.rows for each in new]
+        lengths = np.array([len(each) for each in rows])
+        counts = np.array([each.parallel for each in new])
         paths = self.paths
         load_ptr, links, load = ring_loads(
-            np.concatenate([rows for _, rows in new]),
+            np.concatenate(rows),
             np.repeat(lengths // counts, counts),
             paths.row_ptr,
             paths.path_ptr,
@@ -341,43 +397,104 @@ class Network:
             paths.cumulative_weight,
             self.n_links,
         )
+        ring = np.cumsum(counts) - counts
+        for each, first in zip(new, ring.tolist(), strict=True):
+            if each.in_hosts:
+                loaded = slice(load_ptr[first], load_ptr[first + each.parallel])
+                load[loaded] = self._inside_share(each.devices, links[loaded], load[loaded])
         for first, last in itertools.pairwise(load_ptr.tolist()):
             self._link_classes.load(links[first:last], load[first:last])
-        stepped = [self._drawn(rows) for _, rows in new]
-        for rows in (rows for (_, rows), draws in zip(new, stepped, strict=True) if draws):
-            self._isolate(rows)
+        stepped = [self._drawn(each) for each in rows]
+        for each_rows in itertools.compress(rows, stepped):
+            self._isolate(each_rows)
         self.rings_in_full = old._replace(
             first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
             parallel=append(old.parallel, counts),
             members=append(old.members, lengths // counts),
-            rows=append(old.rows, *(rows for _, rows in new)),
-            ring=append(old.ring, len(old.load_ptr) - 1 + np.cumsum(counts) - counts),
+            ranks=append(old.ranks, np.array([len(each.devices) for each in new])),
+            rows=append(old.rows, *rows),
+            ring=append(old.ring, len(old.load_ptr) - 1 + ring),
             load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
             load_links=append(old.load_links, links),
             load=append(old.load, load),
             stepped=append(old.stepped, i8(stepped)),
         )
 
+    def _inside_share(self, devices: I32, links: I32, load: I64) -> I64:
+        """Return the loads of links by a group with several devices on some host: inside, (k - 1) / k of a flow."""
+        hosts, counts = np.unique(self._host[devices], return_counts=True)
+        inside = np.flatnonzero(links >= self.fabric.n_links)
+        host = self._host[(links[inside] - self.fabric.n_links) // 2]
+        k = counts[np.searchsorted(hosts, host)]
+        load[inside] = load[inside] * (k - 1) // k
+        return load
+
     def _drawn(self, rows: I32) -> bool:
         """Say whether the flows of a group with these rows draw their paths at level ``coupled``, too."""
         several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
         return len(rows) <= min(_FEW, self.fabric.n_hosts - 1) and bool(several.any())
 
-    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[tuple[int, I32]]:
-        """The number of rings of each new group, and the rows of its flows, ring by ring."""
-        fabric_rings = self._walk_rows([self._own_links(self._host[listed]) for _, listed in new])
-        walks = [listed for (_, listed), rings in zip(new, fabric_rings, strict=True) if not rings]
+    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[_Rings]:
+        """Find the rings of each new group, and the rows of their flows, ring by ring."""
+        stops = [self._stops(listed) for _, listed in new]
+        fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
+        walks = [each for each, rings in zip(stops, fabric_rings, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
-        dst = i32(np.concatenate([[], *(part for listed in walks for part in (listed[1:], listed[:1]))]))
+        dst = i32(np.concatenate([[], *(part for each in walks for part in (each[1:], each[:1]))]))
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
-            group = [g for (g, listed), rings in zip(new, fabric_rings, strict=True) if not rings for _ in listed][
-                lost[0]
-            ]
+            group = [
+                g for (g, _), each, rings in zip(new, stops, fabric_rings, strict=True) if not rings for _ in each
+            ][lost[0]]
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
-        plain = iter(np.split(rows, np.cumsum([len(listed) for listed in walks])))
-        return [(len(rings), np.concatenate(rings)) if rings else (1, next(plain)) for rings in fabric_rings]
+        plain = iter(np.split(rows, np.cumsum([len(each) for each in walks])))
+        found = [
+            _Rings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
+            for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
+        ]
+        return [each._replace(rows=self._through_hosts(each)) if each.in_hosts else each for each in found]
+
+    def _stops(self, listed: I32) -> I32:
+        """Return the members that send to the next one: the first of each host where several hosts have several."""
+        hosts, first = np.unique(self._host[listed], return_index=True)
+        if 1 < len(hosts) < len(listed) == len(np.unique(listed)):
+            return i32(listed[np.sort(first)])
+        return listed
+
+    def _through_hosts(self, rings: _Rings) -> I32:
+        """Append a row for each flow of rings among hosts that also crosses the links of its host's devices.
+
+        Time passes on the way between hosts alone: what a device sends to the next one inside a host waits for nothing.
+        """
+        order = np.argsort(self._host[rings.devices], kind="stable")
+        devices = rings.devices[order]
+        hosts, first, counts = np.unique(self._host[devices], return_index=True, return_counts=True)
+        place = np.searchsorted(hosts, self._host[np.tile(rings.stops, rings.parallel)])  # of each flow's host
+        paths = self.paths
+        flow, path = select(paths.row_ptr, rings.rows)
+        own_path, own = select(paths.path_ptr, path)
+        several = np.where(counts > 1, counts, 0)
+        inside_path, inside = expand(first[place[flow]], several[place[flow]])
+        up = self.fabric.n_links + 2 * devices[inside].astype(np.int64)
+        owner = np.concatenate([own_path, inside_path, inside_path])
+        links = np.concatenate([paths.links[own], up, up + 1])[np.argsort(owner, kind="stable")]
+        load = LOAD * np.maximum(several - 1, 1) // np.maximum(several, 1)  # of a ring on a device's links
+        speed = np.where(several > 0, self.cluster.inside_bandwidth[hosts] * LOAD / load, np.inf)
+        sums = {
+            "delay": paths.delay[path],
+            "per_byte": paths.per_byte[path],
+            "slowest": np.minimum(paths.slowest[path], speed[place[flow]]),
+        }
+        rows = len(paths.row_ptr) - 1 + np.arange(len(rings.rows), dtype=np.int32)
+        lengths = np.bincount(owner, minlength=len(path))
+        counts_of_row = np.diff(paths.row_ptr)[rings.rows]
+        # Groups that share hosts draw their paths apart: streams are numbered behind those of pairs of hosts.
+        sends, several_hosts = np.tile(rings.stops, rings.parallel).astype(np.int64), self.fabric.n_hosts**2
+        stream = several_hosts + sends * self.cluster.n_devices + np.tile(np.roll(rings.stops, -1), rings.parallel)
+        pair = np.where(paths.pair[rings.rows] < 0, -1, stream)
+        self._append(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair)
+        return i32(rows)
 
     def _own_links(self, hosts: I32) -> list[I64]:
         """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""
@@ -416,7 +533,8 @@ class Network:
             total = int(members.sum())
             lengths = np.repeat([links.shape[1] for links in walks], members)
             links = np.concatenate([links.ravel() for links in walks])
-            self._append(np.ones(total, np.int64), lengths, i32(links), np.ones(total), np.full(total, -1))
+            sums = self._sums(i64(lengths), i32(links))
+            self._append(np.ones(total, np.int64), lengths, i32(links), sums, np.ones(total), np.full(total, -1))
         rows = iter(np.split(np.arange(first, first + members.sum(), dtype=np.int32), np.cumsum(members)))
         return [[next(rows) for _ in rings] for rings in groups]
 

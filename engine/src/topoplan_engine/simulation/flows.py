@@ -14,7 +14,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
-from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic
+from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic, ring_bytes
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
 from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
@@ -181,7 +181,7 @@ def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int) -> 
     group, first = m.traffic.ring[t], entities.of_task[t]
     members = m.rings.members[group]
     rounds, share = collective_rounds(m.tasks.size[t], members, m.tasks.collective[t])
-    count = packets(share / m.rings.parallel[group])  # packets of one flow in one round
+    count = packets(share * ring_bytes(m.rings, group) / m.rings.parallel[group])  # packets of one flow in one round
     for e in range(first, entities.of_task[t + 1]):
         entities.task[e] = t
         if _is_stepped(m, group):

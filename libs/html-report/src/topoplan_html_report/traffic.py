@@ -78,12 +78,17 @@ def _members(tasks: TaskGraph, group: int) -> I32:
 
 
 def _hops(fabric: Fabric, hosts: I64) -> tuple[I64, I64, float]:
-    """Return from where to where the members of a group on these hosts send, and the share of its size on each hop."""
-    size, listed = len(hosts), hosts.astype(np.int32)
+    """Return from where to where the members of a group on these hosts send, and the share of its size on each hop.
+
+    Where some host has several of the members, a ring passes all of them before it goes on to the next host.
+    """
+    size = len(hosts)
+    stops = hosts[np.sort(np.unique(hosts, return_index=True)[1])]
+    listed = stops.astype(np.int32)
     rings = rings_of(fabric, listed)
-    targets = [(hosts + sum(jumps)) % fabric.n_hosts for jumps in rings]
+    targets = [(stops + sum(jumps)) % fabric.n_hosts for jumps in rings]
     if not targets and len(cycles := cycles_of(fabric, listed)):
-        targets = [hosts[places] for places in cycles]
-    targets = targets or [np.roll(hosts, -1)]
+        targets = [stops[places] for places in cycles]
+    targets = targets or [np.roll(stops, -1)]
     share = 2 * (size - 1) / size / len(targets)
-    return np.tile(hosts, len(targets)), np.concatenate(targets), share
+    return np.tile(stops, len(targets)), np.concatenate(targets), share

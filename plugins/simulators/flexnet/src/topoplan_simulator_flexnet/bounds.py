@@ -44,7 +44,7 @@ def guaranteed_bytes(
             for way in range(2):
                 g = traffic.ring[t] if way == 0 else backward[t]
                 n, k = rings.members[g], rings.parallel[g]
-                volume = flow_bytes(size[t], n, k)
+                volume = flow_bytes(size[t], rings.ranks[g], k)
                 for flow in range(rings.first[g], rings.first[g] + n * k):
                     path = paths.row_ptr[rings.rows[flow]]
                     for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
@@ -97,7 +97,7 @@ def _link_uses(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: 
         flows, volume = 1, tasks.size[t]
         if tasks.kind[t] == _COLLECTIVE:
             flows = rings.members[g] * rings.parallel[g]
-            volume = flow_bytes(tasks.size[t], rings.members[g], rings.parallel[g])
+            volume = flow_bytes(tasks.size[t], rings.ranks[g], rings.parallel[g])
         for flow in range(flows):
             row = traffic.row[t] if tasks.kind[t] == _TRANSFER else rings.rows[rings.first[g] + flow]
             path = paths.row_ptr[row]
@@ -127,7 +127,7 @@ def processing_times(
             g = traffic.ring[t]
             n, k = rings.members[g], rings.parallel[g]
             if n > 1:
-                volume = flow_bytes(tasks.size[t], n, k)
+                volume = flow_bytes(tasks.size[t], rings.ranks[g], k)
                 for flow in range(rings.first[g], rings.first[g] + n * k):
                     result[t] = max(result[t], _message(rings.rows[flow], volume, paths, segment))
                 result[t] += tasks.seconds[t]

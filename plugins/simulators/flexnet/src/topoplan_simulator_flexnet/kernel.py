@@ -201,7 +201,7 @@ def _begin_rings(p: Prepared, s: State, task: int) -> None:
         _finish(p, s, task, s.ready[task])
         return
     released = s.ready[task] + p.tasks.seconds[task]
-    volume = flow_bytes(p.tasks.size[task], members, parallel)
+    volume = flow_bytes(p.tasks.size[task], p.rings.ranks[group], parallel)
     collector = s.made[0]
     s.owner[collector], s.waits[collector] = task, members * parallel
     flow = collector + 1

@@ -151,10 +151,11 @@ def _messages(prepared: Prepared, quotient: ProgramQuotient, network: Network) -
     setup_latency[apart] = [queue.seconds for queue in queues]
     path_set[apart] = -1
     none = np.zeros(0, dtype=np.int64)
-    crossed = [none if apart[e] else _crossed(prepared, e, network) for e in range(len(transfers))]
+    crossed = [(none, none) if apart[e] else _crossed(prepared, e, network) for e in range(len(transfers))]
     # Of a ring, only the links between hosts are those of several groups.
-    loads = [np.where(transfers[e] | (kinds < 2), flows[e], 1) * LOAD for e, kinds in enumerate(crossed)]
-    messages = _Messages(entities._replace(setup_latency=setup_latency, path_set=path_set), crossed, loads, repeats)
+    loads = [np.where(transfers[e] | (kinds < 2), flows[e], 1) * load for e, (kinds, load) in enumerate(crossed)]
+    kinds = [kinds for kinds, _ in crossed]
+    messages = _Messages(entities._replace(setup_latency=setup_latency, path_set=path_set), kinds, loads, repeats)
     return messages, np.sum([np.zeros(network.n_links), *(queue.link_bytes for queue in queues)], axis=0)
 
 
@@ -215,17 +216,19 @@ def _queue(network: Network, other_hosts: int, members: int, nbytes: int) -> _Qu
     return _Queue(float(outcome.makespan), outcome.link_bytes)
 
 
-def _crossed(prepared: Prepared, entity: int, network: Network) -> I64:
-    """Return the kinds of links on the path of a transfer, or that a ring crosses, in their order."""
+def _crossed(prepared: Prepared, entity: int, network: Network) -> tuple[I64, I64]:
+    """Return the kinds of links on the path of a transfer, or that a ring crosses, in their order, and their loads."""
     paths, rings, path_set = prepared.paths, network.rings_in_full, prepared.entities.path_set[entity]
     if path_set >= 0:
         path = paths.row_ptr[path_set]
         crossed = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]]
+        load = np.full(len(crossed), LOAD, dtype=np.int64)
     else:
-        ring = prepared.entities.ring[entity]
-        crossed = rings.load_links[rings.load_ptr[ring] : rings.load_ptr[ring + 1]]
+        ring = slice(*rings.load_ptr[prepared.entities.ring[entity] :][:2].tolist())
+        crossed, load = rings.load_links[ring], rings.load[ring]
     kinds = _Links.of(network).kind[crossed]
-    return kinds[np.sort(np.unique(kinds, return_index=True)[1])]
+    first = np.sort(np.unique(kinds, return_index=True)[1])
+    return kinds[first], load[first]
 
 
 def spread(link_bytes: F64, network: Network) -> F64:
