@@ -12,6 +12,8 @@ from topoplan.model.placement import Placement as Placement
 from topoplan.model.plan import Plan as Plan
 from topoplan.model.problem import Demand as Demand, Problem as Problem
 from topoplan.model.reconfigurable import AnyFabric as AnyFabric, ReconfigurableFabric as ReconfigurableFabric
+from topoplan.model.restriction import AxisUse as AxisUse, PipelineLimits as PipelineLimits
+from topoplan.model.restriction import Restriction as Restriction
 from topoplan.model.schedule import Schedule as Schedule
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
 from topoplan.model.strategy import PipelineStrategy as PipelineStrategy, PlacedStrategy as PlacedStrategy

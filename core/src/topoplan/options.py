@@ -58,6 +58,7 @@ def option(
     above: float | None = None,
     short: str = "",
     metavar: str = "",
+    flag: str = "",
 ) -> Any:
     """Declare an option of a component, or of commands.
 
@@ -69,9 +70,10 @@ def option(
         above: exclusive lower bound of a number.
         short: letter of a command's option (``-t``).
         metavar: what stands for the value in a command's help, in place of its type.
+        flag: name of a command's option, where that is another one than the field's (a word of Python, say).
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above}
-    words = {"help": help, "unit": unit, "short": short, "metavar": metavar}
+    words = {"help": help, "unit": unit, "short": short, "metavar": metavar, "flag": flag}
     return attrs.field(default=default, metadata={**words, **bounds})
 
 

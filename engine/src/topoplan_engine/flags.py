@@ -78,7 +78,7 @@ class Flags:
                 inspect.Parameter.KEYWORD_ONLY,
                 default=typer.Option(
                     False if hint is bool else None,
-                    *filter(None, (field.metadata["short"], f"--{info.key}")),
+                    *filter(None, (field.metadata["short"], field.metadata["flag"] or f"--{info.key}")),
                     help=self._help(field, info),
                     metavar=field.metadata["metavar"] or f"<{self._type(info)}>",
                     autocompletion=completion_of(field.name),

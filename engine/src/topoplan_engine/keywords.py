@@ -69,6 +69,7 @@ class Keywords(TypedDict, total=False):
     precision_speedup: float | None
     optimizer: Literal["adam", "momentum", "sgd"] | None
     record: bool
+    trainers: tuple[str, ...]
 
 
 def experiment_of(model: Model, **options: Unpack[Keywords]) -> Experiment:

@@ -186,6 +186,13 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
+    trainers: tuple[str, ...] = option(
+        (),
+        help="plan only what a trainer runs: megatron, torchtitan, deepspeed, torch, or that of another exporter; "
+        "several, with commas between: what all of them run; unset: those whose files -x writes",
+        metavar="TRAINER",
+        flag="--for",
+    )
     record: bool = option(
         False,
         help="write down which task kept each link busy, the critical path, memory over time, and the search, into "

@@ -175,6 +175,8 @@ class Operator:
             *together*, all others held: ``((0, 1),)`` says ``f(a+c, b+d) = f(a, b) + f(c, d)``, as addition does,
             and ``((0,), (1,))`` that it is linear in either one alone, as a product.  Partial sums of these
             arguments give partial sums of the outputs.
+        combines: dimensions along which parts make terms of outputs that lack them, although the operator is not
+            linear: what the parts exchange is as much as to add them up (the maximum and the sum of a loss).
         saved: names of inputs and outputs that its backward pass reads; None for what `linear_in` implies.
         extras: what it keeps for its backward pass beside these, such as a mask.
     """
@@ -190,6 +192,7 @@ class Operator:
     tags: Mapping[str, str] = attrs.field(factory=dict, converter=FrozenMapping)
     profile: Profile | None = None
     linear_in: tuple[tuple[int, ...], ...] = ()
+    combines: tuple[int, ...] = ()
     saved: tuple[str, ...] | None = None
     extras: tuple[Tensor, ...] = ()
 

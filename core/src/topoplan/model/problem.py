@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from topoplan.model.placement import Placement
     from topoplan.model.reconfigurable import AnyFabric
+    from topoplan.model.restriction import Restriction
     from topoplan.model.strategy import Strategy
 
 __all__ = ["Demand", "PlacementSpace", "Problem"]
@@ -92,6 +93,7 @@ class Problem(OneLine):
         topology: name of the topology.
         build_fabric: builds the topology's own fabric for a demand (which it may ignore).
         reconfigurable: the fabric may follow demand, so a network searcher has something to decide.
+        restriction: what the trainer runs that the plan is for; None where it is for none in particular.
     """
 
     graph: OperatorGraph
@@ -101,3 +103,4 @@ class Problem(OneLine):
     topology: str
     build_fabric: Callable[[Demand | None, np.random.Generator], AnyFabric]
     reconfigurable: bool
+    restriction: Restriction | None = None

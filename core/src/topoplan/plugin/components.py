@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from topoplan.model.plan import Plan
     from topoplan.model.problem import Demand, Problem
     from topoplan.model.reconfigurable import AnyFabric
+    from topoplan.model.restriction import Restriction
     from topoplan.model.strategy import Strategy
     from topoplan.plugin.simulate import Simulate
     from topoplan.search.protocol import Search
@@ -235,6 +236,8 @@ class Searcher(Component):
         partner: searcher of the other axis that takes turns with it when the user names none.
         whole_batch: its strategies hold the activations of the whole batch at once, as those without micro-batches
             that come and go; where devices cannot hold these together, the search is refused before it begins.
+        restrictable: it proposes only what `Problem.restriction` allows, if there is one; other searchers are left out
+            where plans are made for a trainer.
     """
 
     kind = Kind.SEARCHER
@@ -242,6 +245,7 @@ class Searcher(Component):
     constructs: ClassVar[bool] = False
     partner: ClassVar[str | None] = None
     whole_batch: ClassVar[bool] = False
+    restrictable: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
@@ -260,12 +264,14 @@ class Exporter(Component):
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
         records: it shows a plan's recording and history, so that a run which it is asked of makes them.
         unwritable: kinds of strategies that its format can never say; portfolios of searchers leave these out then.
+        trainer: name of the trainer that runs its files, for ``--for``; empty where that is no trainer.
     """
 
     kind = Kind.EXPORTER
     suffix: ClassVar[str]
     records: ClassVar[bool] = False
     unwritable: ClassVar[tuple[type[Any], ...]] = ()
+    trainer: ClassVar[str] = ""
 
     @abstractmethod
     def write(self, plan: Plan) -> bytes:
@@ -278,6 +284,10 @@ class Exporter(Component):
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Say why no plan on this cluster and topology could be written, before a search; empty if one may."""
         return ""
+
+    def restriction(self) -> Restriction | None:
+        """Return which strategies its trainer runs, so that the search is limited to these; None for no limit."""
+        return None
 
     def read(self, data: bytes, name: str) -> Plan:
         """Read a file of a format that holds a task graph; ``name`` is for messages.

@@ -7,7 +7,7 @@ from typing import Any
 
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.search.draws import Draws
-from topoplan_engine.search.optimize import Outcome
+from topoplan_engine.search.optimize import FreePlan, Outcome
 
 __all__ = ["iteration_time", "kept_json", "kept_rows", "planner_json", "planner_rows"]
 
@@ -27,10 +27,22 @@ def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], s
         times = iteration_time(aside.draws, say) + ("" if aside.fits else " (does not fit)")
         choose = _choose(outcome, experiment)
         rows.append((f"beside it: {name}", times + (f"; {choose} takes it" if choose else "")))
+    if (free := outcome.free) is not None:
+        rows.append(("free plan" + (" (not launchable)" if free.refusal else ""), _beside(outcome, free, say)))
     if outcome.draws.seeds and outcome.plan.timeline is not None:
         seconds = f"{say(outcome.plan.timeline.makespan)} (seed {outcome.draws.nearest}), as what is below"
         rows.append(("the draw that is written", seconds))
     return rows
+
+
+def _beside(outcome: Outcome, free: FreePlan, say: Callable[[float], str]) -> str:
+    """Return what the plan for a trainer costs against the one that none limits."""
+    if not free.refusal:
+        return f"none is faster than what {free.trainers} runs"
+    if not free.fits:
+        return f"{say(free.seconds)} (does not fit)"
+    more = outcome.seconds / free.seconds - 1 if free.seconds else 0.0
+    return f"{say(free.seconds)}; the plan for {free.trainers} takes {more:+.1%}"
 
 
 def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
@@ -47,6 +59,14 @@ def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
             "standard_deviation_s": aside.draws.deviation,
             "fits": aside.fits,
             "choose": _choose(outcome, experiment),
+        },
+        "free_plan": None
+        if outcome.free is None
+        else {
+            "trainers": outcome.free.trainers,
+            "iteration_time_s": outcome.free.seconds,
+            "fits": outcome.free.fits,
+            "refusal": outcome.free.refusal or None,
         },
         "draws": None
         if not draws.seeds

@@ -30,6 +30,7 @@ from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
+from topoplan_engine.search.trainers import launchable
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
@@ -126,8 +127,8 @@ def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")
-    if line := writable(host, experiment)[1]:
-        notes.append(line)
+    written, line = writable(host, experiment)
+    notes += [line for line in (line, launchable(host, written)[1]) if line]
     hint = toy(host, experiment, outcome.plan)
     return {
         "title": outcome_title(outcome),

@@ -116,12 +116,14 @@ class Evaluator:
         self._classes: LruCache[int, int] = LruCache(_ENTRIES)
         # The state that the last change leads to, by its key, and the class of its strategy.
         self._last_class: tuple[bytes, int | None] = (b"", None)
+        # By strategy: why the trainer that plans are for cannot run it.
+        self._refusals: dict[bytes, str] = {}
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
 
-        The cost is ``inf`` in three cases: the candidate exceeds a hard memory limit, its placements do not match its
-        schedule, or a lower bound on its cost reaches the cutoff.
+        The cost is ``inf`` in four cases: the candidate exceeds a hard memory limit, its placements do not match its
+        schedule, the trainer that plans are for cannot run it, or a lower bound on its cost reaches the cutoff.
 
         Args:
             candidate: with its cutoff.
@@ -135,7 +137,7 @@ class Evaluator:
         cached = self._costs.find(key)
         if cached is not None:
             return self._trial(state, *cached)
-        if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices):
+        if why_invalid(strategy, self.problem.graph, self.problem.cluster.n_devices) or self.refusal(strategy):
             return self._trial(state, float("inf"))
         cutoff, bound = candidate.cutoff_seconds, NO_BOUND
         if fitting_cutoff > cutoff and self.fits(strategy):
@@ -154,6 +156,15 @@ class Evaluator:
         if cost == float("inf"):
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
+
+    def refusal(self, strategy: Strategy) -> str:
+        """Say why the trainer that plans are for cannot run a strategy; empty if it can, or if there is none."""
+        restriction = self.problem.restriction
+        if restriction is None:
+            return ""
+        if strategy.key not in self._refusals:
+            self._refusals[strategy.key] = restriction.refusal(self.problem.graph, self.problem.cluster, strategy)
+        return self._refusals[strategy.key]
 
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
         """Say whether a change to a state is known to cost no less than ``cutoff`` seconds, without lowering it.

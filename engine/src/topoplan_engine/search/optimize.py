@@ -50,15 +50,37 @@ from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.keeping import Keeper
+from topoplan_engine.search.limits import limits_of
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
+from topoplan_engine.search.trainers import for_no_trainer, launchable
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
 
-__all__ = ["Outcome", "optimize", "provenance"]
+__all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
+
+#: Of a time limit, the share of the search for a trainer; the rest is for the plan that no trainer limits.
+_FOR_TRAINERS = 0.6
+
+
+@attrs.frozen(kw_only=True)
+class FreePlan:
+    """The fastest plan where no trainer limits the search, beside one for a trainer.
+
+    Attributes:
+        trainers: name of what limits the other plan.
+        seconds: of its iteration, as the search priced it.
+        fits: whether devices hold it.
+        refusal: why the trainer cannot run it; empty if it can.
+    """
+
+    trainers: str
+    seconds: float
+    fits: bool
+    refusal: str
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -83,6 +105,7 @@ class Outcome:
         throughput: samples and tokens a second, and model FLOPs over the devices' peak.
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
             strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
+        free: where the plan is for a trainer, the fastest one that none limits.
     """
 
     experiment: Experiment
@@ -100,6 +123,7 @@ class Outcome:
     throughput: Throughput | None = None
     break_even: BreakEven | None = None
     fabric_bound: float | None = None
+    free: FreePlan | None = None
 
     @property
     def timeline(self) -> Timeline:
@@ -191,7 +215,8 @@ def _optimized(
     on_progress: Callable[[str, Progress], None],
     folder: RunFolder | None,
 ) -> Outcome:
-    experiment = writable(host, experiment)[0]
+    asked = writable(host, experiment)[0]
+    experiment = launchable(host, asked)[0]
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
@@ -223,7 +248,10 @@ def _optimized(
             return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
-    result = searched(experiment.run, Journals() if folder is None else folder.journals, search, report)
+    options = experiment.run
+    if problem.restriction is not None and options.time_limit is not None:
+        options = attrs.evolve(options, time_limit=_FOR_TRAINERS * options.seconds)
+    result = searched(options, Journals() if folder is None else folder.journals, search, report)
     _check_fits(setup, result)
     verdict = _verdict(setup, result)
     assumptions = dict(problem.costs.assumptions)
@@ -233,6 +261,8 @@ def _optimized(
         **_found(verdict, result),
     }
     outcome = _outcome(setup, result, verdict, record, rng, record_all=experiment.run.record)
+    if not result.interrupted:
+        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation))
     if keeper is not None:
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
@@ -270,11 +300,46 @@ def _driven(
         )
 
 
+def _free_plan(
+    host: Host, experiment: Experiment, limited: SearchSetup, perturbation: Perturbation | None
+) -> FreePlan | None:
+    """Search once more without the restriction of a trainer, with the same searchers; None if there is none.
+
+    Args:
+        host: has the components.
+        experiment: with the searchers that keep to the restriction.
+        limited: the set-up of the search that kept to it.
+        perturbation: see `optimize`.
+    """
+    restriction = limited.problem.restriction
+    if restriction is None:
+        return None
+    setup = set_up_search(host, for_no_trainer(experiment), perturbation)
+    options = setup.experiment.run
+    run = Run(problem=setup.problem, budget=options.budget, seed=options.seed, searchers=())
+    limits = limits_of(options.patience, options.budget, options.seconds * (1 - _FOR_TRAINERS))
+    try:
+        result = _driven(
+            setup, run, setup.rng(), Part(limits=limits), lambda event, progress: None, lambda rank, state: None
+        )
+    except NoPlanFitsError:
+        return None
+    strategy, problem = result.best.strategy, setup.problem
+    return FreePlan(
+        trainers=restriction.name,
+        seconds=result.best_cost,
+        fits=setup.evaluator.fits(strategy),
+        refusal=restriction.refusal(problem.graph, problem.cluster, strategy),
+    )
+
+
 def _check_fits(setup: SearchSetup, result: Result) -> None:
     """Raise `NoPlanFitsError` where no state has a cost."""
     if result.best_cost < float("inf"):
         return
     strategy = result.best.strategy
+    if why := setup.evaluator.refusal(strategy):
+        raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that the trainer runs: {why}")
     lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
     raise NoPlanFitsError(
         f"model {setup.problem.graph.name!r}: no strategy that was tried fits: {lacks}; or "

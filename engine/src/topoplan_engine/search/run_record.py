@@ -27,6 +27,7 @@ from topoplan_engine.options import RunOptions
 from topoplan_engine.provenance import cluster_options, json_ready
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
+from topoplan_engine.search.trainers import launchable
 
 __all__ = ["FORMAT", "check_record", "experiment_from_record", "run_record"]
 
@@ -62,7 +63,7 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
         "versions": _versions(host, experiment),
         "inputs": {name: _digest(Path(name)) for name in sorted(set(_files(host, experiment)))},
         "folder": str(Path.cwd()),
-        "provenance": provenance(host, writable(host, experiment)[0]),
+        "provenance": provenance(host, launchable(host, writable(host, experiment)[0])[0]),
     }
 
 

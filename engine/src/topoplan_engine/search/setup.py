@@ -32,6 +32,7 @@ from topoplan_engine.search.driver import NoSearch, go_on_without, initial_strat
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
+from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
@@ -142,6 +143,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     problem = problem_on(graph, cluster, costs, topology)
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
+    problem = attrs.evolve(problem, restriction=restriction_of(host, experiment))
     policy = simulator.memory_policy
     simulate = build_simulate(simulator)
     evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw)

@@ -5,7 +5,8 @@
 - cut one dimension over all devices: tensors with an axis along it are sliced, all others are whole;
 - if outputs lack the dimension, the devices hold partial sums of them.  That is sound if the operator is linear in
   a set of arguments with axes along the dimension; those of the set that have no such axis must be partial sums
-  themselves (a bias, which otherwise every device would add);
+  themselves (a bias, which otherwise every device would add).  It is sound, too, along a dimension that the operator
+  says it `combines`;
 - cut nothing: partial sums of a set of arguments in which the operator is linear give partial sums of the outputs;
 - cut nothing at all: everything is whole.
 
@@ -52,6 +53,7 @@ def _cuts(op: Operator, dim: int) -> list[Signature]:
     if any(axis is not None and not _even(op, axis, dim) for _, axis in inputs):
         return []
     cut = {k for k, (_, axis) in enumerate(inputs) if axis is not None}
+    linear_sets = [set(linear) for linear in op.linear_in if cut.intersection(linear)]
     return [
         Signature(
             tuple(
@@ -61,8 +63,7 @@ def _cuts(op: Operator, dim: int) -> list[Signature]:
             output_shardings,
             dim,
         )
-        for linear in op.linear_in
-        if cut.intersection(linear)
+        for linear in linear_sets or ([set[int]()] if dim in op.combines else [])
     ]
 
 

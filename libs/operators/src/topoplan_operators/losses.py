@@ -37,6 +37,7 @@ def cross_entropy(scores: Handle, targets: Handle) -> Operator:
         inputs=(plain("scores", scores, *outer, c), plain("targets", targets, *outer)),
         outputs=(plain("y", Handle((*sizes, 3)), *outer, -1),),
         work=(Term(_ENTROPY_FLOPS, (*outer, c)),),
+        combines=(c,),
     )
 
 

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Trial
+from topoplan import AxisUse, Cluster, Trial
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
 from topoplan_engine import problem_on
 from topoplan_engine.experts import expert_dims
@@ -28,14 +28,14 @@ from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.search import SpmdSearch
-from topoplan_searcher_spmd.space import Joint, Mesh, Role, mesh_program, meshes, outline
+from topoplan_searcher_spmd.space import Joint, Mesh, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.planning import solve
 from topoplan_spmd_planning.strategy import unscheduled
 from topoplan_topology_bigswitch import BigSwitch
 
-DATA, MODEL, EXPERT = Role.DATA, Role.MODEL, Role.EXPERT
+DATA, MODEL, EXPERT = AxisUse.DATA, AxisUse.MODEL, AxisUse.EXPERT
 FRONTENDS = {frontend.name: frontend for frontend in (BertSgmoe, BertSwitch, VitSgmoe, VitSwitch)}
 SMALL = {"width": 64, "hidden": 256, "heads": 2, "layers": 2}
 

@@ -8,7 +8,12 @@ gives every device a rank of torchrun.  Each target has a module of its own: `to
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from topoplan import Exporter, Plan, hookimpl
+
+if TYPE_CHECKING:
+    from topoplan import Restriction
 
 __all__ = ["DeepSpeed", "Megatron", "TorchSchedule", "Torchrun", "Torchtitan", "topoplan_exporters"]
 
@@ -30,6 +35,7 @@ class Megatron(Exporter):
     """Shell script that starts Megatron-LM with the plan's parallel degrees and pipeline layout."""
 
     name = "megatron"
+    trainer = "megatron"
     suffix = ".sh"
 
     def write(self, plan: Plan) -> bytes:
@@ -38,11 +44,18 @@ class Megatron(Exporter):
 
         return write(plan)
 
+    def restriction(self) -> Restriction:
+        """Return what the trainer runs; see `restrictions`."""
+        from topoplan_exporter_launch.restrictions import MEGATRON
+
+        return MEGATRON
+
 
 class Torchtitan(Exporter):
     """Recipe of torchtitan: a Python module that sets the plan's parallel degrees, modules of stages and schedule."""
 
     name = "torchtitan"
+    trainer = "torchtitan"
     suffix = ".py"
 
     def write(self, plan: Plan) -> bytes:
@@ -51,11 +64,18 @@ class Torchtitan(Exporter):
 
         return write(plan)
 
+    def restriction(self) -> Restriction:
+        """Return what the trainer runs; see `restrictions`."""
+        from topoplan_exporter_launch.restrictions import TORCHTITAN
+
+        return TORCHTITAN
+
 
 class DeepSpeed(Exporter):
     """Configuration of DeepSpeed: batch sizes, ZeRO stage, tensor and expert parallelism."""
 
     name = "deepspeed"
+    trainer = "deepspeed"
     suffix = ".deepspeed"
 
     def write(self, plan: Plan) -> bytes:
@@ -63,6 +83,12 @@ class DeepSpeed(Exporter):
         from topoplan_exporter_launch.deepspeed import write
 
         return write(plan)
+
+    def restriction(self) -> Restriction:
+        """Return what the trainer runs; see `restrictions`."""
+        from topoplan_exporter_launch.restrictions import DEEPSPEED
+
+        return DEEPSPEED
 
 
 class TorchSchedule(Exporter):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan import Plan
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
-from topoplan_exporter_launch.targets import Target
-from topoplan_exporter_launch.tensor import Cut, cuts_of, has_matrix
+from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.tensor import TABLES, Cut, cuts_of
 from topoplan_pipeline_planning.layer_names import name_pattern
 
 __all__ = ["write"]
@@ -23,12 +22,10 @@ TARGET = Target(
     "a DeepSpeed configuration",
     "data parallelism with or without ZeRO, and tensor or expert parallelism; its pipelines are Python code",
 )
-#: Kinds of operators with a table.  AutoTP cuts one by channels, without gradients and without a sum afterwards.
-_TABLES = ("embedding", "token_embedding")
 _STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
 
 
-def write(plan: Plan) -> bytes:
+def write(plan: Planned) -> bytes:
     """Write the configuration; equal plans give equal bytes.
 
     Raises:
@@ -57,7 +54,7 @@ def write(plan: Plan) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _partition(plan: Plan, grid: Grid) -> dict[str, Any]:
+def _partition(plan: Planned, grid: Grid) -> dict[str, Any]:
     """Return which parameters are cut by columns and by rows.
 
     Raises:
@@ -69,9 +66,9 @@ def _partition(plan: Plan, grid: Grid) -> dict[str, Any]:
     for op, cut in zip(graph.operators, cuts, strict=True):
         if cut is Cut.POSITIONS:
             raise TARGET.refusal(op, "is cut by positions")
-        if cut is not Cut.WHOLE and op.kind in _TABLES:
+        if cut is not Cut.WHOLE and op.kind in TABLES:  # AutoTP cuts one by channels, without gradients and without a sum afterwards
             raise TARGET.refusal(op, "cuts the table of an embedding, which AutoTP leaves whole in training")
-        if not has_matrix(op):
+        if not any(len(weight.axes) > 1 for weight in op.weights):
             continue
         pattern = rf"(.*\.)?{name_pattern(op.name)}\.weight$"
         for kind, names in patterns.items():

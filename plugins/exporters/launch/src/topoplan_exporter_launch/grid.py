@@ -21,18 +21,18 @@ from enum import StrEnum
 import attrs
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, PipelineStrategy, Placement, Plan, SpmdStrategy
+from topoplan import Operator, OperatorGraph, PipelineStrategy, Placement, SpmdStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Role, Slices
 from topoplan.model.schedule import ScheduleKind, pipeline_depth
 from topoplan.model.sharding import Sharding
 from topoplan.model.spmd import SpmdProgram
-from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.targets import Planned, Target
 
-__all__ = ["Axis", "Grid", "Kept", "grid_of"]
+__all__ = ["SMALL", "Axis", "Grid", "Kept", "cuts_experts", "grid_of"]
 
 #: Elements of a weight that may stay whole where others are sliced: DeepSpeed's stage3_param_persistence_threshold.
-_SMALL = 100_000
+SMALL = 100_000
 
 
 class Kept(StrEnum):
@@ -100,7 +100,7 @@ class Grid:
         return (max(self.stage) + 1) // self.pipeline
 
 
-def grid_of(plan: Plan, target: Target) -> Grid:
+def grid_of(plan: Planned, target: Target) -> Grid:
     """Return the grid of a plan.
 
     Raises:
@@ -251,7 +251,7 @@ def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Targe
     if not samples:
         return Axis.TENSOR
     weighted = [index for index in exceptions if graph.operators[index].weights]
-    if weighted and all(_cuts_experts(graph.operators[index], cuts[index]) for index in weighted):
+    if weighted and all(cuts_experts(graph.operators[index], cuts[index]) for index in weighted):
         return Axis.EXPERT
     odd = graph.operators[(weighted or exceptions)[0]]
     cut = cuts[(weighted or exceptions)[0]]
@@ -261,7 +261,7 @@ def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Targe
     )
 
 
-def _cuts_experts(op: Operator, dim: int) -> bool:
+def cuts_experts(op: Operator, dim: int) -> bool:
     """Say whether a dimension counts experts: every expert has a matrix of its own, and inputs of its own."""
     if dim < 0 or op.dims[dim].role is Role.REDUCTION:
         return False
@@ -283,7 +283,7 @@ def _kept(graph: OperatorGraph, program: SpmdProgram, data: list[int], target: T
                     raise target.refusal(op, f"stores weight {op.weights[k - count].name!r} as {form} and uses {use}")
             if any(stored[axis].sliced for axis in data):
                 sliced = sliced or op
-            elif op.weights[k - count].elements >= _SMALL:
+            elif op.weights[k - count].elements >= SMALL:
                 whole = whole or op
     if sliced is None:
         return Kept.STATE_SLICES if program.sharded_state else Kept.WHOLE

@@ -7,12 +7,12 @@ optimizer) is the user's.
 
 from __future__ import annotations
 
-from topoplan import OperatorGraph, Plan
+from topoplan import OperatorGraph
 from topoplan.model.schedule import ScheduleKind
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.ranks import script
-from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.targets import Planned, Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
 
 __all__ = ["flags_of", "layout_of", "write"]
@@ -34,7 +34,7 @@ _KEPT = {
 _ONE_CONNECTION = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
 
 
-def write(plan: Plan) -> bytes:
+def write(plan: Planned) -> bytes:
     """Write the script; equal plans give equal bytes.
 
     Raises:
@@ -51,7 +51,7 @@ def write(plan: Plan) -> bytes:
     return script(plan.cluster, grid.devices.ravel(), about, flags_of(plan, grid), settings)
 
 
-def flags_of(plan: Plan, grid: Grid) -> list[str]:
+def flags_of(plan: Planned, grid: Grid) -> list[str]:
     """Return lines of flags.
 
     Raises:

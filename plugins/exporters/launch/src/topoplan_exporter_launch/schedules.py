@@ -8,11 +8,10 @@ receives (``_PipelineScheduleRuntime``, format ``compute_only``).
 
 from __future__ import annotations
 
-from topoplan import Plan
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering.order import Pass, blocks_of
 from topoplan_exporter_launch.grid import Grid, grid_of
-from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.targets import Planned, Target
 
 __all__ = ["actions_of", "table_of", "write"]
 
@@ -23,7 +22,7 @@ TARGET = Target(
 Action = tuple[int, str, int]
 
 
-def write(plan: Plan) -> bytes:
+def write(plan: Planned) -> bytes:
     """Write the order of passes; equal plans give equal bytes.
 
     A plan without a pipeline has one stage.

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from topoplan import Operator, OperatorGraph, Plan, SpmdStrategy
+from topoplan import Operator, OperatorGraph, SpmdStrategy
 from topoplan.model.graph import Role
 from topoplan.model.sharding import Holding, Sharding
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_launch.grid import Grid
-from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.targets import Planned, Target
 
-__all__ = ["Cut", "check_matrices", "cuts_of", "has_matrix"]
+__all__ = ["TABLES", "Cut", "check_matrices", "cuts_of", "has_matrix", "is_sent", "positions_dim"]
 
+#: Kinds of operators with a table of words.
+TABLES = ("embedding", "token_embedding")
 #: Axis of positions in a tensor of (samples, positions, channels).
 _POSITIONS = 1
 
@@ -33,7 +35,7 @@ class Cut(StrEnum):
     """Weights are whole, and every device has its positions of the input."""
 
 
-def cuts_of(plan: Plan, grid: Grid, target: Target) -> tuple[Cut, ...]:
+def cuts_of(plan: Planned, grid: Grid, target: Target) -> tuple[Cut, ...]:
     """Return how each operator's weights are cut along the tensor axis; `Cut.WHOLE` where there are none.
 
     Raises:
@@ -48,7 +50,7 @@ def cuts_of(plan: Plan, grid: Grid, target: Target) -> tuple[Cut, ...]:
     return cuts
 
 
-def check_matrices(plan: Plan, grid: Grid, cuts: tuple[Cut, ...], target: Target) -> None:
+def check_matrices(plan: Planned, grid: Grid, cuts: tuple[Cut, ...], target: Target) -> None:
     """Check that every matrix is cut along the tensor axis, if there is one.
 
     Raises:
@@ -69,20 +71,33 @@ def _cut(op: Operator, dim: int, target: Target) -> Cut:
     if role is Role.PARAMETER and len(op.weights[0].axes) > 1:
         return Cut.COLUMN
     if role is Role.ATTRIBUTE and not any(axis.dim == dim for weight in op.weights for axis in weight.axes):
-        return Cut.POSITIONS
+        return Cut.POSITIONS if dim == positions_dim(op) else Cut.WHOLE  # of heads, each device has its own
     raise target.refusal(op, f"is cut along {op.dims[dim].name!r}, neither by columns nor by rows of a matrix")
 
 
 def has_matrix(op: Operator) -> bool:
-    """Say whether an operator has a matrix."""
-    return any(len(weight.axes) > 1 for weight in op.weights)
+    """Say whether an operator has a matrix that trainers cut: by what it sums over, or by what it makes.
+
+    A table of positions has two axes and is no such matrix: every device adds its rows to all channels.
+    """
+    cut = (Role.REDUCTION, Role.PARAMETER)
+    return any(
+        len(weight.axes) > 1 and any(axis.dim >= 0 and op.dims[axis.dim].role in cut for axis in weight.axes)
+        for weight in op.weights
+    )
+
+
+def positions_dim(op: Operator) -> int:
+    """Return the dimension that counts the positions of an operator's first input, -1 if it has none."""
+    axes = op.inputs[0].axes if op.inputs else ()
+    return axes[_POSITIONS].dim if len(axes) > _POSITIONS + 1 else -1
 
 
 def _check_messages(graph: OperatorGraph, program: SpmdProgram, axis: int, sequence: bool, target: Target) -> None:
     """Check that along an axis only sums are sent, and with sequence parallelism slices of positions."""
     for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
         output, target_form = program.made(u, out)[axis], program.wanted(v, into)[axis]
-        if output == target_form or _sent(output, target_form, sequence):
+        if output == target_form or is_sent(output, target_form, sequence=sequence):
             continue
         raise target.refusal(
             graph.operators[v],
@@ -91,7 +106,7 @@ def _check_messages(graph: OperatorGraph, program: SpmdProgram, axis: int, seque
         )
 
 
-def _sent(output: Sharding, target_form: Sharding, sequence: bool) -> bool:
+def is_sent(output: Sharding, target_form: Sharding, *, sequence: bool) -> bool:
     """Say whether trainers bring a tensor from one form to the other."""
     from_sum, to_whole = output.holding is Holding.PARTIAL, target_form.holding is Holding.REPLICATED
     if not sequence:

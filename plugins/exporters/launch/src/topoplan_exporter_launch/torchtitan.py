@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 
-from topoplan import OperatorGraph, Plan
+from topoplan import OperatorGraph
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.throughput import sequence_length
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
-from topoplan_exporter_launch.targets import Target
+from topoplan_exporter_launch.targets import Planned, Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
 
 __all__ = ["write"]
@@ -58,7 +58,7 @@ def parallelize(config: Trainer.Config) -> Trainer.Config:
 '''
 
 
-def write(plan: Plan) -> bytes:
+def write(plan: Planned) -> bytes:
     """Write the recipe; equal plans give equal bytes.
 
     Raises:
@@ -97,7 +97,7 @@ def _checks(graph: OperatorGraph, stages: list[StageLayers]) -> list[str]:
     ]
 
 
-def _parallelism(plan: Plan, grid: Grid) -> list[str]:
+def _parallelism(plan: Planned, grid: Grid) -> list[str]:
     """Return lines that set degrees."""
     graph, _ = TARGET.searched(plan)
     if grid.kept is Kept.STATE_SLICES:

@@ -30,6 +30,7 @@ class Spmd(Searcher):
     axis = "strategy"
     whole_batch = True
     constructs = True
+    restrictable = True
 
     meshes: Literal["all", "flat"] = option(
         "all",

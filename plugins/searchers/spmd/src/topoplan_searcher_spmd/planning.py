@@ -124,6 +124,8 @@ def fastest_on(
     limit = float(problem.cluster.usable_memory.min())
     subject = f"searcher spmd: model {problem.graph.name!r}"
     states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
+    if problem.restriction is not None and not problem.restriction.shards_state:
+        states = (False,)
     prices = Prices(problem, model, machine, states[-1], whole_batch=whole_batch)
     is_tight = outline.known.fact("tight", partial(tight, problem))
     if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:

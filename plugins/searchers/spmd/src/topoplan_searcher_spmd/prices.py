@@ -15,10 +15,11 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from topoplan import MicroBatch, OperatorGraph, Problem
+from topoplan import AxisUse, MicroBatch, OperatorGraph, Problem
 from topoplan.arrays import F64, I32
-from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding
+from topoplan.model.sharding import PENDING_GRADIENT, MeshSharding, Sharding
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
@@ -85,10 +86,15 @@ class Prices:
 
     def crossing(self, value: int) -> _Crossing:
         """Return the seconds of the conversions of a value."""
-        nbytes, kind, forms = self._model.program.values[value].nbytes, self._kind(value), self._forms[value]
-        key = nbytes, kind, id(forms)
+        described, kind, forms = self._model.program.values[value], self._kind(value), self._forms[value]
+        nbytes, elements = described.nbytes, math.prod(described.shape)
+        key = nbytes, elements, kind, id(forms)
         if key not in self._crossings:
-            self._crossings[key] = self._crossing(nbytes, kind, forms)
+            crossing = self._crossing(nbytes, kind, forms)
+            if self._model.outline.restriction is not None:
+                sent = self._sent(elements, kind, forms)
+                crossing = _Crossing(*(np.where(sent, seconds, np.inf) for seconds in crossing))
+            self._crossings[key] = crossing
         return self._crossings[key]
 
     def _crossing(self, nbytes: int, kind: Kind, forms: tuple[MeshSharding, ...]) -> _Crossing:
@@ -105,6 +111,21 @@ class Prices:
             return _Crossing(forward, backward, free, free)
         backward = backward if kind is Kind.OUTPUT else free
         return _Crossing(forward, backward, forward, backward)
+
+    def _sent(self, elements: int, kind: Kind, forms: Sequence[MeshSharding]) -> NDArray[np.bool_]:
+        """(F+1, F+1) whether a trainer brings a value from one form to another; it stores parameters as it says."""
+        restriction, roles = self._model.outline.restriction, self._model.mesh.roles
+        assert restriction is not None
+        sent = np.ones((len(forms) + 1,) * 2, dtype=np.bool_)
+
+        def brings(role: AxisUse, source: Sharding, target: Sharding) -> bool:
+            if kind is Kind.OUTPUT:
+                return source == target or restriction.converts(role, source, target)
+            return kind is Kind.DATA or restriction.stores(elements, role, source, target)
+
+        for (a, source), (b, target) in itertools.permutations(enumerate(forms, 1), 2):
+            sent[a, b] = all(map(brings, roles, source, target))
+        return sent
 
     def _stored(self, forms: MeshSharding) -> MeshSharding:
         return self._model.stored(forms) if PENDING_GRADIENT in forms else forms

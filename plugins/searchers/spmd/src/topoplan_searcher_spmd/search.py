@@ -51,7 +51,7 @@ class SpmdSearch(Search):
 
     def __init__(self, options: Spmd, problem: Problem) -> None:
         self._options, self._problem = options, problem
-        self._outline = outline(problem.graph)
+        self._outline = outline(problem.graph, problem.restriction)
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
         self._rounds: Iterator[list[_Proposal]] | None = None
         self._asked: list[_Proposal] = []
@@ -136,7 +136,8 @@ class SpmdSearch(Search):
     def _plan_rounds(self, trial: Trial) -> Iterator[list[_Proposal]]:
         """Yield the proposals of each round."""
         fabric, placed = trial.state.fabric, []
-        if (hidup := self._hidup(trial)) is not None and (hidup.state().strategy.whole_batch or self._overlapping):
+        free = self._problem.restriction is None
+        if free and (hidup := self._hidup(trial)) is not None and (hidup.state().strategy.whole_batch or self._overlapping):
             if isinstance(hidup.state().strategy, PlacedStrategy):
                 placed.append(("hidup", hidup))
             else:
@@ -149,14 +150,16 @@ class SpmdSearch(Search):
             if self._overlaps(plan.strategy):
                 named[f"{mesh} duplex"] = plan.strategy
             simulated[mesh] = [
-                _Proposal(name, Candidate(base=State(strategy, fabric))) for name, strategy in named.items()
+                _Proposal(name, Candidate(base=State(strategy, fabric)))
+                for name, strategy in named.items()
+                if self._runs(strategy)
             ]
             yield simulated[mesh]
-        if self._nearest is not None and not self._plans:
+        if self._nearest is not None and not any(simulated.values()):
             raise self._too_large(*self._nearest)
-        if self._refused is not None and not self._plans:
+        if self._refused is not None and not any(simulated.values()):
             raise self._refused
-        best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh])))
+        best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh]), default=math.inf))
         for mesh in best[: self._options.finalists]:
             overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
             if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
@@ -181,7 +184,8 @@ class SpmdSearch(Search):
         """
         experts = max(self._outline.experts, default=-1) >= 0
         overfull: list[tuple[Mesh, Overfull]] = []
-        for mesh in meshes(self._problem.cluster, self._options.meshes, experts=experts):
+        cluster, restriction = self._problem.cluster, self._problem.restriction
+        for mesh in meshes(cluster, self._options.meshes, experts=experts, restriction=restriction):
             plan = self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound()))
             if isinstance(plan, Overfull):
                 overfull.append((mesh, plan))
@@ -206,10 +210,20 @@ class SpmdSearch(Search):
             self._crowded |= isinstance(error, TooManyStatesError)
         return None
 
+    def _runs(self, strategy: Strategy) -> bool:
+        """Say whether the trainer runs a whole plan, if plans are for one; keep the first reason why not."""
+        problem = self._problem
+        if problem.restriction is None:
+            return True
+        why = problem.restriction.refusal(problem.graph, problem.cluster, strategy)
+        if why and self._refused is None:
+            self._refused = TopoplanError(f"searcher spmd: {why}")
+        return not why
+
     @property
     def _overlapping(self) -> bool:
-        """Whether micro-batches may take turns."""
-        return self._options.schedule == "any"
+        """Whether micro-batches may take turns; no trainer lets them."""
+        return self._options.schedule == "any" and self._problem.restriction is None
 
     def _overlaps(self, strategy: Strategy) -> bool:
         """Say whether a plan overlaps micro-batches, and may."""

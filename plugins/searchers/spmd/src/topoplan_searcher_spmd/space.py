@@ -4,13 +4,16 @@ Each axis of a mesh has a role.  Along *data* only samples are cut.  Along *mode
 Along *expert*, operators with experts are cut by experts or by samples, and all others by samples: devices with
 different samples use each other's experts (Lepikhin et al., GShard, ICLR 2021).  A joint signature of an instruction
 has one signature for each axis.
+
+A plan for a trainer has meshes of its `topoplan.Restriction` alone, whose axes are for less: signatures and storages
+that it does not allow are left out here, conversions in `topoplan_searcher_spmd.prices`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +21,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from topoplan import Cluster, Problem, TopoplanError
+from topoplan import AxisUse, Cluster, Problem, Restriction, TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.sharding import (
     PARTIAL,
@@ -36,15 +39,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_searcher_spmd.known import Known
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
-__all__ = ["Joint", "Kind", "Mesh", "MeshProgram", "Outline", "Role", "mesh_program", "meshes", "outline"]
-
-
-class Role(StrEnum):
-    """The role of an axis of a mesh."""
-
-    DATA = "data"
-    MODEL = "model"
-    EXPERT = "expert"
+__all__ = ["Joint", "Kind", "Mesh", "MeshProgram", "Outline", "mesh_program", "meshes", "outline"]
 
 
 class Kind(StrEnum):
@@ -63,17 +58,17 @@ class Mesh:
     """The number of devices along each axis, and the role of the axis."""
 
     sizes: tuple[int, ...]
-    roles: tuple[Role, ...]
+    roles: tuple[AxisUse, ...]
 
     def __str__(self) -> str:
-        if len(self.sizes) == 1:
+        if len(self.sizes) == 1 and self.roles[0] is AxisUse.MODEL:
             return str(self.sizes[0])
         return " x ".join(f"{role} {size}" for role, size in zip(self.roles, self.sizes, strict=True))
 
     @property
     def data(self) -> tuple[int, ...]:
         """The axes of samples: one or none."""
-        return tuple(axis for axis, role in enumerate(self.roles) if role is Role.DATA)
+        return tuple(axis for axis, role in enumerate(self.roles) if role is AxisUse.DATA)
 
     def pieces(self, forms: MeshSharding) -> dict[int, int]:
         """Return the number of slices along each axis of a tensor."""
@@ -139,6 +134,7 @@ class Outline:
         user: for each value, the last instruction that uses it and the index of the argument, or (-1, -1).
         experts: (n_ops) the dimension of experts in each operator, or -1.
         equal: for each instruction, the first one that has the same signatures on every mesh, as in an equal layer.
+        restriction: what the trainer runs that plans are for, if they are for one.
         known: what is known so far on several meshes.
     """
 
@@ -148,6 +144,7 @@ class Outline:
     user: tuple[tuple[int, int], ...]
     experts: tuple[int, ...]
     equal: tuple[int, ...]
+    restriction: Restriction | None = None
     known: Known = attrs.field(factory=Known, init=False, eq=False, repr=False)
 
 
@@ -172,29 +169,51 @@ class MeshProgram:
         return tuple(PENDING_GRADIENT if axis in self.mesh.data else form for axis, form in enumerate(forms))
 
 
-def meshes(cluster: Cluster, kind: str, *, experts: bool) -> list[Mesh]:
+def meshes(cluster: Cluster, kind: str, *, experts: bool, restriction: Restriction | None = None) -> list[Mesh]:
     """Return the flat mesh and, if ``kind`` is ``all``, every (data, model) mesh and those with an axis of ``experts``.
 
-    Meshes with axes that form a host come first.  They are often the best, so that others are dropped early.
+    Where there is a ``restriction``, its meshes in place of these.  Meshes with axes that form a host come first.  They
+    are often the best, so that others are dropped early.
     """
     n_devices = cluster.n_devices
-    result = [Mesh((n_devices,), (Role.MODEL,))]
+    if restriction is not None:
+        result = [
+            Mesh(sizes, uses)
+            for uses in restriction.meshes
+            if (kind == "all" or len(uses) == 1) and (experts or AxisUse.EXPERT not in uses)
+            for sizes in _factors(n_devices, len(uses))
+        ]
+        return _hosts_first(result, cluster)
+    result = [Mesh((n_devices,), (AxisUse.MODEL,))]
     if kind == "flat":
         return result
     for data in (d for d in range(1, n_devices) if n_devices % d == 0):
         remaining = n_devices // data
-        sizes, roles = ((data,), (Role.DATA,)) if data > 1 else ((), ())
+        sizes, roles = ((data,), (AxisUse.DATA,)) if data > 1 else ((), ())
         if data > 1:
-            result.append(Mesh((*sizes, remaining), (*roles, Role.MODEL)))
+            result.append(Mesh((*sizes, remaining), (*roles, AxisUse.MODEL)))
         for size in (k for k in range(2, remaining) if experts and remaining % k == 0):
-            result.append(Mesh((*sizes, size, remaining // size), (*roles, Role.MODEL, Role.EXPERT)))
-            result.append(Mesh((*sizes, size, remaining // size), (*roles, Role.EXPERT, Role.MODEL)))
+            result.append(Mesh((*sizes, size, remaining // size), (*roles, AxisUse.MODEL, AxisUse.EXPERT)))
+            result.append(Mesh((*sizes, size, remaining // size), (*roles, AxisUse.EXPERT, AxisUse.MODEL)))
+    return _hosts_first(result, cluster)
+
+
+def _hosts_first(result: Sequence[Mesh], cluster: Cluster) -> list[Mesh]:
     host = int(np.bincount(cluster.device_host).max())
     return sorted(result, key=lambda mesh: len(mesh.sizes) > 1 and host not in np.cumprod(mesh.sizes[::-1])[:-1])
 
 
-def outline(graph: OperatorGraph) -> Outline:
-    """Return the outline of a model."""
+def _factors(count: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes of ``axes`` axes of so many devices, at least two along each; of one device, one axis of it."""
+    if axes == 1:
+        yield (count,)
+        return
+    for size in (size for size in range(2, count // 2 + 1) if count % size == 0):
+        yield from ((size, *rest) for rest in _factors(count // size, axes - 1) if min(rest) > 1)
+
+
+def outline(graph: OperatorGraph, restriction: Restriction | None = None) -> Outline:
+    """Return the outline of a model, for plans that keep to a ``restriction``."""
     program = write_down(graph, signatures, data_first=False)
     count = len(program.values)
     kinds, owner, user = [Kind.DATA] * count, [-1] * count, [(-1, -1)] * count
@@ -208,9 +227,8 @@ def outline(graph: OperatorGraph) -> Outline:
                 weight = k >= len(graph.operators[instruction.op].inputs)
                 kinds[value] = Kind.WEIGHT if weight else Kind.DATA
     experts = expert_dims(graph)
-    return Outline(
-        program, tuple(kinds), tuple(owner), tuple(user), experts, _equal_instructions(program, user, experts, graph)
-    )
+    equal = _equal_instructions(program, user, experts, graph)
+    return Outline(program, tuple(kinds), tuple(owner), tuple(user), experts, equal, restriction)
 
 
 def _equal_instructions(
@@ -347,7 +365,7 @@ def _samples_rule(op: Operator, rules: Sequence[Signature], size: int) -> Signat
 
 
 def _along_once(
-    role: Role, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+    role: AxisUse, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
 ) -> tuple[Signature, ...]:
     """Return what `_along` does, the same tuple for axes of all sizes with the same signatures."""
     rules = _along(role, size, i, model, graph)
@@ -356,28 +374,60 @@ def _along_once(
 
 
 def _along(
-    role: Role, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+    role: AxisUse, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
 ) -> tuple[Signature, ...]:
     """Return the possible signatures of an instruction along one axis."""
-    if role is Role.MODEL:
+    restriction = model.restriction
+    if restriction is not None and i.verb is Verb.RUN:
+        op, rules = graph.operators[i.op], _unrestricted(role, size, i, model, graph)
+        return tuple(rule for rule in rules if restriction.allows(op, role, rule))
+    if restriction is not None and i.verb is Verb.READ and model.kinds[i.outputs[0]] is Kind.WEIGHT:
+        return _storages(role, size, i, model, graph)
+    return _unrestricted(role, size, i, model, graph)
+
+
+def _storages(
+    role: AxisUse, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+) -> tuple[Signature, ...]:
+    """Return the forms in which the trainer stores a parameter, given those in which its operator may use it."""
+    reader, argument = model.user[i.outputs[0]]
+    user, restriction = model.program.instructions[reader], model.restriction
+    assert restriction is not None
+    elements = arguments(graph.operators[user.op])[argument].elements
+    used = {rule.inputs[argument] for rule in _along(role, size, user, model, graph)}
+    return tuple(
+        rule
+        for rule in _unrestricted(role, size, i, model, graph)
+        if any(restriction.stores(elements, role, rule.outputs[0], form) for form in used)
+    )
+
+
+def _unrestricted(
+    role: AxisUse, size: int, i: Instruction[Signature], model: Outline, graph: OperatorGraph
+) -> tuple[Signature, ...]:
+    """Return the signatures of an instruction along one axis that make sense there, whatever a trainer runs."""
+    cuts_samples = role in (AxisUse.DATA, AxisUse.SHARDED_DATA, AxisUse.EXPERT)
+    if role is AxisUse.MODEL or not (cuts_samples or i.verb in (Verb.LOSS, Verb.TAKE)):
         return i.signatures
     if i.verb is Verb.LOSS:
         return tuple(Signature((form,), ()) for form in (PARTIAL, REPLICATED))
     if i.verb is Verb.RUN:
         samples = _samples_rule(graph.operators[i.op], i.signatures, size)
-        expert = model.experts[i.op] if role is Role.EXPERT else -1
+        expert = model.experts[i.op] if role is AxisUse.EXPERT else -1
         return (samples, *(rule for rule in i.signatures if rule.dim == expert >= 0))
     reader, argument = model.user[i.outputs[0]]
     user = model.program.instructions[reader]
     if i.verb is Verb.TAKE:
         form = (
             REPLICATED
-            if reader < 0
+            if reader < 0 or not cuts_samples
             else _samples_rule(graph.operators[user.op], user.signatures, size).inputs[argument]
         )
         return (Signature((), (form,)),)
-    if role is Role.DATA:
+    if role is AxisUse.DATA:
         return (Signature((), (REPLICATED,)),)
+    if role is AxisUse.SHARDED_DATA:
+        return i.signatures
     slices: list[Sharding] = []
     if reader >= 0 and model.experts[user.op] >= 0:
         axes = arguments(graph.operators[user.op])[argument].axes

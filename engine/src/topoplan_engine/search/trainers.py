@@ -1,0 +1,133 @@
+"""Plans for trainers: which ones an experiment asks for, what they run, and which searchers keep to that.
+
+``--for`` names trainers, and so does every file of a trainer that is to be written.  An exporter says which trainer
+runs its files (`topoplan.Exporter.trainer`) and what that runs (`topoplan.Exporter.restriction`).  `restriction_of` puts
+the restrictions together for the `topoplan.Problem`; `launchable` leaves searchers out that do not keep to one, and
+puts the planners that a portfolio brings along in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.model.restriction import AllOf, Restriction
+from topoplan.plugin.components import Exporter, Searcher, Topology
+from topoplan.plugin.host import Host
+from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
+from topoplan_engine.search.companions import BringsCompanions
+
+__all__ = ["for_no_trainer", "launchable", "restriction_of", "trainers_of"]
+
+
+def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
+    """Return the trainers that plans are for: those that ``--for`` names, then those of files to write; each once.
+
+    Raises:
+        TopoplanError: no installed exporter writes for a trainer of that name.
+    """
+    known = _exporters(host)
+    named = [word.strip() for text in experiment.run.trainers for word in text.split(",") if word.strip()]
+    for name in named:
+        if name not in known:
+            raise TopoplanError(
+                f"--for {shown(name)}: no exporter writes for a trainer of this name{nearest(name, known)} "
+                f"(known: {', '.join(sorted(known)) or 'none'})"
+            )
+    written = [host.get(Exporter, choice.name) for choice, _ in experiment.outputs]
+    return tuple(dict.fromkeys([*named, *(exporter.trainer for exporter in written if exporter.trainer)]))
+
+
+def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
+    """Return what all trainers of an experiment run; None where plans are for none in particular.
+
+    Raises:
+        TopoplanError: a trainer is not known, or no strategy is run by all of them.
+    """
+    known = _exporters(host)
+    restrictions = [
+        restriction
+        for name in trainers_of(host, experiment)
+        if (restriction := host.make(Exporter, known[name].name, {}).restriction()) is not None
+    ]
+    if not restrictions:
+        return None
+    restriction = AllOf(restrictions) if len(restrictions) > 1 else restrictions[0]
+    if not restriction.meshes and restriction.pipelines is None:
+        raise TopoplanError(f"{restriction.name}: no plan is run by all of them (ask for files of each by itself)")
+    return restriction
+
+
+def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
+    """Leave out searchers that do not keep to what trainers run.
+
+    Returns:
+        The experiment, and a line that says what is searched; the experiment as it is and no line where plans are for
+        no trainer.
+
+    Raises:
+        TopoplanError: no searcher is left, or a trainer, a searcher or an option is unknown or wrong.
+    """
+    restriction = restriction_of(host, experiment)
+    if restriction is None:
+        return experiment, ""
+    kept: list[Choice] = []
+    left_out: list[str] = []
+    for choice in experiment.searchers:
+        searcher = host.make(Searcher, choice.name, choice.options)
+        if searcher.axis == "network" or searcher.restrictable:
+            kept.append(choice)
+            continue
+        left_out.append(choice.name)
+        if isinstance(searcher, BringsCompanions):
+            names = {other.name for other in (*kept, *experiment.searchers)}
+            kept += [other for other in _planners(host, experiment, searcher) if other.name not in names]
+    if not any(host.get(Searcher, choice.name).axis == "strategy" for choice in kept):
+        able = sorted(
+            searcher.name
+            for searcher in host.components(Searcher)
+            if searcher.axis == "strategy" and searcher.restrictable
+        )
+        raise TopoplanError(
+            f"searcher {' and '.join(left_out)}: cannot keep to what {restriction.name} runs (these can: "
+            f"{', '.join(able) or 'none that is installed'})"
+        )
+    line = f"searched with {' and '.join(choice.name for choice in kept)} for what {restriction.name} runs"
+    if left_out:
+        line += f"; {' and '.join(left_out)} cannot keep to that"
+    return attrs.evolve(experiment, searchers=tuple(kept)), line
+
+
+def for_no_trainer(experiment: Experiment) -> Experiment:
+    """Return the same experiment without trainers: its plan is the fastest of all."""
+    return attrs.evolve(experiment, outputs=(), run=attrs.evolve(experiment.run, trainers=()))
+
+
+def _exporters(host: Host) -> dict[str, type[Exporter]]:
+    """Return the first exporter of each trainer, by the trainer's name."""
+    exporters: dict[str, type[Exporter]] = {}
+    for exporter in host.components(Exporter):
+        if exporter.trainer:
+            exporters.setdefault(exporter.trainer, exporter)
+    return exporters
+
+
+def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) -> Sequence[Choice]:
+    """Return the companions of a portfolio that keep to a restriction, and those that search the network."""
+    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
+    installed = {component.name: component for component in host.components(Searcher)}
+
+    def able(n_devices: int) -> list[Choice]:
+        return [
+            choice
+            for choice in searcher.companions(topology, n_devices)
+            if choice.name in installed
+            and (installed[choice.name].axis == "network" or installed[choice.name].restrictable)
+        ]
+
+    found = able(cluster.n_devices)
+    # It may leave planners out on many devices, where it has strategies of its own; here it has none.
+    return found if any(installed[choice.name].axis == "strategy" for choice in found) else able(1)

@@ -1,0 +1,160 @@
+"""Which strategies the trainers run, as values that searchers obey (`topoplan.Restriction`).
+
+`grid` and `tensor` refuse a plan afterwards; the rules here are theirs, said of one operator, one parameter and one
+tensor at a time.  A whole strategy is asked of the exporter itself: what it can write, the trainer can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Role
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.sharding import Sharding, Signature
+from topoplan_exporter_launch.grid import SMALL, cuts_experts
+from topoplan_exporter_launch.targets import Described, Planned
+from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
+
+__all__ = ["DEEPSPEED", "MEGATRON", "TORCHTITAN", "TrainerRestriction"]
+
+_REPLICAS = (AxisUse.DATA, AxisUse.SHARDED_DATA)
+_SLICES = (AxisUse.TENSOR, AxisUse.SEQUENCE)
+_DATA_ALONE: tuple[tuple[AxisUse, ...], ...] = tuple((data,) for data in _REPLICAS)
+
+
+class TrainerRestriction(Restriction):
+    """What a trainer runs that puts devices on a grid of stages x replicas x slices of tensors.
+
+    Args:
+        name: of its exporter.
+        write: the exporter, which refuses whole plans.
+        meshes: uses of axes.
+        shards_state: whether it has ZeRO's second stage.
+        pipelines: those that it has.
+        whole_tables: it leaves tables of words whole where it cuts matrices, and may leave matrices whole.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[Planned], bytes],
+        meshes: tuple[tuple[AxisUse, ...], ...],
+        *,
+        shards_state: bool,
+        pipelines: PipelineLimits | None,
+        whole_tables: bool = False,
+    ) -> None:
+        self.name, self.meshes, self.shards_state, self.pipelines = name, meshes, shards_state, pipelines
+        self._write, self._whole_tables = write, whole_tables
+
+    def allows(self, operator: Operator, use: AxisUse, signature: Signature) -> bool:
+        """Say whether all devices along the axis do to this operator what the axis is for."""
+        if use in _REPLICAS:
+            return signature.dim == operator.sample_dim
+        if use is AxisUse.EXPERT:
+            if signature.dim == operator.sample_dim:
+                return not operator.weights or not _has_experts(operator)
+            return not operator.weights or cuts_experts(operator, signature.dim)
+        if not operator.weights:
+            shared = self._whole_tables and "shared" in operator.tags
+            return signature.dim < 0 if shared else signature.dim < 0 or signature.dim != operator.sample_dim
+        return self._cuts_weights(operator, use, signature.dim)
+
+    def _cuts_weights(self, operator: Operator, use: AxisUse, dim: int) -> bool:
+        """Say whether an operator with weights may be cut along a dimension (-1: none) on the axis of tensors."""
+        if self._whole_tables and operator.kind in TABLES:
+            return dim < 0
+        if has_matrix(operator):
+            if dim < 0:
+                return self._whole_tables
+            role, table = operator.dims[dim].role, operator.kind in TABLES
+            return role is Role.REDUCTION or (role is Role.PARAMETER and not table and len(operator.weights[0].axes) > 1)
+        positions = positions_dim(operator)
+        if use is AxisUse.SEQUENCE and positions >= 0:
+            return dim == positions
+        if dim < 0:
+            return True
+        held = any(axis.dim == dim for weight in operator.weights for axis in weight.axes)
+        return operator.dims[dim].role is Role.ATTRIBUTE and dim != positions and not held
+
+    def stores(self, elements: int, use: AxisUse, stored: Sharding, used: Sharding) -> bool:
+        """Say whether a parameter is stored as it is used, or in slices where replicas slice everything."""
+        if use is AxisUse.SHARDED_DATA and elements >= SMALL:
+            return stored.sliced and not used.sliced
+        return stored.axis == used.axis
+
+    def converts(self, use: AxisUse, made: Sharding, wanted: Sharding) -> bool:
+        """Say whether the trainer sends what brings an activation from one sharding to the other."""
+        if use in _SLICES:
+            return is_sent(made, wanted, sequence=use is AxisUse.SEQUENCE)
+        return True
+
+    def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
+        """Return why the exporter cannot write a strategy."""
+        try:
+            self._write(Described(graph, strategy, cluster))
+        except TopoplanError as error:
+            return str(error)
+        return ""
+
+
+def _has_experts(operator: Operator) -> bool:
+    return any(cuts_experts(operator, dim) for dim in range(len(operator.dims)))
+
+
+def _grids(*tensors: AxisUse, experts: bool = True, experts_and_tensors: bool = True) -> tuple[tuple[AxisUse, ...], ...]:
+    """Return meshes of replicas, and of replicas, experts and slices of tensors."""
+    meshes = [*_DATA_ALONE, *((use,) for use in tensors)]
+    meshes += [(data, use) for data in _REPLICAS for use in tensors]
+    if experts:
+        meshes += [(AxisUse.EXPERT,), *((data, AxisUse.EXPERT) for data in _REPLICAS)]
+    if experts and experts_and_tensors:
+        meshes += [(AxisUse.EXPERT, use) for use in tensors]
+        meshes += [(data, AxisUse.EXPERT, use) for data in _REPLICAS for use in tensors]
+    return tuple(meshes)
+
+
+def _write_megatron(plan: Planned) -> bytes:
+    from topoplan_exporter_launch.megatron import write
+
+    return write(plan)
+
+
+def _write_torchtitan(plan: Planned) -> bytes:
+    from topoplan_exporter_launch.torchtitan import write
+
+    return write(plan)
+
+
+def _write_deepspeed(plan: Planned) -> bytes:
+    from topoplan_exporter_launch.deepspeed import write
+
+    return write(plan)
+
+
+MEGATRON = TrainerRestriction(
+    "megatron",
+    _write_megatron,
+    _grids(*_SLICES),
+    shards_state=True,
+    pipelines=PipelineLimits(cuts="layers", schedules=(ScheduleKind.ONE_F_ONE_B,), recompute="all or none"),
+)
+TORCHTITAN = TrainerRestriction(
+    "torchtitan",
+    _write_torchtitan,
+    tuple(mesh for mesh in _grids(*_SLICES) if AxisUse.EXPERT not in mesh or AxisUse.SHARDED_DATA in mesh),
+    shards_state=False,
+    pipelines=PipelineLimits(
+        cuts="layers", schedules=(ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE), recompute="all or none"
+    ),
+)
+DEEPSPEED = TrainerRestriction(
+    "deepspeed",
+    _write_deepspeed,
+    _grids(AxisUse.TENSOR, experts_and_tensors=False),
+    shards_state=True,
+    pipelines=None,
+    whole_tables=True,
+)
