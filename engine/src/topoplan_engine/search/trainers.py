@@ -1,9 +1,9 @@
 """Plans for trainers: which ones an experiment asks for, what they run, and which searchers keep to that.
 
 ``--for`` names trainers, and so does every file of a trainer that is to be written.  An exporter says which trainer
-runs its files (`topoplan.Exporter.trainer`) and what that runs (`topoplan.Exporter.restriction`).  `restriction_of` puts
-the restrictions together for the `topoplan.Problem`; `launchable` leaves searchers out that do not keep to one, and
-puts the planners that a portfolio brings along in its place.
+runs its files (`topoplan.Exporter.trainer`) and what that runs (`topoplan.Exporter.restriction`).  `restriction_of`
+puts the restrictions together for the `topoplan.Problem`; `launchable` leaves searchers out that do not keep to one,
+and puts the planners that a portfolio brings along in its place.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Exporters of what starts training under a plan: launch scripts, flags and configurations of trainers.
 
 `grid` reads a strategy as degrees of parallelism on a grid of devices, and refuses what is none.  `tensor` says how an
-SPMD program cuts operators along its tensor axis, `layers` which layer of the model an operator belongs to.  `ranks`
-gives every device a rank of torchrun.  Each target has a module of its own: `torchrun`, `megatron`, `torchtitan`,
-`deepspeed`, `schedules`.
+SPMD program cuts operators along its tensor axis, `layers` which layer of the model an operator belongs to.
+`restrictions` says all of that beforehand, so that searches keep to it.  `ranks` gives every device a rank of torchrun.
+Each target has a module of its own: `torchrun`, `megatron`, `torchtitan`, `deepspeed`, `schedules`.
 """
 
 from __future__ import annotations

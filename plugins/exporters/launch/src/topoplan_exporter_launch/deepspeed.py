@@ -66,7 +66,8 @@ def _partition(plan: Planned, grid: Grid) -> dict[str, Any]:
     for op, cut in zip(graph.operators, cuts, strict=True):
         if cut is Cut.POSITIONS:
             raise TARGET.refusal(op, "is cut by positions")
-        if cut is not Cut.WHOLE and op.kind in TABLES:  # AutoTP cuts one by channels, without gradients and without a sum afterwards
+        # AutoTP cuts a table by channels, without gradients and without a sum afterwards.
+        if cut is not Cut.WHOLE and op.kind in TABLES:
             raise TARGET.refusal(op, "cuts the table of an embedding, which AutoTP leaves whole in training")
         if not any(len(weight.axes) > 1 for weight in op.weights):
             continue

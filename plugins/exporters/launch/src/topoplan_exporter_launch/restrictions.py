@@ -69,8 +69,9 @@ class TrainerRestriction(Restriction):
         if has_matrix(operator):
             if dim < 0:
                 return self._whole_tables
-            role, table = operator.dims[dim].role, operator.kind in TABLES
-            return role is Role.REDUCTION or (role is Role.PARAMETER and not table and len(operator.weights[0].axes) > 1)
+            role = operator.dims[dim].role
+            columns = operator.kind not in TABLES and len(operator.weights[0].axes) > 1
+            return role is Role.REDUCTION or (role is Role.PARAMETER and columns)
         positions = positions_dim(operator)
         if use is AxisUse.SEQUENCE and positions >= 0:
             return dim == positions
@@ -104,13 +105,12 @@ def _has_experts(operator: Operator) -> bool:
     return any(cuts_experts(operator, dim) for dim in range(len(operator.dims)))
 
 
-def _grids(*tensors: AxisUse, experts: bool = True, experts_and_tensors: bool = True) -> tuple[tuple[AxisUse, ...], ...]:
+def _grids(*tensors: AxisUse, experts_and_tensors: bool = True) -> tuple[tuple[AxisUse, ...], ...]:
     """Return meshes of replicas, and of replicas, experts and slices of tensors."""
-    meshes = [*_DATA_ALONE, *((use,) for use in tensors)]
+    meshes: list[tuple[AxisUse, ...]] = [*_DATA_ALONE, *((use,) for use in tensors)]
     meshes += [(data, use) for data in _REPLICAS for use in tensors]
-    if experts:
-        meshes += [(AxisUse.EXPERT,), *((data, AxisUse.EXPERT) for data in _REPLICAS)]
-    if experts and experts_and_tensors:
+    meshes += [(AxisUse.EXPERT,), *((data, AxisUse.EXPERT) for data in _REPLICAS)]
+    if experts_and_tensors:
         meshes += [(AxisUse.EXPERT, use) for use in tensors]
         meshes += [(data, AxisUse.EXPERT, use) for data in _REPLICAS for use in tensors]
     return tuple(meshes)

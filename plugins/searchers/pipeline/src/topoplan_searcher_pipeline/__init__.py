@@ -32,6 +32,7 @@ class DapplePipeline(Searcher):
     name = "pipeline"
     axis = "strategy"
     constructs = True
+    restrictable = True
 
     schedule: Literal["any", "1f1b", "1f1b-deep", "gpipe", "zero-bubble"] = option(
         "any", help="the order of passes; any: whichever is fastest"

@@ -21,8 +21,9 @@ from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import Columns, columns_of, cuts_of_branches, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
-from topoplan_searcher_pipeline.planning import Planner, baselines, orders_of
+from topoplan_searcher_pipeline.planning import Planner, baselines
 from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan, devices_of, members_of, memory_of, strategy_of
+from topoplan_searcher_pipeline.restricted import limited, plans_of, runnable
 
 __all__ = ["PipelineSearch", "plan_pipelines"]
 
@@ -64,6 +65,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         NoPlanFitsError: nothing fits into memory.
     """
     graph, cluster, costs = problem.graph, problem.cluster, problem.costs
+    options, kinds = limited(options, problem)
     if options.micro_batch > graph.batch_size:
         raise TopoplanError(
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the batch of "
@@ -81,7 +83,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         columns=columns,
         machine=machine,
         sizes=tuple(columns.replicas.tolist()),
-        kinds=orders_of(options.schedule),
+        kinds=kinds,
         micro_batch=options.micro_batch,
         recompute=options.recompute,
     )
@@ -107,7 +109,7 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             return Shortlist(
                 planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, stopped=True
             )
-    plans = planner.plans_of(best, options.finalists)
+    plans = plans_of(planner, problem, best, options.finalists)
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
     return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
@@ -189,7 +191,7 @@ class PipelineSearch(Search):
     def _new(self, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
         """Return the first plans that were not proposed yet."""
         new: list[PipelinePlan] = []
-        for plan in plans:
+        for plan in runnable(plans, self._problem, self._shortlist.planner):
             key = (self._shortlist.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
             if key not in self._proposed_shapes and (most is None or len(new) < most):
                 self._proposed_shapes.add(key)

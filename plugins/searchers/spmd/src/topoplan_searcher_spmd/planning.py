@@ -123,9 +123,7 @@ def fastest_on(
     model = mesh_program(problem, outline, mesh)
     limit = float(problem.cluster.usable_memory.min())
     subject = f"searcher spmd: model {problem.graph.name!r}"
-    states = {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
-    if problem.restriction is not None and not problem.restriction.shards_state:
-        states = (False,)
+    states = _states(problem, state)
     prices = Prices(problem, model, machine, states[-1], whole_batch=whole_batch)
     is_tight = outline.known.fact("tight", partial(tight, problem))
     if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
@@ -160,6 +158,13 @@ def fastest_on(
         columns=partial(_columns, prices, model, subject, weight, limit),
         run=run,
     )
+
+
+def _states(problem: Problem, state: str) -> tuple[bool, ...]:
+    """Return whether gradients and optimizer state may be in slices where parameters are whole, in order of trial."""
+    if problem.restriction is not None and not problem.restriction.shards_state:
+        return (False,)
+    return {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
 
 
 def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPlan | None:

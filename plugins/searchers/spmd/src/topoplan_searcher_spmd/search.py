@@ -136,8 +136,8 @@ class SpmdSearch(Search):
     def _plan_rounds(self, trial: Trial) -> Iterator[list[_Proposal]]:
         """Yield the proposals of each round."""
         fabric, placed = trial.state.fabric, []
-        free = self._problem.restriction is None
-        if free and (hidup := self._hidup(trial)) is not None and (hidup.state().strategy.whole_batch or self._overlapping):
+        hidup = self._hidup(trial) if self._problem.restriction is None else None
+        if hidup is not None and (hidup.state().strategy.whole_batch or self._overlapping):
             if isinstance(hidup.state().strategy, PlacedStrategy):
                 placed.append(("hidup", hidup))
             else:
