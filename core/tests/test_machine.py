@@ -29,10 +29,23 @@ def test_case_does_not_matter():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("A100-4", "'A100-4': .*; did you mean 'A100-40'"), ("h10", "mean 'H100'"), ("tpu", "have: A100-40, H100")],
+    [
+        ("A100-4", "'A100-4': .*; did you mean 'A100-40'"),
+        ("h10", "mean 'H100'"),
+        ("tpu", "have: A100-40, H100"),
+        ("a100", r"no such machine \(have: A100-40\)"),
+    ],
 )
 def test_an_unknown_name_is_told_the_nearest(name, message):
     with pytest.raises(TopoplanError, match=message):
+        KNOWN.device(name)
+
+
+@pytest.mark.parametrize("name", ["H20", "h800", "GH200", "H300", "A800-80", "A10"])
+def test_another_device_is_no_misspelling(name):
+    with pytest.raises(
+        TopoplanError, match=r"no such machine \(have: A100-40, H100; of another device say speed, .*\)"
+    ):
         KNOWN.device(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from topoplan.errors import TopoplanError
@@ -162,13 +163,22 @@ class TestCosts:
 
 
 class TestAttentionWithoutWeights:
-    def test_flops_are_those_of_two_products_in_full(self) -> None:
+    def test_flops_are_those_of_two_products(self) -> None:
         # torch 2.13's FlopCounterMode says 75,497,472 for these shapes, causal or not, with enable_gqa.
         q, k, v = Handle((2, 128, 8, 32)), Handle((2, 192, 2, 32)), Handle((2, 192, 2, 64))
-        for causal in (False, True):
-            op = attention.scaled_dot_product(q, k, v, causal=causal)
-            assert flops(op) == 2 * 2 * 8 * 128 * 192 * (32 + 64) == 75_497_472
-            assert op.outputs[0].shape == (2, 128, 8, 64)
+        op = attention.scaled_dot_product(q, k, v)
+        assert flops(op) == 2 * 2 * 8 * 128 * 192 * (32 + 64) == 75_497_472
+        assert op.outputs[0].shape == (2, 128, 8, 64)
+
+    @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (7, 7), (5, 9), (9, 5), (64, 64)])
+    @pytest.mark.parametrize("window", [None, 1, 3, 6, 100])
+    def test_flops_of_causal_attention_are_those_of_the_pairs_that_a_mask_leaves(self, queries, keys, window) -> None:
+        mask = np.tril(np.ones((queries, keys), bool))
+        mask = mask if window is None else mask & ~np.tril(np.ones((queries, keys), bool), -window)
+        assert attention.attended_pairs(queries, keys, window) == mask.sum()
+        q, k, v = Handle((2, queries, 4, 8)), Handle((2, keys, 2, 8)), Handle((2, keys, 2, 16))
+        op = attention.scaled_dot_product(q, k, v, causal=True, window=window)
+        assert flops(op) == pytest.approx(2 * 2 * 4 * mask.sum() * (8 + 16))
 
     def test_the_backward_pass_has_two_products_for_each(self) -> None:
         x = Handle((2, 4, 3, 2))

@@ -1,8 +1,10 @@
 """What a plan's time means: samples and tokens a second, and how much of the devices' arithmetic it uses (MFU).
 
 Model FLOPs are three times those of the forward pass: a matrix product has two more in the backward pass, one for each
-operand.  Counted are matrix products, attention in full (not its causal half), and nothing twice that is recomputed
-(Narayanan et al., SC'21, section 5.1; PaLM, arXiv 2204.02311, appendix B).
+operand.  Counted are matrix products, of attention the pairs of positions that attend to each other (its causal half,
+as NVIDIA's Megatron Bridge counts), and nothing twice that is recomputed.  Megatron's papers count causal attention in
+full (Narayanan et al., SC'21, section 5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by
+13 % for Llama 3 8B at 8,192 positions.
 """
 
 from __future__ import annotations

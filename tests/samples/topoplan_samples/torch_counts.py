@@ -15,9 +15,13 @@ COUNTED = (
 
 
 def products(graph):
-    """Return the FLOPs of products, convolutions and attention; what they spend on biases is their second term."""
+    """Return the FLOPs of products, convolutions and attention; what they spend on biases is their second term.
+
+    Attention counts all pairs of positions, as PyTorch's counter has it; causal attention computes fewer of them.
+    """
     return sum(
-        term.coefficient * math.prod(op.sizes[dim] for dim in term.dims)
+        (2 if op.kind == "scaled_dot_product_attention" else term.coefficient)
+        * math.prod(op.sizes[dim] for dim in term.dims)
         for op in graph.operators
         if op.kind in COUNTED
         for term in (op.work if op.kind == "scaled_dot_product_attention" else op.work[:1])

@@ -13,9 +13,9 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import ARRAY_EQ, F64, I32, FrozenMapping, OneLine, digest, f64, i32
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.fabric import FASTEST, LONGEST_LATENCY, SLOWEST
-from topoplan.model.machine import Device, HostModel
+from topoplan.model.machine import Device, HostModel, nearest_device
 
 __all__ = ["Cluster"]
 
@@ -143,7 +143,7 @@ class Cluster(OneLine):
         """
         if (machine := self.machines.get(name.lower())) is None:
             names = [host_model.device.name for host_model in self.machines.values()]
-            have = nearest(name.upper(), names) if names else " here (topoplan_engine.build_cluster knows them)"
+            have = nearest_device(name.upper(), names) if names else " here (topoplan_engine.build_cluster knows them)"
             raise TopoplanError(f"device {name!r}: no such machine{have}")
         return machine.device
 

@@ -12,6 +12,7 @@ import attrs
 
 from topoplan import __version__
 from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.model.machine import nearest_device
 from topoplan.plugin import hookspecs
 from topoplan.plugin.components import CONTRACTS, Kind, Registered, check_class
 from topoplan.plugin.entry_points import ALLOW, DENY
@@ -153,7 +154,8 @@ def check_classes(classes: Sequence[Any], plugin: str) -> list[type[Registered]]
 
 def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken], disabled: Sequence[str]) -> str:
     """Say that there is no such component, and which broken or disabled plugin may be the one that has it."""
-    parts = [f"no {kind.value} named {shown(name)}{nearest(name, names)}"]
+    hint = nearest_device(name, names) if kind is Kind.MACHINE else nearest(name, names)
+    parts = [f"no {kind.value} named {shown(name)}{hint}"]
     concerned_plugins = [plugin for plugin in broken if _concerns(plugin, kind, name)]
     if not concerned_plugins and not disabled and (distribution := distribution_of(kind, name)):
         parts.append(f"`pip install {distribution}` brings it")

@@ -151,7 +151,8 @@ def _rotated(op: Operator) -> dict[str, int]:
 
 
 def _causal(op: Operator) -> dict[str, int]:
-    return {"causal": int("causal" in op.tags)}
+    window = {"window": int(op.tags["window"])} if "window" in op.tags else {}
+    return {"causal": int("causal" in op.tags), **window}
 
 
 def _gates(op: Operator) -> dict[str, int]:

@@ -15,7 +15,7 @@ from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, every_axis, plain
 from topoplan_operators.patterns import followed, shape_of, solved
 
-__all__ = ["rotary", "scaled_dot_product"]
+__all__ = ["attended_pairs", "rotary", "scaled_dot_product"]
 
 #: FLOPs of a rotated element: two products, and their sum.
 ROTARY_FLOPS = 3
@@ -38,6 +38,7 @@ def scaled_dot_product(
     heads: tuple[int, int] | None = None,
     heads_axis: int = 2,
     causal: bool = False,
+    window: int | None = None,
 ) -> Operator:
     """Return softmax(q k / sqrt(channels)) v of every head: of the query's shape, with the channels of ``v``.
 
@@ -46,8 +47,9 @@ def scaled_dot_product(
     values are needed at all positions, also where attention is causal: what a slice of queries reads ends where the
     slice does, but always begins at the first position, and no axis map says that.
 
-    FLOPs are those of the two products, in full where attention is causal, and none of softmax; so counts PyTorch's
-    `FlopCounterMode`.
+    FLOPs are those of the two products for the pairs of positions that attend to each other (`attended_pairs`), and
+    none of softmax.  Kernels leave the others out block by block (FlashAttention-2: Dao, 2023, section 3.1).  Parts of
+    the queries share the pairs evenly, as context parallelism does with zigzag halves.
 
     Args:
         q: (samples, positions, heads, channels), (samples, positions, heads x channels), or (samples, positions, heads
@@ -57,6 +59,7 @@ def scaled_dot_product(
         heads: of the query, and of keys and values; given for flat tensors, and only for these.
         heads_axis: 2, or 1 where heads stand before positions.
         causal: no position attends to a later one.
+        window: positions that one attends to at most, itself and those before it; needs ``causal``.
 
     Raises:
         TopoplanError: shapes or heads do not fit.
@@ -70,6 +73,9 @@ def scaled_dot_product(
         cuttable["g"] = Role.ATTRIBUTE
     answer = Handle(shape_of(patterns["y"], sizes), q.itemsize)
     n, i, h, g, t, d, e = range(7)
+    limit = window if window is not None and window < max(sizes["q"], sizes["t"]) else None
+    pairs = attended_pairs(sizes["q"], sizes["t"], limit) if causal else sizes["q"] * sizes["t"]
+    flops = 2 * pairs / (sizes["q"] * sizes["t"])  # of an element of the scores
     return Operator(
         name="",
         kind=kind,
@@ -78,13 +84,36 @@ def scaled_dot_product(
             followed(name, named[name], patterns[name], numbers, sizes) for name in ("query", "keys", "values")
         ),
         outputs=(followed("y", answer, patterns["y"], numbers, sizes),),
-        work=(Term(2, (n, i, h, g, t, d)), Term(2, (n, i, h, g, t, e))),
-        tags={"causal": "yes"} if causal else {},
+        work=(Term(flops, (n, i, h, g, t, d)), Term(flops, (n, i, h, g, t, e))),
+        tags=({"causal": "yes"} if causal else {}) | ({"window": str(limit)} if causal and limit else {}),
         linear_in=((2,),),
         # FlashAttention (Dao et al., 2022) makes the scores again from the logarithm of their sums.
         saved=("query", "keys", "values", "y"),
         extras=(Tensor("sums", tuple(Axis(sizes[dim], numbers[dim]) for dim in "nhgq"), 4),),
     )
+
+
+def attended_pairs(queries: int, keys: int, window: int | None = None) -> int:
+    """Return how many pairs of positions causal attention computes: query ``i`` attends to keys ``0`` to ``i``.
+
+    So PyTorch counts positions for ``is_causal=True``, from the first of both.  For as many queries as keys it is the
+    lower triangle, s(s+1)/2.
+
+    Args:
+        queries, keys: positions.
+        window: positions that a query attends to at most, itself and those before it.
+
+    >>> attended_pairs(4, 4), attended_pairs(4, 4, window=2), attended_pairs(2, 8)
+    (10, 7, 3)
+    """
+    seen = _steps(queries, keys)
+    return seen if window is None else seen - _steps(queries - window, keys)
+
+
+def _steps(count: int, most: int) -> int:
+    """Return 1 + 2 + ... of ``count`` summands, none of them above ``most``."""
+    growing = max(0, min(count, most))
+    return growing * (growing + 1) // 2 + max(0, count - growing) * most
 
 
 def _sizes(

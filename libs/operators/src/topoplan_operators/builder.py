@@ -172,10 +172,13 @@ class GraphBuilder:
         heads: tuple[int, int] | None = None,
         heads_axis: int = 2,
         causal: bool = False,
+        window: int | None = None,
         name: str | None = None,
     ) -> Handle:
         """Attend without weights from ``q`` to ``k`` and ``v``; see `attention.scaled_dot_product` for their shapes."""
-        operator = attention.scaled_dot_product(q, k, v, heads=heads, heads_axis=heads_axis, causal=causal)
+        operator = attention.scaled_dot_product(
+            q, k, v, heads=heads, heads_axis=heads_axis, causal=causal, window=window
+        )
         return self.append(operator, [q, k, v], name)[0]
 
     def rotary(self, x: Handle, *, rotated: int | None = None, name: str | None = None) -> Handle:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -25,10 +26,10 @@ def main() -> None:
     for row in document["parameters"]:
         cls = getattr(transformers, row["class"])
         with torch.device("meta"):
-            row["parameters"] = sum(p.numel() for p in cls(cls.config_class(**row["keys"])).parameters())
+            row["parameters"] = sum(p.numel() for p in cls(configuration(row, cls)).parameters())
     for row in document["flops"]:
         cls = getattr(transformers, row["class"])
-        model = cls._from_config(cls.config_class(**row["keys"]), attn_implementation="eager").eval()
+        model = cls._from_config(configuration(row, cls), attn_implementation="eager").eval()
         model.set_experts_implementation("eager")
         row["parameters"] = sum(p.numel() for p in model.parameters())
         vision = row["class"].startswith("ViT")
@@ -37,6 +38,12 @@ def main() -> None:
             model(**data)
         row["flops"] = counter.get_total_flops()
     FILE.write_text(written(document))
+
+
+def configuration(row: dict[str, Any], cls: Any) -> Any:
+    """Return the configuration of a row: that of its class, or of the ``model_type`` whose layers are of this class."""
+    config_class = transformers.CONFIG_MAPPING[row["model_type"]] if "model_type" in row else cls.config_class
+    return config_class(**row["keys"])
 
 
 def written(document: dict[str, object]) -> str:

@@ -322,11 +322,13 @@ class TestAttention:
         assert kinds(graph)["scaled_dot_product_attention"] == 1
         assert not {"matmul", "where"} & {*kinds(graph)}
 
-    def test_the_operator_of_opset_23(self, build) -> None:
+    @pytest.mark.parametrize("causal", [0, 1])
+    def test_the_operator_of_opset_23(self, build, causal) -> None:
         nodes = [
             *(node("MatMul", f"x w{word}", word) for word in "qkv"),
-            node("Attention", "q k v", "y", q_num_heads=HEADS, kv_num_heads=HEADS, is_causal=1),
+            node("Attention", "q k v", "y", q_num_heads=HEADS, kv_num_heads=HEADS, is_causal=causal),
         ]
         graph = build(nodes, self.TENSORS)
         assert kinds(graph) == {"linear": 3, "scaled_dot_product_attention": 1}
-        assert products(graph) == self.FLOPS
+        upper = 4 * SAMPLES * WIDTH * POSITIONS * (POSITIONS - 1) // 2
+        assert products(graph) == pytest.approx(self.FLOPS - causal * upper)

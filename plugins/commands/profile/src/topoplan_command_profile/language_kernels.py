@@ -41,6 +41,9 @@ def _rotary(torch: Any, part: PartShape, x: Sequence[Any], w: Sequence[Any]) -> 
 def _scaled_dot_product_attention(torch: Any, part: PartShape, x: Sequence[Any], w: Sequence[Any]) -> Any:
     """Positions may stand before heads, and heads and channels in one axis; a slice of the positions has no mask."""
     samples, positions, heads, group, keys, channels, values = part.sizes
+    is_whole, window, mask = positions == keys, part.constant("window"), None
+    if window and is_whole:
+        mask = torch.ones(positions, keys, dtype=torch.bool, device=x[0].device).tril().triu(1 - window)
     is_first = part.inputs[0].dims[1] == 1
 
     def of_heads(tensor: Any, length: int, count: int, width: int) -> Any:
@@ -52,7 +55,8 @@ def _scaled_dot_product_attention(torch: Any, part: PartShape, x: Sequence[Any],
         of_heads(x[0], positions, heads * group, channels),
         of_heads(x[1], keys, heads, channels),
         of_heads(x[2], keys, heads, values),
-        is_causal=bool(part.constant("causal")) and positions == keys,
+        attn_mask=mask,
+        is_causal=bool(part.constant("causal")) and is_whole and mask is None,
         enable_gqa=group > 1,
     )
     return (answers.transpose(1, 2) if is_first else answers).reshape(part.outputs[0].shape)

@@ -15,13 +15,15 @@ from topoplan_operators.handle import plain
 __all__ = ["grouped", "keys_and_values", "latent"]
 
 
-def grouped(b: Blocks, x: Handle, sizes: Grouped) -> Handle:
-    """Return the answers of causal attention with grouped queries, projected back.
+def grouped(b: Blocks, x: Handle, sizes: Grouped, *, causal: bool = True, window: int | None = None) -> Handle:
+    """Return the answers of attention with grouped queries, projected back.
 
     Args:
         b: of the module ``self_attn``.
         x: (samples, positions, channels).
         sizes: of the model.
+        causal: no position attends to a later one.
+        window: positions that one attends to at most; None for all.
     """
     heads, channels, hidden = (sizes.heads, sizes.kv_heads), sizes.channels, x.shape[2]
     q, k, v = (
@@ -33,12 +35,12 @@ def grouped(b: Blocks, x: Handle, sizes: Grouped) -> Handle:
         k = b.per_head(normalization.rms_norm, k, channels, "k_norm")
     q = b.per_head(attention.rotary, q, channels, "q_rotary")
     k = b.per_head(attention.rotary, k, channels, "k_rotary")
-    y = b.attend(q, k, v, heads, "attention", causal=True)
+    y = b.attend(q, k, v, heads, "attention", causal=causal, window=window)
     return b.linear(y, hidden, "o_proj", bias=sizes.output_bias)
 
 
-def latent(b: Blocks, x: Handle, sizes: Latent) -> Handle:
-    """Return the answers of causal latent attention, projected back; arguments as of `grouped`."""
+def latent(b: Blocks, x: Handle, sizes: Latent, *, causal: bool = True, window: int | None = None) -> Handle:
+    """Return the answers of latent attention, projected back; arguments as of `grouped`."""
     hidden, channels = x.shape[2], sizes.plain + sizes.rotated
     if sizes.query_rank is None:
         q = b.linear(x, sizes.heads * channels, "q_proj")
@@ -51,7 +53,7 @@ def latent(b: Blocks, x: Handle, sizes: Latent) -> Handle:
     short = b.rms_norm(short, "kv_a_layernorm")
     kv = b.linear(short, sizes.heads * (sizes.plain + sizes.values), "kv_b_proj")
     k, v = b.add(keys_and_values(kv, position, sizes), [kv, position], "keys_and_values")
-    y = b.attend(q, k, v, (sizes.heads, sizes.heads), "attention", causal=True)
+    y = b.attend(q, k, v, (sizes.heads, sizes.heads), "attention", causal=causal, window=window)
     return b.linear(y, hidden, "o_proj", bias=sizes.bias)
 
 

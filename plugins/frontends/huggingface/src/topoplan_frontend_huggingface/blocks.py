@@ -87,10 +87,18 @@ class Blocks:
         return self.add(flat_heads(operator), [x], module)[0]
 
     def attend(
-        self, q: Handle, k: Handle, v: Handle, heads: tuple[int, int], module: str, *, causal: bool = False
+        self,
+        q: Handle,
+        k: Handle,
+        v: Handle,
+        heads: tuple[int, int],
+        module: str,
+        *,
+        causal: bool = False,
+        window: int | None = None,
     ) -> Handle:
         """Return the answers of attention: ``heads`` of queries, and of keys and values."""
-        operator = attention.scaled_dot_product(q, k, v, heads=heads, causal=causal)
+        operator = attention.scaled_dot_product(q, k, v, heads=heads, causal=causal, window=window if causal else None)
         return self.add(operator, [q, k, v], module)[0]
 
 

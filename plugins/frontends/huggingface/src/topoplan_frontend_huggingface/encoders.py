@@ -8,13 +8,25 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan_frontend_huggingface.blocks import INDEX, Blocks, cross_entropy, learned_positions
+from topoplan_frontend_huggingface.heads import SpanHead, TokenHead
 from topoplan_frontend_huggingface.reading import key
 from topoplan_operators import GraphBuilder, Handle, shaping, spatial
 
 __all__ = ["Bert", "BertHead", "EncoderKeys", "Vit", "VitHead", "bert", "vit"]
 
-BertHead = Literal["BertForMaskedLM", "BertModel", "BertForPreTraining"]
+BertHead = Literal[
+    "BertForMaskedLM",
+    "BertModel",
+    "BertForPreTraining",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+]
 VitHead = Literal["ViTForImageClassification", "ViTModel"]
+#: Heads that read every position, and so have no pooler.
+_OF_POSITIONS = ("BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering")
 
 
 @attrs.frozen(kw_only=True)
@@ -71,10 +83,53 @@ class Vit(EncoderKeys):
             raise TopoplanError(f"{where}: patch_size: {self.patch_size} is larger than image_size {self.image_size}")
 
 
-def bert(builder: GraphBuilder, sizes: Bert, head: BertHead, layers: int, positions: int, activation: str) -> None:
-    """Add the operators of BERT, and of what is trained on it."""
+def bert(
+    builder: GraphBuilder, sizes: Bert, head: BertHead, *, labels: int, layers: int, positions: int, activation: str
+) -> None:
+    """Add the operators of BERT, and of what is trained on it: ``head``, with ``labels`` classes where it has some."""
     b = Blocks(builder)
-    width = sizes.hidden_size
+    x = _bert_layers(b, sizes, layers, positions, activation)
+    if head == "BertForTokenClassification":
+        TokenHead(labels=labels, module="classifier").add(b, x)
+    if head == "BertForQuestionAnswering":
+        SpanHead().add(b, x)
+    if head in ("BertForMaskedLM", "BertForPreTraining"):
+        _words(b, x, sizes, activation)
+    if head in _OF_POSITIONS:
+        return
+    first = b.add(shaping.take_token(x), [x], "bert.pooler.first")[0]
+    first = b.linear(first, sizes.hidden_size, "bert.pooler.dense", bias=True)
+    first = b.apply("tanh", first, "bert.pooler.activation")
+    if head == "BertForMultipleChoice":
+        b.linear(first, 1, "classifier", bias=True)
+    elif head == "BertForSequenceClassification":
+        _scores(b, first, labels, "classifier", "loss")
+    elif head != "BertModel":
+        _scores(b, first, 2, "cls.seq_relationship", "pair_loss")
+
+
+def _scores(b: Blocks, first: Handle, labels: int, module: str, loss: str) -> None:
+    """Add the scores of a sample; one alone is a number to be met, whose loss costs nothing."""
+    scores = b.linear(first, labels, module, bias=True)
+    if labels > 1:
+        targets = Handle(scores.shape[:1], INDEX)
+        b.add(cross_entropy(scores, targets), [scores, targets], loss)
+
+
+def _words(b: Blocks, x: Handle, sizes: Bert, activation: str) -> None:
+    """Add the scores of all words at every position."""
+    inner = b.within("cls.predictions")
+    y = inner.apply(activation, inner.linear(x, sizes.hidden_size, "transform.dense", bias=True), "transform.act")
+    y = inner.layer_norm(y, "transform.LayerNorm")
+    tied = sizes.tie_word_embeddings
+    scores = (inner.tied_linear if tied else inner.linear)(y, sizes.vocab_size, "decoder", bias=True)
+    targets = Handle(scores.shape[:-1], INDEX)
+    b.add(cross_entropy(scores, targets), [scores, targets], "loss")
+
+
+def _bert_layers(b: Blocks, sizes: Bert, layers: int, positions: int, activation: str) -> Handle:
+    """Return the channels of the last layer."""
+    width, builder = sizes.hidden_size, b.builder
     tokens, kinds = builder.input((positions,), INDEX), builder.input((positions,), INDEX)
     inner = b.within("bert.embeddings")
     x = inner.words(tokens, sizes.vocab_size, width, "word_embeddings")
@@ -88,21 +143,7 @@ def bert(builder: GraphBuilder, sizes: Bert, head: BertHead, layers: int, positi
         y = layer.linear(x, sizes.intermediate_size, "intermediate.dense", bias=True)
         y = layer.linear(layer.apply(activation, y, "intermediate.act"), width, "output.dense", bias=True)
         x = layer.layer_norm(layer.sum(x, y, "output.add"), "output.LayerNorm")
-    if head != "BertForMaskedLM":
-        first = b.add(shaping.take_token(x), [x], "bert.pooler.first")[0]
-        first = b.apply("tanh", b.linear(first, width, "bert.pooler.dense", bias=True), "bert.pooler.activation")
-    if head == "BertModel":
-        return
-    inner = b.within("cls.predictions")
-    y = inner.apply(activation, inner.linear(x, width, "transform.dense", bias=True), "transform.act")
-    y = inner.layer_norm(y, "transform.LayerNorm")
-    tied = sizes.tie_word_embeddings
-    scores = (inner.tied_linear if tied else inner.linear)(y, sizes.vocab_size, "decoder", bias=True)
-    targets = builder.input((positions,), INDEX)
-    b.add(cross_entropy(scores, targets), [scores, targets], "loss")
-    if head == "BertForPreTraining":
-        pair = b.linear(first, 2, "cls.seq_relationship", bias=True)
-        b.add(cross_entropy(pair, Handle(pair.shape[:1], INDEX)), [pair, Handle(pair.shape[:1], INDEX)], "pair_loss")
+    return x
 
 
 def vit(builder: GraphBuilder, sizes: Vit, head: VitHead, labels: int, layers: int, activation: str) -> None:

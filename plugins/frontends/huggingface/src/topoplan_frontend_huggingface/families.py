@@ -2,22 +2,46 @@
 
     config.json ─► Llama, Mixtral, … (keys) ─► Decoder (attention, feed-forward of each layer) ─► `decoders`
 
+`relatives` has the families whose layers are those of one here, with other defaults.
+
 Source: transformers 5.23.0, ``models/*/configuration_*.py`` and ``modeling_*.py``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 
 from topoplan import TopoplanError
+from topoplan.errors import shown
 from topoplan_frontend_huggingface.reading import key
 
-__all__ = ["DECODERS", "Decoder", "DecoderKeys", "Dense", "Experts", "Grouped", "Latent"]
+__all__ = [
+    "Decoder",
+    "DecoderKeys",
+    "DeepseekV2",
+    "DeepseekV3",
+    "Dense",
+    "Experts",
+    "Grouped",
+    "GroupedKeys",
+    "Latent",
+    "Llama",
+    "Mistral",
+    "Mixtral",
+    "Qwen2",
+    "Qwen2Moe",
+    "Qwen3",
+    "Qwen3Moe",
+    "SparseKeys",
+    "windows",
+]
+
+#: Words of ``layer_types`` -> whether a layer attends to a window only.
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 
 @attrs.frozen(kw_only=True)
@@ -93,15 +117,28 @@ class Experts:
 
 @attrs.frozen(kw_only=True)
 class Decoder:
-    """A decoder: a table of words, layers of attention and feed-forward, and a head over the words."""
+    """A decoder: a table of words, and layers of attention and feed-forward.
+
+    Attributes:
+        hidden, words: channels, and rows of the table.
+        tied: whether a head over the words reads the table.
+        activation: of the feed-forward parts.
+        positions: that the model is made for.
+        causal: whether no position attends to a later one.
+        attention: of every layer.
+        layers: the feed-forward part of each.
+        windows: for each layer the positions that one attends to at most; None for all.
+    """
 
     hidden: int
     words: int
     tied: bool
     activation: str
     positions: int
+    causal: bool
     attention: Grouped | Latent
     layers: tuple[Dense | Experts, ...]
+    windows: tuple[int | None, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -116,6 +153,7 @@ class DecoderKeys(ABC):
     max_position_embeddings: int = key(2048)
     hidden_act: str = key("silu")
     tie_word_embeddings: bool = key(False)
+    is_causal: bool = key(True)
 
     def decoder(self, where: str) -> Decoder:
         """Return the sizes of the model.
@@ -129,8 +167,10 @@ class DecoderKeys(ABC):
             tied=self.tie_word_embeddings,
             activation=self.hidden_act,
             positions=self.max_position_embeddings,
+            causal=self.is_causal,
             attention=self.attention(where),
             layers=tuple(self.layer(number, where) for number in range(self.num_hidden_layers)),
+            windows=self.windows(where),
         )
 
     @abstractmethod
@@ -142,9 +182,43 @@ class DecoderKeys(ABC):
         del number, where
         return Dense(width=self.intermediate_size)
 
+    def windows(self, where: str) -> tuple[int | None, ...]:
+        """Return for each layer the positions that one attends to at most; None for all."""
+        del where
+        return (None,) * self.num_hidden_layers
+
+
+def windows(
+    where: str, window: int | None, types: Sequence[str] | None, defaults: Sequence[bool]
+) -> tuple[int | None, ...]:
+    """Return for each layer the positions that one attends to at most; None for all.
+
+    Args:
+        where: name of the file.
+        window: ``sliding_window``; None or 0 where the model has none.
+        types: ``layer_types``, if the file has them.
+        defaults: for each layer, whether it has a window unless ``types`` says otherwise.
+
+    Raises:
+        TopoplanError: types that are not known, or not one for each layer.
+    """
+    slides = list(defaults)
+    if types is not None:
+        unknown = next((word for word in types if word not in _LAYER_TYPES), None)
+        if unknown is not None:
+            raise TopoplanError(
+                f"{where}: layer_types: {shown(unknown)} is not read (one of {', '.join(_LAYER_TYPES)})"
+            )
+        if len(types) < len(slides):
+            raise TopoplanError(f"{where}: layer_types: {len(types)} for num_hidden_layers {len(slides)} (one each)")
+        slides = [_LAYER_TYPES[word] for word in types[: len(slides)]]
+    return tuple(window or None if slid else None for slid in slides)
+
 
 @attrs.frozen(kw_only=True)
-class _GroupedKeys(DecoderKeys):
+class GroupedKeys(DecoderKeys):
+    """Attention whose heads of keys and values are shared by heads of queries."""
+
     num_key_value_heads: int | None = key(None)
     head_dim: int | None = key(None)
 
@@ -180,7 +254,7 @@ class _GroupedKeys(DecoderKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Llama(_GroupedKeys):
+class Llama(GroupedKeys):
     """``llama``."""
 
     attention_bias: bool = key(False)
@@ -193,18 +267,24 @@ class Llama(_GroupedKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Mistral(_GroupedKeys):
+class Mistral(GroupedKeys):
     """``mistral``."""
 
     intermediate_size: int = key(14336)
     num_key_value_heads: int | None = key(8)
     max_position_embeddings: int = key(131072)
+    sliding_window: int | None = key(4096, minimum=0)
+
+    def windows(self, where: str) -> tuple[int | None, ...]:
+        """Return for each layer the positions that one attends to at most; None for all."""
+        return windows(where, self.sliding_window, None, (True,) * self.num_hidden_layers)
 
 
 @attrs.frozen(kw_only=True)
 class Mixtral(Mistral):
     """``mixtral``."""
 
+    sliding_window: int | None = key(None, minimum=0)
     num_local_experts: int = key(8, names=("num_experts",))
     num_experts_per_tok: int = key(2)
 
@@ -215,7 +295,23 @@ class Mixtral(Mistral):
 
 
 @attrs.frozen(kw_only=True)
-class Qwen2(_GroupedKeys):
+class _SlidingKeys(GroupedKeys):
+    """Layers from ``max_window_layers`` on attend to a window, where ``use_sliding_window`` says so."""
+
+    use_sliding_window: bool = key(False)
+    sliding_window: int | None = key(4096, minimum=0)
+    max_window_layers: int = key(28, minimum=0)
+    layer_types: tuple[str, ...] | None = key(None)
+
+    def windows(self, where: str) -> tuple[int | None, ...]:
+        """Return for each layer the positions that one attends to at most; None for all."""
+        window = self.sliding_window if self.use_sliding_window else None
+        slides = [number >= self.max_window_layers for number in range(self.num_hidden_layers)]
+        return windows(where, window, self.layer_types, slides)
+
+
+@attrs.frozen(kw_only=True)
+class Qwen2(_SlidingKeys):
     """``qwen2``."""
 
     intermediate_size: int = key(22016)
@@ -226,7 +322,7 @@ class Qwen2(_GroupedKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Qwen3(_GroupedKeys):
+class Qwen3(_SlidingKeys):
     """``qwen3``."""
 
     intermediate_size: int = key(22016)
@@ -239,7 +335,7 @@ class Qwen3(_GroupedKeys):
 
 
 @attrs.frozen(kw_only=True)
-class _SparseKeys(_GroupedKeys):
+class SparseKeys(GroupedKeys):
     """Some layers have experts: every ``decoder_sparse_step``-th, but those of ``mlp_only_layers``."""
 
     hidden_size: int = key(2048)
@@ -251,6 +347,13 @@ class _SparseKeys(_GroupedKeys):
     moe_intermediate_size: int = key(1408)
     decoder_sparse_step: int = key(1)
     mlp_only_layers: tuple[int, ...] | None = key(None, minimum=0)
+    use_sliding_window: bool = key(False)
+    sliding_window: int | None = key(4096, minimum=0)
+
+    def windows(self, where: str) -> tuple[int | None, ...]:
+        """Return for each layer the positions that one attends to at most; None for all."""
+        window = self.sliding_window if self.use_sliding_window else None
+        return windows(where, window, None, (True,) * self.num_hidden_layers)
 
     def layer(self, number: int, where: str) -> Dense | Experts:
         """Return the feed-forward part of a layer."""
@@ -265,7 +368,7 @@ class _SparseKeys(_GroupedKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Qwen2Moe(_SparseKeys):
+class Qwen2Moe(SparseKeys):
     """``qwen2_moe``."""
 
     intermediate_size: int = key(5632)
@@ -273,6 +376,14 @@ class Qwen2Moe(_SparseKeys):
     num_key_value_heads: int | None = key(16)
     qkv_bias: bool = key(True)
     shared_expert_intermediate_size: int = key(5632, minimum=0)
+    max_window_layers: int = key(28, minimum=0)
+    layer_types: tuple[str, ...] | None = key(None)
+
+    def windows(self, where: str) -> tuple[int | None, ...]:
+        """Return for each layer the positions that one attends to at most; None for all."""
+        window = self.sliding_window if self.use_sliding_window else None
+        slides = [number % 2 == 0 and number < self.max_window_layers for number in range(self.num_hidden_layers)]
+        return windows(where, window, self.layer_types, slides)
 
     def experts(self, where: str) -> Experts:
         """Return the experts of a layer that has some."""
@@ -285,7 +396,7 @@ class Qwen2Moe(_SparseKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Qwen3Moe(_SparseKeys):
+class Qwen3Moe(SparseKeys):
     """``qwen3_moe``."""
 
     intermediate_size: int = key(6144)
@@ -313,6 +424,7 @@ class _LatentKeys(DecoderKeys):
     num_experts_per_tok: int | None = key(None)
     moe_intermediate_size: int = key(1407)
     first_k_dense_replace: int = key(0, minimum=0)
+    moe_layer_freq: int = key(1)
 
     def attention(self, where: str) -> Latent:
         """Return the attention of every layer."""
@@ -330,7 +442,7 @@ class _LatentKeys(DecoderKeys):
 
     def layer(self, number: int, where: str) -> Dense | Experts:
         """Return the feed-forward part of a layer."""
-        if number < self.first_k_dense_replace:
+        if number < self.first_k_dense_replace or number % self.moe_layer_freq:
             return Dense(width=self.intermediate_size, bias=self.mlp_has_bias)
         if self.num_experts_per_tok is None:
             raise TopoplanError(f"{where}: num_experts_per_tok is missing (experts of a token, such as 6)")
@@ -378,19 +490,3 @@ def _experts(where: str, count: int, chosen: int, width: int) -> Experts:
     if chosen > count:
         raise TopoplanError(f"{where}: num_experts_per_tok: {chosen} of {count} experts (at most all)")
     return Experts(count=count, chosen=chosen, width=width)
-
-
-#: ``model_type`` -> its class of keys.
-DECODERS: Mapping[str, type[DecoderKeys]] = MappingProxyType(
-    {
-        "llama": Llama,
-        "mistral": Mistral,
-        "mixtral": Mixtral,
-        "qwen2": Qwen2,
-        "qwen2_moe": Qwen2Moe,
-        "qwen3": Qwen3,
-        "qwen3_moe": Qwen3Moe,
-        "deepseek_v2": DeepseekV2,
-        "deepseek_v3": DeepseekV3,
-    }
-)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import attrs
 
 from topoplan import TopoplanError
-from topoplan_frontend_huggingface.blocks import INDEX, Blocks, cross_entropy, learned_positions
+from topoplan_frontend_huggingface.blocks import INDEX, Blocks, learned_positions
+from topoplan_frontend_huggingface.heads import Head
 from topoplan_frontend_huggingface.reading import key
 from topoplan_operators import GraphBuilder
 
@@ -38,11 +39,11 @@ class Gpt2:
             raise TopoplanError(f"{where}: add_cross_attention: true is not read (expected false)")
 
 
-def gpt2(builder: GraphBuilder, sizes: Gpt2, layers: int, positions: int, activation: str) -> None:
-    """Add the operators of the model, from words to the loss of every position."""
+def gpt2(builder: GraphBuilder, sizes: Gpt2, head: Head, layers: int, positions: int, activation: str) -> None:
+    """Add the operators of the model, from words to what ``head`` adds behind the last layer."""
     b = Blocks(builder)
     width = sizes.n_embd
-    tokens, targets = builder.input((positions,), INDEX), builder.input((positions,), INDEX)
+    tokens = builder.input((positions,), INDEX)
     x = b.words(tokens, sizes.vocab_size, width, "transformer.wte")
     x = b.add(learned_positions(x, sizes.n_positions), [x], "transformer.wpe")[0]
     for number in range(layers):
@@ -54,6 +55,4 @@ def gpt2(builder: GraphBuilder, sizes: Gpt2, layers: int, positions: int, activa
         y, module = layer.layer_norm(x, "ln_2"), layer.within("mlp")
         y = module.apply(activation, module.linear(y, sizes.n_inner or 4 * width, "c_fc", bias=True), "act")
         x = layer.sum(x, module.linear(y, width, "c_proj", bias=True), "add2")
-    x = b.layer_norm(x, "transformer.ln_f")
-    scores = (b.tied_linear if sizes.tie_word_embeddings else b.linear)(x, sizes.vocab_size, "lm_head")
-    b.add(cross_entropy(scores, targets), [scores, targets], "loss")
+    head.add(b, b.layer_norm(x, "transformer.ln_f"))

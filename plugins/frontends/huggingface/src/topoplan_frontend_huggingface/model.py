@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, cast
 
 import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.errors import nearest, shown
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_frontend_huggingface.classes import Chosen, check_keys, chosen
 from topoplan_frontend_huggingface.decoders import decoder
 from topoplan_frontend_huggingface.encoders import Bert, BertHead, Vit, VitHead, bert, vit
-from topoplan_frontend_huggingface.families import DECODERS
 from topoplan_frontend_huggingface.gpt2 import Gpt2, gpt2
+from topoplan_frontend_huggingface.heads import Head, NoHead, RewardHead, SequenceHead, SpanHead, TokenHead, WordHead
 from topoplan_frontend_huggingface.reading import key, read_config, values
+from topoplan_frontend_huggingface.relatives import DECODERS
 from topoplan_operators import GraphBuilder
 
-__all__ = ["MODEL_TYPES", "build"]
+__all__ = ["build"]
 
-#: All that are read.
-MODEL_TYPES = (*DECODERS, "gpt2", "bert", "vit")
 #: Samples of a batch, and positions of a sample, unless users say how many.
 _BATCH, _POSITIONS = 64, 4096
 #: transformers' name of an activation -> the algebra's.
@@ -29,14 +29,14 @@ _ACTIVATIONS = {
     "swish": "silu",
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "gelu_python"), "gelu"),
 }
+#: Others that transformers has: no misspellings.
+_OTHER_ACTIVATIONS = ("laplace", "leaky_relu", "linear", "mish", "prelu", "relu2", "relu6", "sqrtsoftplus", "xielu")
 
 
 @attrs.frozen(kw_only=True)
-class _Head:
-    """Keys that say what the file is of."""
+class _Labels:
+    """How many classes a classifier has; names of classes count where no number is given."""
 
-    model_type: str = key("")
-    architectures: tuple[str, ...] | None = key(None)
     num_labels: int | None = key(None)
 
 
@@ -44,79 +44,94 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     """Build the graph of a file.
 
     Raises:
-        TopoplanError: the file cannot be read, is of an unknown family, or has a key of a wrong type or value.
+        TopoplanError: the file cannot be read, is of an unknown family or class, or has a key of a wrong type or value.
     """
     if not options.config:
         raise TopoplanError("frontend huggingface: config is missing (-o config=config.json, or the folder with it)")
     document, where = read_config(options.config)
-    head = values(_Head, document, where)
-    if head.model_type not in MODEL_TYPES:
-        if "model_type" not in document:
-            raise TopoplanError(f"{where}: model_type is missing (one of {', '.join(MODEL_TYPES)})")
-        raise TopoplanError(
-            f"{where}: model_type: {shown(head.model_type)} is not read{nearest(head.model_type, MODEL_TYPES)}"
-        )
-    builder = GraphBuilder(head.model_type, _BATCH if batch_size is None else batch_size)
-    if head.model_type in DECODERS:
-        _decoder(builder, head.model_type, document, options, where)
-    elif head.model_type == "gpt2":
-        _gpt2(builder, document, options, where)
-    elif head.model_type == "bert":
-        _bert(builder, head, document, options, where)
+    built = chosen(document, where)
+    builder = GraphBuilder(built.family, _BATCH if batch_size is None else batch_size)
+    if built.family in DECODERS:
+        check_keys(document, built, where)
+        _decoder(builder, built, document, options, where)
+    elif built.family == "gpt2":
+        _gpt2(builder, built, document, options, where)
+    elif built.family == "bert":
+        _bert(builder, built, document, options, where)
     else:
-        _vit(builder, head, document, options, where)
+        _vit(builder, built, document, options, where)
     return builder.build()
 
 
-def _decoder(builder: GraphBuilder, family: str, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
-    sizes = values(DECODERS[family], document, where).decoder(where)
+def _decoder(
+    builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str
+) -> None:
+    sizes = values(DECODERS[built.family], document, where).decoder(where)
     count = _layers(options, len(sizes.layers), where)
     activation = _activation(sizes.activation, "hidden_act", where)
-    sizes = attrs.evolve(sizes, layers=sizes.layers[:count], activation=activation)
-    decoder(builder, sizes, options.sequence_length or min(_POSITIONS, sizes.positions))
+    head = _head(built, _labels(document, where), WordHead(words=sizes.words, tied=sizes.tied), "score")
+    sizes = attrs.evolve(sizes, layers=sizes.layers[:count], windows=sizes.windows[:count], activation=activation)
+    decoder(builder, sizes, head, options.sequence_length or min(_POSITIONS, sizes.positions))
 
 
-def _gpt2(builder: GraphBuilder, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
+def _gpt2(builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
     sizes = values(Gpt2, document, where)
     sizes.check(where)
     positions = _positions(options, sizes.n_positions, "n_positions", where)
     activation = _activation(sizes.activation_function, "activation_function", where)
-    gpt2(builder, sizes, _layers(options, sizes.n_layer, where), positions, activation)
+    words = WordHead(words=sizes.vocab_size, tied=sizes.tie_word_embeddings)
+    head = _head(built, _labels(document, where), words, "classifier")
+    gpt2(builder, sizes, head, _layers(options, sizes.n_layer, where), positions, activation)
 
 
-def _bert(builder: GraphBuilder, head: _Head, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
+def _head(built: Chosen, labels: int, words: WordHead, of_tokens: str) -> Head:
+    """Return what stands behind the layers of a decoder; ``of_tokens`` is the name of a classifier of tokens."""
+    if built.task in ("ForCausalLM", "LMHeadModel"):
+        return words
+    heads: dict[str, Head] = {
+        "Model": NoHead(),
+        "ForSequenceClassification": SequenceHead(labels=labels),
+        "ForTokenClassification": TokenHead(labels=labels, module=of_tokens),
+        "ForQuestionAnswering": SpanHead(),
+        "ForRewardModel": RewardHead(labels=1, every_position=False),
+        "ForProcessRewardModel": RewardHead(labels=2, every_position=True),
+    }
+    return heads[built.task]
+
+
+def _bert(builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
     sizes = values(Bert, document, where)
     sizes.check(where)
-    positions = _positions(options, sizes.max_position_embeddings, "max_position_embeddings", where)
-    layers, activation = (
-        _layers(options, sizes.num_hidden_layers, where),
-        _activation(sizes.hidden_act, "hidden_act", where),
+    bert(
+        builder,
+        sizes,
+        cast("BertHead", built.name),
+        labels=_labels(document, where),
+        layers=_layers(options, sizes.num_hidden_layers, where),
+        positions=_positions(options, sizes.max_position_embeddings, "max_position_embeddings", where),
+        activation=_activation(sizes.hidden_act, "hidden_act", where),
     )
-    bert(builder, sizes, _architecture(head, get_args(BertHead), where), layers, positions, activation)
 
 
-def _vit(builder: GraphBuilder, head: _Head, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
+def _vit(builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:
     if options.sequence_length is not None:
         raise TopoplanError(
             "frontend huggingface: sequence-length: a vit has as many positions as patches (leave it out)"
         )
     sizes = values(Vit, document, where)
     sizes.check(where)
-    names = document.get("id2label")
-    labels = head.num_labels or (len(names) if isinstance(names, dict) and names else 2)
     layers, activation = (
         _layers(options, sizes.num_hidden_layers, where),
         _activation(sizes.hidden_act, "hidden_act", where),
     )
-    vit(builder, sizes, _architecture(head, get_args(VitHead), where), labels, layers, activation)
+    vit(builder, sizes, cast("VitHead", built.name), _labels(document, where), layers, activation)
 
 
-def _architecture(head: _Head, names: tuple[Any, ...], where: str) -> Any:
-    """Return the class of transformers that is trained; the first of ``names`` unless the file says one."""
-    name = (head.architectures or names)[0]
-    if name not in names:
-        raise TopoplanError(f"{where}: architectures: {shown(name)} is not read (one of {', '.join(names)})")
-    return name
+def _labels(document: Mapping[str, Any], where: str) -> int:
+    """Return the classes of a classifier: ``num_labels``, or as many as ``id2label`` names, or two."""
+    names = document.get("id2label")
+    given = values(_Labels, document, where).num_labels
+    return given or (len(names) if isinstance(names, dict) and names else 2)
 
 
 def _layers(options: HuggingFace, count: int, where: str) -> int:
@@ -136,5 +151,8 @@ def _positions(options: HuggingFace, most: int, name: str, where: str) -> int:
 
 def _activation(name: str, where_key: str, where: str) -> str:
     if name not in _ACTIVATIONS:
-        raise TopoplanError(f"{where}: {where_key}: {shown(name)} is not known{nearest(name, _ACTIVATIONS)}")
+        hint = (
+            f" (have: {', '.join(sorted(_ACTIVATIONS))})" if name in _OTHER_ACTIVATIONS else nearest(name, _ACTIVATIONS)
+        )
+        raise TopoplanError(f"{where}: {where_key}: {shown(name)} is not known{hint}")
     return _ACTIVATIONS[name]

@@ -109,4 +109,5 @@ def _is_of(value: Any, hint: Any) -> bool:
 
 def _expected(hint: Any) -> str:
     words = {int: "a whole number", bool: "true or false", str: "a text", type(None): "null"}
-    return " or ".join(words.get(kind, "a list of whole numbers") for kind in _kinds(hint))
+    lists = {int: "a list of whole numbers", str: "a list of texts"}
+    return " or ".join(words.get(kind) or lists[typing.get_args(kind)[0]] for kind in _kinds(hint))

@@ -234,12 +234,17 @@ class Attention(Kind):
     heads: int = needed(help="heads of queries", minimum=1)
     kv_heads: int | None = option(None, help="heads of keys and values; default: as many", minimum=1)
     causal: bool = option(False, help="whether no position attends to a later one")
+    window: int | None = option(
+        None, help="positions that one attends to at most where attention is causal; default: all before it", minimum=1
+    )
 
     def operator(self, xs: Sequence[Handle]) -> Operator:
         """Return the operator."""
         exactly(xs, 3, self.kind, "samples, positions, heads x channels")
+        if self.window is not None and not self.causal:
+            raise TopoplanError(f"window: {self.window} needs causal = true")
         heads = (self.heads, self.kv_heads or self.heads)
-        return attention.scaled_dot_product(xs[0], xs[1], xs[2], heads=heads, causal=self.causal)
+        return attention.scaled_dot_product(xs[0], xs[1], xs[2], heads=heads, causal=self.causal, window=self.window)
 
 
 @attrs.frozen(kw_only=True)
