@@ -25,9 +25,9 @@ BATCH, WIDTH, BANDWIDTH, OVERHEAD = 256, 1024, 1555e9, 50e-6
 OPTIONS = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "kernel_overhead_us": 50.0}
 
 
-def hosts(count):
+def hosts(count, bandwidth=1e15):
     machines = {device.name.lower(): HostModel(device=device) for device in DEVICES}
-    cluster = Cluster.uniform(n_hosts=count, latency=0.0, interface_bandwidth=1e15, interfaces=1)
+    cluster = Cluster.uniform(n_hosts=count, latency=0.0, interface_bandwidth=bandwidth, interfaces=1)
     return attrs.evolve(cluster, machines=machines)
 
 
@@ -113,3 +113,16 @@ def test_planned_seconds_are_those_of_the_tasks(count):
             own = (tasks.device == device) & (tasks.kind == kind)
             assert planned[stage] == pytest.approx(tasks.seconds[own].sum(), rel=1e-12)
     assert plan.seconds >= max(tasks.seconds[tasks.device == device].sum() for device in (0, 2))
+
+
+def test_the_planner_chooses_how_many_micro_batches():
+    """The most are not the best: 64 of them pay 64 overheads, so that pipelines of fewer are planned, too."""
+    graph, cluster = residual(10), hosts(4, bandwidth=1e10)
+    costs = Roofline().build(graph, cluster)
+    shortlist = plan_pipelines(DapplePipeline(), star_problem(graph, cluster, costs, 1e10), stop=False)
+    baselines = [plan for plans in shortlist.named.values() for plan in plans]
+    assert shortlist.plans[0].seconds <= min(plan.seconds for plan in baselines)
+    planner, best = shortlist.planner, shortlist.plans[0]
+    others = [planner.plan(best.pipeline, best.kind, count) for count in planner.micro_batches]
+    assert best.seconds == min(plan.seconds for plan in others if plan is not None)
+    assert best.micro_batches < max(planner.micro_batches)

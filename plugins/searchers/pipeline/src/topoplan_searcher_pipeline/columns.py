@@ -161,6 +161,11 @@ class Columns:
         )
 
     @property
+    def linear(self) -> bool:
+        """Whether seconds are proportional to samples: any number of micro-batches computes equally long."""
+        return self._price is None
+
+    @property
     def n_cuts(self) -> int:
         """Number of cuts, both ends included."""
         return len(self.crossing)

@@ -213,12 +213,18 @@ class Planner:
     def _wide(self) -> list[int]:
         """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer.
 
-        Unless messages are smaller than packets: then also the greatest number for which they are not.
+        Unless messages are smaller than packets: then also the greatest number for which they are not.  And unless
+        small micro-batches compute longer for each sample: then also fewer of them, each time about half as many.
         """
         samples, counts = self.columns.samples, self.micro_batches
         widths = self.columns.replicas.tolist()
-        most = {max((c for c in counts if c * width <= samples), default=1) for width in widths}
-        return sorted({*most, max(c for c in counts if c <= min(max(most), self._filled_packets))})
+        wide = {max((c for c in counts if c * width <= samples), default=1) for width in widths}
+        wide.add(max(c for c in counts if c <= min(max(wide), self._filled_packets)))
+        last = max(wide)
+        while not self.columns.linear and last > 1:
+            last = max((c for c in counts if c <= last / 2), default=1)
+            wide.add(last)
+        return sorted(wide)
 
 
 def _seconds(plan: PipelinePlan) -> float:
