@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, Slices
 
 __all__ = ["CostFunction", "MicroBatch", "PartCosts"]
@@ -153,7 +154,10 @@ class CostFunction(ABC):
             return self.price(op, degrees, devices)
         if self.linear_in_samples:
             return _share(self.price(op, degrees, devices), batch.count)
-        price = self.price(op, batch.cut(degrees), batch.devices(degrees, devices))
+        try:
+            price = self.price(op, batch.cut(degrees), batch.devices(degrees, devices))
+        except TopoplanError as error:
+            raise TopoplanError(f"{error}: one of {batch.count} micro-batches has parts of this size") from None
         # Estimators give one price to equal operators, of which callers make use; so does this.
         cache: dict[Any, tuple[weakref.ref[PartCosts], PartCosts]] = self.__dict__.setdefault("_of_micro_batch", {})
         key = id(price), degrees, batch
