@@ -33,7 +33,8 @@ def test_every_network_has_its_row(run, rows, tmp_path):
         "random:paths=2",
         "lower bound",
         "any wiring",
-        "cost (USD)",
+        "network (USD)",
+        "hosts (USD)",
         "time x cost",
     ):
         assert word in out
@@ -45,7 +46,9 @@ def test_every_network_has_its_row(run, rows, tmp_path):
         time_ = row["iteration_time_s"]
         assert 0 < row["lower_bound_s"] <= time_["median"] * (1 + 1e-9)
         assert 0 <= row["exposed_communication_s"] < time_["median"]
-        assert row["time_cost"] == pytest.approx(time_["median"] * row["network_cost"])
+        assert row["time_cost"] == pytest.approx(time_["median"] * row["total_cost"])
+        assert row["total_cost"] == row["network_cost"] + row["hosts_cost"]
+        assert row["hosts_cost"] == 15_000 * sum(row["runs"][0]["devices"].values())
         assert row["runs"][0]["evaluations"] == 21
         assert row["bandwidth_tax"] >= 1 - 1e-9
         wiring = row["fabric_lower_bound_s"]

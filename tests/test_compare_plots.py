@@ -55,14 +55,14 @@ def test_the_plot_has_a_point_for_every_result(finished, tmp_path):
 def test_networks_at_one_place_have_bars_and_stand_beside_their_costs(tmp_path):
     report = report_of(BARS, tmp_path / "runs")
     bars, costs = plot(report).axes
-    assert (costs.get_title(), costs.get_xlabel()) == ("dlrm: over cost", "cost (USD)")
+    assert (costs.get_title(), costs.get_xlabel()) == ("dlrm: over cost", "network and hosts (USD)")
     results = {result.network: result for result in report.results}
     heights = {container.get_label(): container.patches[0].get_height() for container in bars.containers}
     assert heights == {name: result.time.median * 1e3 for name, result in results.items()}
     points = [tuple(dots.get_offsets().tolist()[0]) for dots in costs.collections]
-    assert points == [(result.cost, result.time.median * 1e3) for result in results.values()]
+    assert points == [(result.total_cost, result.time.median * 1e3) for result in results.values()]
     (front,) = costs.lines
-    assert front.get_xdata().tolist() == [result.cost for result in pareto_front(report.results)]
+    assert front.get_xdata().tolist() == [result.total_cost for result in pareto_front(report.results)]
 
 
 def drawn(values):
@@ -133,7 +133,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_runs(run, comparis
 
 def test_the_front_holds_what_nothing_beats_in_time_and_cost():
     def result(name, cost, seconds):
-        return SimpleNamespace(network=name, cost=cost, time=SimpleNamespace(median=seconds))
+        return SimpleNamespace(network=name, total_cost=cost, time=SimpleNamespace(median=seconds))
 
     results = [
         *(result("dear", 9, 1.0), result("slow", 3, 5.0)),

@@ -104,6 +104,71 @@ def targets(host, prices, *networks, **cluster):
     return {cell.network: (cell.experiment.cluster, cell.target) for cell in specs}
 
 
+def rail_file(path):
+    """Write a network of 16 hosts whose 4 interfaces of 100 Gbps lead to 4 rail switches; one link names no rate."""
+    import json
+
+    nodes = [{"id": f"h{host}", "kind": "host"} for host in range(16)]
+    nodes += [{"id": f"rail{rail}", "kind": "switch"} for rail in range(4)]
+    edges = [
+        {"source": f"h{host}", "target": f"rail{rail}", **({"bandwidth": "100 Gbps"} if host + rail else {})}
+        for host in range(16)
+        for rail in range(4)
+    ]
+    path.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    return str(path)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_network_from_a_file_is_scaled(host, tmp_path, whole):
+    """Its rates are its own: they are multiplied, and interfaces with them."""
+    own = {"name": "own", "use": "file", "path": rail_file(tmp_path / "rail.json"), "costs-as": "fattree"}
+    document = {
+        "model": [{"use": "dlrm"}],
+        "network": [{"name": "fattree", "use": "fattree"}, own],
+        "searcher": ["mcmc"],
+        "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100},
+    }
+    book = default_prices().catalogue() if whole else default_prices()
+    spec = run_specs(study_from(document, "f", "f"), host, book, None)[-1]
+    cluster, target, network = spec.experiment.cluster, spec.target, spec.experiment.topology
+    speed = network.options["speed"]
+    assert cluster.interface_bandwidth_gbps == pytest.approx(100 * speed, rel=1e-8)
+    built = host.make("topology", "file", network.options).build(
+        TopologyContext(
+            cluster=Cluster.uniform(
+                n_hosts=16, interfaces=4, interface_bandwidth=cluster.interface_bandwidth_gbps * GBPS
+            ),
+            demand=None,
+            rng=None,
+        )
+    )
+    assert built.link_bandwidth == pytest.approx(100 * GBPS * speed, rel=1e-8)
+    if whole:
+        assert (speed, target.reason) == (2.0, "parts that are for sale come no closer without costing more")
+    else:
+        assert speed > 1
+        assert target.planned == pytest.approx(target.cost, rel=1e-6)
+        assert unequal([("own", target, target.planned)]) == []
+
+
+def test_a_tree_of_counted_ports_keeps_its_interfaces(host):
+    costs = targets(host, default_prices(), "topoopt", "fattree")
+    assert costs["fattree"][0].degree == 1
+    document = {
+        "model": [{"use": "dlrm"}],
+        "network": [
+            {"name": "topoopt", "use": "topoopt"},
+            {"name": "clos", "use": "fattree", "levels": 2, "radix": 32, "costs-as": "topoopt"},
+        ],
+        "searcher": ["mcmc"],
+        "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100},
+    }
+    spec = run_specs(study_from(document, "f", "f"), host, default_prices(), None)[-1]
+    assert spec.experiment.cluster.degree == 4
+    assert spec.target.planned == pytest.approx(spec.target.cost, rel=1e-6)
+
+
 def test_links_inside_a_host_stay_as_they_are_and_the_rest_costs_the_same(host):
     cluster, target = targets(host, default_prices(), "topoopt", "rail")["rail"]
     assert target.planned == pytest.approx(target.cost, rel=1e-6)

@@ -187,6 +187,9 @@ def test_every_price_that_ships_has_a_source():
 
 
 BAD = [
+    ("[[device]]\ndevice = 'h100'\nsource = 'x'", "device.0.: price: is missing"),
+    ("[[device]]\nprice = 1\nsource = 'x'\n[[device]]\nprice = 2\nsource = 'x'", "any other device has two prices"),
+    ("device = 3", "device: must be a list of tables \\[\\[device\\]\\]"),
     ("[[nic]]\nprice = 1\nsource = 'x'\n[[nic]]\ngbps = 1\nprice = 2\nsource = 'x'", "nic.0.: gbps: is missing"),
     ("[[nic]]\ngbps = 10\nsource = 'x'", "nic.0.: price: is missing"),
     ("[[nic]]\ngbps = 10\nprice = -1\nsource = 'x'", "nic.0.: price: -1.0 is too small"),
@@ -284,6 +287,19 @@ def test_links_inside_a_host_are_no_interfaces_and_do_not_become_faster():
     }
     assert counts(scaled(items, 2))["inside-link", 3600] == 2
     assert counts(scaled(items, 2))["nic", 50] == 2
+
+
+def test_hosts_cost_what_their_devices_do(tmp_path):
+    """64 hosts of 8 H100 at 280,000 each, as people pay for them."""
+    assert default_prices().hosts({"H100": 512}) == 64 * 280_000
+    assert default_prices().device("something of your own") == 20_000
+    path = tmp_path / "prices.toml"
+    path.write_text(FILE)  # in another currency than the prices of devices that come along
+    assert (read_prices(path).hosts({"H100": 512}), read_prices(path).devices_of) == (None, "")
+    path.write_text(FILE.replace("EUR", "USD"))
+    assert (read_prices(path).hosts({"H100": 1}), read_prices(path).devices_of) == (35_000, "of topoplan")
+    path.write_text(FILE + "[[device]]\ndevice = 'h100'\nprice = 30000\nsource = 'an offer'\n")
+    assert (read_prices(path).hosts({"H100": 2}), read_prices(path).hosts({"H100": 2, "B200": 1})) == (60_000, None)
 
 
 # ── How fast a network may be for its money ─────────────────────────────────────────────────────────────

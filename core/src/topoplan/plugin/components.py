@@ -165,9 +165,13 @@ class Topology(Component):
         rebuilds: it may build a `ReconfigurableFabric`, which is rebuilt during the iteration.
         switched: hosts join switches, and one link carries what a host sends to all others.  If it is false, hosts
             are wired to each other, and have several interfaces unless the user says otherwise.
+        rate_option: name of an option by which all rates of its links are multiplied, for a network whose rates do not
+            follow the interfaces of the cluster; None where they do.  A network that has to cost a given sum is scaled
+            by it.
     """
 
     kind = Kind.TOPOLOGY
+    rate_option: ClassVar[str | None] = None
     follows_demand: ClassVar[bool] = False
     rebuilds: ClassVar[bool] = False
     switched: ClassVar[bool] = False
@@ -179,6 +183,11 @@ class Topology(Component):
         Raises:
             TopoplanError: the cluster cannot be wired so; the message says which one could.
         """
+
+    @property
+    def bundles_interfaces(self) -> bool:
+        """Whether one interface as fast as all of a host's together serves as well, where a sum of money is spent."""
+        return self.switched
 
     @classmethod
     def example_cluster(cls) -> Cluster | None:

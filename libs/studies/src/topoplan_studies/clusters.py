@@ -4,10 +4,10 @@
   it.  Where the study does not say ``degree``, all networks have that of `interfaces_unless_given`.
 - *Equal cost.*  A network that has to cost as much as another one is built at the study's bandwidth, priced, and
   made faster or slower until it costs the same (`topoplan_studies.prices.affordable`); where its links do not all
-  follow, it
-  is built again and again until its bill comes as near as it gets.  One of switches then has one interface a host, as
-  fast as the money buys.  What a network that follows demand costs is taken from the fabric that it builds for no
-  demand at all.
+  follow, it is built again and again until its bill comes as near as it gets.  One of switches that are not counted
+  port by port then has one interface a host, as fast as the money buys.  A network whose rates are its own (from a
+  file) is scaled by its `Topology.rate_option`, hosts' interfaces with it.  What a network that follows demand costs is
+  taken from the fabric that it builds for no demand at all.
 - *From a catalogue* (`Prices.catalogue`) there are interfaces of listed bandwidths only: the fastest for the money, and
   at a switch as many of them as give most.
 """
@@ -63,8 +63,8 @@ class Target:
 
 def cluster_of(
     study: Study, network: Network, settings: Settings, host: Host, prices: Prices
-) -> tuple[ClusterOptions, Target | None]:
-    """Return the cluster of a network at a setting, and the cost that it should have, if the study sets one.
+) -> tuple[ClusterOptions, Network, Target | None]:
+    """Return the cluster of a network at a setting, the network, scaled, and the cost that it should have, if any.
 
     Raises:
         TopoplanError: the network cannot be built, has no price, or is not in the catalogue.
@@ -75,7 +75,7 @@ def cluster_of(
         (candidate.costs_as for candidate in study.networks if candidate.costs_as), None
     )
     if standard is None or standard == network.name:
-        return options, None
+        return options, network, None
     standard_network = next(candidate for candidate in study.networks if candidate.name == standard)
     budget = cost(_parts(standard_network, options, host), prices)
     if _fabric(network, options, host).switching == "ideal":
@@ -83,11 +83,11 @@ def cluster_of(
     elif network.costs_as is None:
         reason = "it keeps its bandwidth"
     elif prices.whole:
-        options, reason = _from_catalogue(network, options, host, prices, budget)
+        options, network, reason = _from_catalogue(network, options, host, prices, budget)
     else:
-        options, reason = _for_money(network, options, host, prices, budget, parts)
+        options, network, reason = _for_money(network, options, host, prices, budget, parts)
     planned = cost(_parts(network, options, host), prices)
-    return options, Target(cost=budget, network=standard, planned=planned, reason=reason)
+    return options, network, Target(cost=budget, network=standard, planned=planned, reason=reason)
 
 
 def _options(study: Study, settings: Settings, host: Host, prices: Prices) -> ClusterOptions:
@@ -109,55 +109,66 @@ def _options(study: Study, settings: Settings, host: Host, prices: Prices) -> Cl
 
 def _for_money(
     network: Network, options: ClusterOptions, host: Host, prices: Prices, budget: float, parts: tuple[Item, ...]
-) -> tuple[ClusterOptions, str]:
-    """Return the cluster at the bandwidth that costs ``budget``, and why it may cost something else."""
+) -> tuple[ClusterOptions, Network, str]:
+    """Return the cluster and the network at the bandwidth that costs ``budget``, and why it may cost something else."""
     bundled = _on_one_interface(network, options, host)
     if bundled is not options:
         parts = _parts(network, bundled, host)
 
     def total(factor: float) -> float:
-        return cost(_parts(network, _faster(bundled, factor), host), prices)
+        return cost(_parts(_scaled(network, factor, host), _faster(bundled, factor), host), prices)
 
     try:
         factor = affordable(parts, prices, budget)
         if abs(total(factor) - budget) > _MISSED * budget:  # links with a bandwidth of their own
             factor = largest_factor(total, prices, budget, _OCTAVES, _PRECISION)
-        return _faster(bundled, factor), "its cost comes no closer at any bandwidth"
+        return _faster(bundled, factor), _scaled(network, factor, host), "its cost comes no closer at any bandwidth"
     except TopoplanError as error:
-        return options, f"it keeps its bandwidth, as {error}"
+        return options, network, f"it keeps its bandwidth, as {error}"
+
+
+def _scaled(network: Network, factor: float, host: Host) -> Network:
+    """Return a network whose rates are so many times its own, if they do not follow the cluster's interfaces."""
+    option = _topology(network, host).rate_option
+    if option is None or factor == 1:
+        return network
+    made = host.make(Topology, network.choice.name, network.choice.options)
+    own = {**network.choice.options, option: float(f"{getattr(made, option) * factor:.9g}")}
+    return attrs.evolve(network, choice=attrs.evolve(network.choice, options=own))
 
 
 def _from_catalogue(
     network: Network, options: ClusterOptions, host: Host, prices: Prices, budget: float
-) -> tuple[ClusterOptions, str]:
-    """Return the cluster with most bandwidth that is for sale for ``budget``, and why it costs something else."""
+) -> tuple[ClusterOptions, Network, str]:
+    """Return cluster and network with most bandwidth for sale for ``budget``, and why they cost something else."""
     assert options.degree is not None
     if any(group.degree or group.interface_bandwidth_gbps for group in options.hosts):
         raise TopoplanError("--catalogue: cluster.hosts: hosts of unequal interfaces cannot be made to cost the same")
     counts = range(1, options.degree + 1) if _topology(network, host).switched else (options.degree,)
-    best: tuple[float, int, ClusterOptions] | None = None
-    cheapest: tuple[float, ClusterOptions] | None = None
+    best: tuple[float, int, ClusterOptions, Network] | None = None
+    cheapest: tuple[float, ClusterOptions, Network] | None = None
     for count in counts:
         for gbps in prices.bandwidths("nic"):
             offer = attrs.evolve(options, degree=count, interface_bandwidth_gbps=gbps)
             try:
-                price = cost(_parts(network, offer, host), prices)
+                made = _scaled(network, gbps / options.interface_bandwidth_gbps, host)
+                price = cost(_parts(made, offer, host), prices)
             except TopoplanError:
                 continue  # so many interfaces, or so slow ones, do not suit it
             if cheapest is None or price < cheapest[0]:
-                cheapest = price, offer
+                cheapest = price, offer, made
             if price <= budget and (best is None or (count * gbps, -count) > best[:2]):
-                best = count * gbps, -count, offer
+                best = count * gbps, -count, offer, made
     if best is not None:
-        return best[2], "parts that are for sale come no closer without costing more"
+        return *best[2:], "parts that are for sale come no closer without costing more"
     assert cheapest is not None  # it was built with what the study says
-    return cheapest[1], "nothing cheaper is for sale"
+    return *cheapest[1:], "nothing cheaper is for sale"
 
 
 def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
     """Return the cluster with the bandwidth of a host on one interface, if the network can be built so."""
     assert options.degree is not None
-    if not _topology(network, host).switched:
+    if not host.make(Topology, network.choice.name, network.choice.options).bundles_interfaces:
         return options
     bundled = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import attrs
 import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanError
+from topoplan.model.cluster import Cluster
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.plugin.host import Host
@@ -66,9 +68,16 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "interfaces": int(plan.cluster.interfaces.min()),
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
+        "devices": _gpus(plan.cluster),
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric)],
         **({"priced_as": UNSTATED} if plan.fabric.switching is None else {}),
     }
+
+
+def _gpus(cluster: Cluster) -> dict[str, int]:
+    """Return how many GPUs of each kind a cluster has; a device may stand for several."""
+    counts = Counter(cluster.device_preset)
+    return {kind: count * cluster.gpus_per_device for kind, count in sorted(counts.items())}
 
 
 def measure_searchers(host: Host, experiment: Experiment) -> dict[str, Any]:

@@ -58,6 +58,17 @@ def _unstated(results: Sequence[NetworkResult]) -> list[str]:
     ]
 
 
+def _hosts(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
+    """Say what hosts are priced at, or that they have no price."""
+    kinds = sorted({kind for result in results for run in result.runs for kind in run.get("devices", ())})
+    unpriced = [kind for kind in kinds if prices.device(kind) is None]
+    if unpriced:
+        return [f"prices {prices.name} have no [[device]] for {', '.join(unpriced)}: time x cost has the network alone"]
+    each = ", ".join(f"{prices.device(kind):,.0f} {prices.currency} a {kind}" for kind in kinds)
+    whose = "" if prices.devices_of == prices.name else f", prices {prices.devices_of}"
+    return [f"time x cost has network and hosts: {each} with its share of the host{whose}"] if kinds else []
+
+
 def _drawn(results: Sequence[NetworkResult]) -> list[str]:
     """Say that times are means over draws of equal paths, and their largest standard deviation, if any are."""
     runs = [run for result in results for run in result.runs if run.get("draws", 1) > 1]
@@ -91,6 +102,7 @@ def notes(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
     return [
         *unequal((result.network, result.target, result.cost) for result in results),
         *_unstated(results),
+        *_hosts(results, prices),
         *_drawn(results),
         *_asides(results),
         *(text for basis, text in means.items() if any(result.basis is basis for result in results)),

@@ -57,9 +57,9 @@ def plot(report: StudyReport) -> Figure:
 
 
 def pareto_front(results: Sequence[NetworkResult]) -> list[NetworkResult]:
-    """Return the results that no other one beats in time and cost, by rising cost: what is worth its money."""
+    """Return the results that no other one beats in time and total cost, by rising cost: what is worth its money."""
     front: list[NetworkResult] = []
-    for result in sorted(results, key=lambda result: (result.cost, result.time.median)):
+    for result in sorted(results, key=lambda result: (result.total_cost, result.time.median)):
         if not front or result.time.median < front[-1].time.median:
             front.append(result)
     return front
@@ -133,22 +133,28 @@ def _bars(title: str, results: Sequence[NetworkResult], networks: Sequence[str],
 
 
 def _costs(title: str, results: Sequence[NetworkResult], networks: Sequence[str], currency: str, axes: Axes) -> None:
-    """Draw a point for each time over its cost, and the Pareto front; both axes begin at zero."""
+    """Draw a point for each time over its cost, and the Pareto front.
+
+    Hosts usually cost many times what networks do, so that the axis of costs begins where the cheapest stands.
+    """
     from matplotlib.ticker import EngFormatter
 
     front = pareto_front(results)
     axes.plot(
-        [result.cost for result in front],
+        [result.total_cost for result in front],
         [result.time.median * 1e3 for result in front],
         color="#666666",
         linestyle="--",
     )
     for result in results:
-        axes.scatter(result.cost, result.time.median * 1e3, color=_colour(result, networks), zorder=2)
+        axes.scatter(result.total_cost, result.time.median * 1e3, color=_colour(result, networks), zorder=2)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlim(0, 1.1 * max(result.cost for result in results))
+    costs = [result.total_cost for result in results]
+    margin = 0.1 * ((max(costs) - min(costs)) or max(costs))
+    axes.set_xlim(min(costs) - margin, max(costs) + margin)
     axes.set_ylim(0, 1.1 * max(result.time.median for result in results) * 1e3)
-    _label(axes, title, f"cost ({currency})")
+    has_hosts = all(result.hosts_cost is not None for result in results)
+    _label(axes, title, f"network {'and hosts ' if has_hosts else ''}({currency})")
 
 
 def _label(axes: Axes, title: str, below: str) -> None:

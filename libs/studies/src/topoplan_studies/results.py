@@ -42,6 +42,7 @@ class NetworkResult:
         fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
         interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
         cost: of the network, in the prices' currency.
+        hosts_cost: of the hosts, without the network; None where a device has no price.
         target: the cost that the network should have; None if the study sets none.
         basis: what the price of its worst part rests on.
         runs: the runs, by seed.
@@ -70,6 +71,7 @@ class NetworkResult:
     label: str = attrs.field()
     fits: bool = True
     lacks: str = ""
+    hosts_cost: float | None = None
 
     @label.default
     def _network(self) -> str:
@@ -87,9 +89,14 @@ class NetworkResult:
         return f"{used}{self.interfaces} x {self.gbps:.4g}"
 
     @property
+    def total_cost(self) -> float:
+        """What network and hosts cost together; the network alone where hosts have no price."""
+        return self.cost + (self.hosts_cost or 0.0)
+
+    @property
     def time_cost(self) -> float:
-        """Median iteration time times cost: what the network costs for each iteration per second."""
-        return self.time.median * self.cost
+        """Median iteration time times total cost: what is paid for each iteration per second."""
+        return self.time.median * self.total_cost
 
 
 def network_results(
@@ -152,6 +159,7 @@ def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Pric
         used=middle["interfaces_used"],
         gbps=middle["interface_bandwidth_gbps"],
         cost=cost(parts, prices),
+        hosts_cost=prices.hosts(middle["devices"]),
         target=spec.target,
         basis=max((prices.basis(item.part, item.gbps) for item in parts), default=Basis.LISTED),
         runs=tuple(runs),

@@ -17,7 +17,7 @@ from topoplan_studies.tables import StudyReport
 __all__ = ["check_rows", "rows", "write_rows"]
 
 #: Values of a run that are no columns: what is no single number, and has columns of its own.
-_NO_COLUMNS = {"parts", "bounds", "aside", "time_breakdown", "history"}
+_NO_COLUMNS = {"parts", "devices", "bounds", "aside", "time_breakdown", "history"}
 
 
 def rows(report: StudyReport) -> Iterator[dict[str, Any]]:
@@ -40,6 +40,7 @@ def _row(result: NetworkResult, run: Mapping[str, Any]) -> dict[str, Any]:
         **{f"{key}_bound_s": value for key, value in run["bounds"].items()},
         **run.get("time_breakdown", {}),
         "network_cost": result.cost,
+        "hosts_cost": result.hosts_cost,
     }
 
 

@@ -64,7 +64,7 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
     if study.problems:
         return _of_problems(study, host)
     specs = []
-    clusters: dict[tuple[str, tuple[float | str, ...]], tuple[ClusterOptions, Target | None]] = {}
+    clusters: dict[tuple[str, tuple[float | str, ...]], tuple[ClusterOptions, Network, Target | None]] = {}
     for model, settings in itertools.product(study.models, _settings(study)):
         batch = cast("int | None", settings.get(BATCH, model.batch_size))
         estimator = _estimator(study, model, batch, measures)
@@ -72,12 +72,12 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
             key = (network.name, tuple(value for name, value in settings.items() if name != BATCH))
             if key not in clusters:
                 clusters[key] = _cluster(study, network, settings, host, prices)
-            cluster, target = clusters[key]
+            cluster, scaled, target = clusters[key]
             for planner, seed in itertools.product(study.planners, study.seeds):
                 experiment = Experiment(
                     model=_model(model, cluster, host),
                     cluster=cluster,
-                    topology=network.choice,
+                    topology=scaled.choice,
                     estimator=estimator,
                     simulator=study.simulator,
                     searchers=_searchers(planner, network.name, network.choice, host),
@@ -122,7 +122,7 @@ def _model(model: Model, cluster: ClusterOptions, host: Host) -> Choice:
 
 def _cluster(
     study: Study, network: Network, settings: Settings, host: Host, prices: Prices
-) -> tuple[ClusterOptions, Target | None]:
+) -> tuple[ClusterOptions, Network, Target | None]:
     """Return what `cluster_of` does; its errors name the network and the setting."""
     machines = {machine.name: machine.cluster for machine in study.machines}
     if MACHINE in settings:

@@ -69,7 +69,10 @@ def study_table(report: StudyReport) -> RowTable[NetworkResult]:
             Column("lower bound", lambda result: milliseconds(result.bound)),
             Column("any wiring", lambda result: _or_dash(result.fabric_bound, milliseconds)),
             Column("tax", lambda result: _or_dash(result.tax, "{:.2f}".format)),
-            Column(f"cost ({report.prices.currency})", cost_of),
+            Column(f"network ({report.prices.currency})", cost_of),
+            Column(
+                f"hosts ({report.prices.currency})", lambda result: _or_dash(result.hosts_cost, money), said_once=True
+            ),
             Column(f"time x cost ({report.prices.currency} s)", lambda result: _four(result.time_cost)),
         ],
         report.results,
@@ -139,6 +142,7 @@ def as_json(report: StudyReport) -> dict[str, Any]:
             "currency": prices.currency,
             "assumptions": prices.assumed(),
             "catalogue": prices.whole,
+            "devices": prices.devices_of or None,
         },
         "notes": notes(report.results, prices),
         "rows": [{**_result(result), **_published(result, PublishedValues.of(study))} for result in report.results],
@@ -166,6 +170,8 @@ def _result(result: NetworkResult) -> dict[str, Any]:
         "interfaces_used": result.used,
         "interface_bandwidth_gbps": result.gbps,
         "network_cost": result.cost,
+        "hosts_cost": result.hosts_cost,
+        "total_cost": result.total_cost,
         "priced": result.basis.name.lower(),
         "equal_cost": _equal_cost(result),
         "time_cost": result.time_cost,

@@ -82,3 +82,64 @@ def test_forced_k():
         make(17, k=4)
     with pytest.raises(TopoplanError, match="k 5 is odd"):
         make(4, k=5)
+
+
+# ── Two levels, and real ports ──────────────────────────────────────────────────────────────────────────
+
+
+def ports_of(fabric):
+    """Return how many ports all switches use."""
+    return int(fabric.link_count[fabric.link_src >= fabric.n_hosts].sum())
+
+
+@pytest.mark.parametrize(
+    ("options", "leaves", "spines", "ports"),
+    [
+        ({"levels": 2, "radix": 64}, 16, 8, 1536),
+        ({"levels": 2, "radix": 128}, 8, 4, 1536),
+        ({"levels": 3, "radix": 64}, None, None, 2560),
+    ],
+)
+def test_ports_of_64_hosts_with_8_interfaces(options, leaves, spines, ports):
+    """Two levels have three ports for each of 512 interfaces, three have five."""
+    fabric = make(64, interfaces=8, **options)
+    used = fabric
+    if leaves is None:  # pods without hosts are there, and nobody buys them
+        from topoplan_studies.prices import bill
+
+        assert sum(item.count for item in bill(used) if item.part == "switch-port") == ports
+        return
+    assert fabric.n_switches == leaves + spines
+    assert ports_of(fabric) == ports
+    of_each = np.bincount(fabric.link_src, weights=fabric.link_count, minlength=fabric.n_nodes)[64:]
+    assert set(of_each) == {options["radix"]}
+    assert set(fabric.link_bandwidth / fabric.link_count) == {1e9}
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 2.0, 3.0, 4.0])
+@pytest.mark.parametrize(("n", "interfaces", "radix"), [(64, 8, 64), (60, 4, 32), (128, 1, 48), (1024, 8, 256)])
+def test_leaves_and_spines_keep_the_ratio_and_their_ports(n, interfaces, radix, ratio):
+    fabric = make(n, interfaces=interfaces, levels=2, radix=radix, oversubscription=ratio)
+    of_each = np.bincount(fabric.link_src, weights=fabric.link_count, minlength=fabric.n_nodes)[n:]
+    assert of_each.max() <= radix
+    down = fabric.link_bandwidth[(fabric.link_src == n) & (fabric.link_dst < n)].sum()
+    up = fabric.link_bandwidth[(fabric.link_src == n) & (fabric.link_dst >= n)].sum()
+    assert down / up == pytest.approx(ratio, rel=0.05)
+    found = paths(fabric, [0], [n - 1])
+    assert found.pair_ptr[1] >= 1
+
+
+def test_one_switch_is_enough_for_few_hosts():
+    fabric = make(8, interfaces=8, levels=2)
+    assert (fabric.n_switches, ports_of(fabric)) == (1, 64)
+
+
+def test_what_switches_have_no_room_for():
+    with pytest.raises(
+        TopoplanError, match=r"two levels of switches of 16 ports have no room for 64 hosts of 8 .*radix=32, or"
+    ):
+        make(64, interfaces=8, levels=2, radix=16)
+    with pytest.raises(TopoplanError, match=r"radix 32 has room for 16 hosts of 8 interfaces, not 64 \(use radix=64\)"):
+        make(64, interfaces=8, radix=32)
+    with pytest.raises(TopoplanError, match="k 4 with levels=2"):
+        make(4, k=4, levels=2)

@@ -3,6 +3,10 @@
 A file holds a list of tables for each part, ``[[nic]]`` and so on, each with ``gbps`` (left out where the price
 does not depend on it), ``price`` and ``source``; ``[clos]`` says how many levels stand for an ideal switch.
 
+Hosts have prices, too: ``[[device]]`` lists what one device of a kind costs with its share of the host around it, so
+that a host costs what its devices do, however many it has.  A file in the currency of topoplan's own that lists none
+has those.
+
 Bandwidths between the lines of a part are not for sale.  `Prices.price` says what they would cost, and `Prices.basis`
 what that price rests on; a `Prices.catalogue` has whole parts only.
 """
@@ -23,7 +27,18 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.options import option, structure
 from topoplan_engine.tomlfiles import read_toml
 
-__all__ = ["IDEAL_PORT", "INSIDE_LINK", "PARTS", "Basis", "Line", "Prices", "default_prices", "read_prices"]
+__all__ = [
+    "DEVICE",
+    "IDEAL_PORT",
+    "INSIDE_LINK",
+    "PARTS",
+    "Basis",
+    "DeviceLine",
+    "Line",
+    "Prices",
+    "default_prices",
+    "read_prices",
+]
 
 #: What can be bought.
 PARTS = ("nic", "transceiver", "switch-port", "patch-panel-port", "ocs-port", "fibre", "inside-link")
@@ -31,6 +46,9 @@ PARTS = ("nic", "transceiver", "switch-port", "patch-panel-port", "ocs-port", "f
 INSIDE_LINK = "inside-link"
 #: A port of a switch that is not for sale, priced as its share of a Clos network.
 IDEAL_PORT = "ideal-switch-port"
+
+#: What hosts consist of.
+DEVICE = "device"
 
 _DEFAULT = Path(__file__).with_name("default.toml")
 
@@ -60,6 +78,15 @@ class Line:
 
 
 @attrs.frozen(kw_only=True)
+class DeviceLine:
+    """The price of one device with its share of a host."""
+
+    device: str = option("", help="kind of device, e.g. h100; unset: any that has no line of its own")
+    price: float | None = option(None, help="of one device with its share of the host", minimum=0, maximum=1e12)
+    source: str = option("", help="where the price comes from, or: assumption")
+
+
+@attrs.frozen(kw_only=True)
 class _Clos:
     levels: int = option(3, help="levels of switches", minimum=1, maximum=100)
     source: str = option("", help="where that comes from, or: assumption")
@@ -75,6 +102,8 @@ class Prices:
         lines: part -> its prices by rising bandwidth, or the one that holds for any.
         clos_levels: levels of the Clos network that an ideal switch is priced as.
         whole: parts are bought whole: one that is run slower costs what it costs (`catalogue`).
+        devices: kind of device, in lower case -> its price; the empty name is any other.
+        devices_of: whose prices of devices these are; empty where there are none.
     """
 
     name: str
@@ -82,6 +111,8 @@ class Prices:
     lines: Mapping[str, tuple[Line, ...]]
     clos_levels: int
     whole: bool = False
+    devices: Mapping[str, DeviceLine] = attrs.field(factory=dict)
+    devices_of: str = ""
 
     def catalogue(self) -> Prices:
         """Return the same prices for whole parts: the next faster one that is listed, or several of the fastest."""
@@ -135,15 +166,39 @@ class Prices:
         fastest, price = points[-1]
         return price * gbps / fastest
 
+    def device(self, kind: str) -> float | None:
+        """Return what one device of a kind costs with its share of a host; None where nothing says it.
+
+        >>> default_prices().device("H100")
+        35000.0
+        """
+        line = self.devices.get(kind.lower(), self.devices.get(""))
+        return None if line is None else line.price
+
+    def hosts(self, devices: Mapping[str, float]) -> float | None:
+        """Return what hosts cost that have so many devices of each kind; None where one has no price.
+
+        >>> default_prices().hosts({"H100": 512})
+        17920000.0
+        """
+        prices = [(self.device(kind), count) for kind, count in devices.items()]
+        return (
+            None
+            if any(price is None for price, _ in prices)
+            else sum((price or 0.0) * count for price, count in prices)
+        )
+
     def assumed(self) -> bool:
         """Say whether any price is an assumption."""
-        return any(line.source.startswith("assumption") for lines in self.lines.values() for line in lines)
+        parts = [line.source for lines in self.lines.values() for line in lines]
+        return any(source.startswith("assumption") for source in [*parts, *(d.source for d in self.devices.values())])
 
 
 @cache
 def default_prices() -> Prices:
     """Return the prices that come with topoplan."""
-    return attrs.evolve(read_prices(_DEFAULT), name="of topoplan")
+    prices = read_prices(_DEFAULT)
+    return attrs.evolve(prices, name="of topoplan", devices_of="of topoplan")
 
 
 def read_prices(path: Path) -> Prices:
@@ -154,8 +209,9 @@ def read_prices(path: Path) -> Prices:
     """
     document = read_toml(path)
     for key in document:
-        if key not in (*PARTS, "clos", "currency"):
-            raise TopoplanError(f"prices {path}: no part {shown(key)}{nearest(key, (*PARTS, 'clos', 'currency'))}")
+        if key not in (*PARTS, "clos", "currency", DEVICE):
+            known = (*PARTS, "clos", "currency", DEVICE)
+            raise TopoplanError(f"prices {path}: no part {shown(key)}{nearest(key, known)}")
     currency = document.get("currency", "USD")
     if not isinstance(currency, str) or not currency:
         raise TopoplanError(f'prices {path}: currency: expected text, got {shown(currency)} (e.g. "USD")')
@@ -167,7 +223,27 @@ def read_prices(path: Path) -> Prices:
         raise TopoplanError(f"prices {path}: clos: must be a table [clos]")
     levels = structure(_Clos, clos, f"prices {path}: clos")
     _check_source(levels.source, f"prices {path}: clos")
-    return Prices(name=str(path), currency=currency, lines=lines, clos_levels=levels.levels)
+    devices = _devices(document[DEVICE], f"prices {path}: {DEVICE}") if DEVICE in document else {}
+    made = Prices(name=str(path), currency=currency, lines=lines, clos_levels=levels.levels)
+    if not devices and path != _DEFAULT and currency == default_prices().currency:
+        return attrs.evolve(made, devices=default_prices().devices, devices_of=default_prices().name)
+    return attrs.evolve(made, devices=devices, devices_of=str(path) if devices else "")
+
+
+def _devices(tables: Any, where: str) -> dict[str, DeviceLine]:
+    """Read what devices cost with their share of a host, by kind."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise TopoplanError(f"{where}: must be a list of tables [[{DEVICE}]]")
+    devices: dict[str, DeviceLine] = {}
+    for i, table in enumerate(tables):
+        line = structure(DeviceLine, table, f"{where}[{i}]")
+        if line.price is None or not math.isfinite(line.price):
+            raise TopoplanError(f"{where}[{i}]: price: is missing or not finite (of one device)")
+        _check_source(line.source, f"{where}[{i}]")
+        if line.device.lower() in devices:
+            raise TopoplanError(f"{where}[{i}]: {line.device or 'any other device'} has two prices (keep one)")
+        devices[line.device.lower()] = line
+    return devices
 
 
 def _lines(tables: Any, where: str) -> tuple[Line, ...]:

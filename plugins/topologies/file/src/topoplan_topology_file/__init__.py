@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import attrs
+import numpy as np
 
-from topoplan import Cluster, Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
+from topoplan import Cluster, Fabric, LinkKind, Topology, TopologyContext, TopoplanError, hookimpl, option
 
 __all__ = ["File", "topoplan_topologies"]
 
@@ -24,10 +25,12 @@ class File(Topology):
     """A network from a file: node-link JSON, GraphML, or InfraGraph YAML."""
 
     name = "file"
+    rate_option: ClassVar[str | None] = "speed"
     example: ClassVar[Mapping[str, object]] = {"path": str(_EXAMPLE)}
 
     path: str = option("", help="the file; its suffix is .json, .graphml, .yaml or .yml")
     paths: int = option(8, help="equal shortest paths of a pair of hosts, where the file does not say", minimum=1)
+    speed: float = option(1.0, help="factor on the rates of the file; not of links inside hosts", above=0, maximum=1e9)
 
     def build(self, context: TopologyContext) -> Fabric:
         """Read the file.
@@ -41,19 +44,25 @@ class File(Topology):
         if not self.path:
             raise TopoplanError("topology file: path is missing (write -t file:path=network.json)")
         cluster = context.cluster
-        speed = float(cluster.interface_bandwidth.min())
-        defaults = Defaults(bandwidth=speed, latency=cluster.latency, max_paths=self.paths)
+        interface = float(cluster.interface_bandwidth.min())  # links without a rate have it, whatever the factor
+        defaults = Defaults(bandwidth=interface / self.speed, latency=cluster.latency, max_paths=self.paths)
         fabric = read_network(read_file(Path(self.path)), self.path, defaults)
         if fabric.n_hosts != cluster.n_hosts:
             have = f"{fabric.n_hosts} hosts, but the cluster has {cluster.n_hosts}"
             right = f"plan with --servers {fabric.n_hosts}, or take a network of {cluster.n_hosts} hosts"
             raise TopoplanError(f"{self.path}: {have} ({right})")
-        return fabric
+        return fabric if self.speed == 1 else _faster(fabric, self.speed)
 
     @classmethod
     def example_cluster(cls) -> Cluster:
         """Return a cluster of the four hosts of the example."""
         return Cluster.uniform(n_hosts=4, interfaces=2)
+
+
+def _faster(fabric: Fabric, factor: float) -> Fabric:
+    """Return a fabric whose links are so many times as fast, but for those inside hosts."""
+    factors = np.where(fabric.link_kind == LinkKind.INSIDE, 1.0, factor)
+    return attrs.evolve(fabric, link_bandwidth=fabric.link_bandwidth * factors)
 
 
 @hookimpl
