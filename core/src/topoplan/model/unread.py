@@ -1,4 +1,4 @@
-"""Attributes of a network that nobody reads: which of them were meant for one that is read.
+"""Attributes of a network that are not read, and which of them were meant for one that is.
 
 Networks come from many programs, and each has its own word for the rate of a link.  An attribute that looks like one
 that is read (another word for it, the same word with a unit, a slip of the keyboard) would change the result silently
@@ -86,7 +86,7 @@ def meant(name: str) -> str | None:
 
 @attrs.define
 class UnreadAttributes:
-    """Collects the attributes of links that nobody reads, and names them at the end.
+    """Collects the attributes of links that are not read, and names them at the end.
 
     Attributes:
         where: the file or graph, for the warning.

@@ -104,7 +104,7 @@ def test_ports_of_64_hosts_with_8_interfaces(options, leaves, spines, ports):
     """Two levels have three ports for each of 512 interfaces, three have five."""
     fabric = make(64, interfaces=8, **options)
     used = fabric
-    if leaves is None:  # pods without hosts are there, and nobody buys them
+    if leaves is None:  # pods without hosts are there, and are not bought
         from topoplan_studies.prices import bill
 
         assert sum(item.count for item in bill(used) if item.part == "switch-port") == ports

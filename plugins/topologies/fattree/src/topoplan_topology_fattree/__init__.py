@@ -84,7 +84,7 @@ class FatTree(Topology):
 
     @property
     def bundles_interfaces(self) -> bool:
-        """Not where ports are counted: nobody sells a switch with as many ports of a whole host's bandwidth."""
+        """Not where ports are counted: there is no switch with as many ports of a whole host's bandwidth."""
         return self.levels == 3 and self.radix is None
 
     def build(self, context: TopologyContext) -> Fabric:
