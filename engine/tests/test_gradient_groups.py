@@ -34,7 +34,9 @@ def slow_groups(operator, degrees, devices, cluster, per_part):
                 continue
             nbytes = int(elements[group[0]]) * weight.itemsize
             slowest = min(cluster.inside_bandwidth[cluster.device_host[device]] for device in members)
-            rows.append((group, members, nbytes, 2 * nbytes // cluster.gpus_per_device / slowest if inside else 0.0))
+            gpus = cluster.gpus_per_device
+            sent = 2 * nbytes // gpus if per_part else 2.0 * nbytes * (gpus - 1) / gpus
+            rows.append((group, members, nbytes, sent / slowest if inside else 0.0))
     return rows
 
 

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
+from topoplan import Cluster, CostFunction, Fabric, PartCosts, PlacedStrategy, Placement, TaskGraph, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.space import Space
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_operators import GraphBuilder
 from topoplan_reference.lowering import reference_lower
+from topoplan_samples.tasks import collective, task_graph
+from topoplan_simulator_fluid import Fluid
 
 
 class NumberedCosts(CostFunction):
@@ -139,3 +141,20 @@ def test_gpus_per_device_adds_an_all_reduce_inside_the_host():
     rings = np.flatnonzero(tasks.kind == TaskKind.COLLECTIVE)
     # FlexNet's numbers at 200 Gb/s: 67,108,864 B take 1.342177 ms.
     assert tasks.seconds[rings[0]] * 1e3 == pytest.approx(1.342177, abs=1e-6)
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_gpus_of_a_device_sum_as_devices_of_a_host(gpus):
+    """One option, one meaning: the rate of a GPU's link, whether GPUs are devices or parts of one."""
+    b = GraphBuilder("one", 16)
+    b.linear(b.input((16384,)), 16384, bias=False)
+    graph, costs = b.build(), NumberedCosts()
+    within = Cluster.uniform(n_hosts=1, gpus_per_device=gpus, inside_bandwidth=450e9)
+    tasks = Lowering(graph, within, costs).lower(Space(graph, within, costs).initial())
+    by_hand = 2 * (gpus - 1) / gpus * 2**30 / 450e9  # eight: 4.176 ms
+    summed = tasks.seconds[tasks.kind == TaskKind.COLLECTIVE]
+    assert summed.tolist() == pytest.approx([by_hand])
+    apart = Cluster.uniform(n_hosts=1, devices_per_host=gpus, inside_bandwidth=450e9)
+    ring = task_graph([collective(range(gpus), 2**30)], n_devices=gpus)
+    switch = Fabric.from_links(name="s", n_hosts=1, links=[], bandwidth=1, latency=0)
+    assert Fluid().build()(ring, switch, apart).makespan == pytest.approx(by_hand, rel=1e-3)

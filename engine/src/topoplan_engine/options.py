@@ -56,7 +56,9 @@ class HostGroup:
     interface_bandwidth_gbps: float | None = option(
         None, help="of one interface", unit="Gbps", above=0, maximum=_LARGEST
     )
-    inter_gpu_bandwidth_gbps: float | None = option(None, help="inside a host", unit="Gbps", above=0, maximum=_LARGEST)
+    inter_gpu_bandwidth_gbps: float | None = option(
+        None, help="of one GPU's link inside its host", unit="Gbps", above=0, maximum=_LARGEST
+    )
     device: str | None = option(None, help="kind of device, as in the cluster")
     speed: float = option(1.0, help="factor on the speed of its kind", minimum=1e-6, maximum=1e6)
     memory_gb: float | None = option(None, help="memory of a device", unit="GB", above=0, maximum=_LARGEST)
@@ -75,7 +77,7 @@ class ClusterOptions:
         1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
     )
     inter_gpu_bandwidth_gbps: float = option(
-        2400.0, help="between two GPUs of one host", unit="Gbps", above=0, maximum=_LARGEST
+        2400.0, help="of one GPU's link inside its host (NVSwitch), each way", unit="Gbps", above=0, maximum=_LARGEST
     )
     interface_bandwidth_gbps: float = option(
         100.0, help="of one network interface", unit="Gbps", above=0, maximum=_LARGEST

@@ -114,7 +114,9 @@ def reference_lower(graph: OperatorGraph, strategy: Strategy, costs: CostFunctio
                         continue
                 size = volume(box) * weight.itemsize
                 slowest = min(float(cluster.inside_bandwidth[cluster.device_host[d]]) for d in members)
-                seconds = 2 * size // cluster.gpus_per_device / slowest if inside else 0.0
+                gpus = cluster.gpus_per_device
+                sent = 2 * size // gpus if graph.reduces_per_part else 2.0 * size * (gpus - 1) / gpus
+                seconds = sent / slowest if inside else 0.0
                 ring = add(TaskKind.COLLECTIVE, index, seconds=seconds, size=size, group=len(groups))
                 groups.append(members)
                 for part in parts:

@@ -35,7 +35,7 @@ class Cluster(OneLine):
         device_memory: (D,) bytes.
         memory_reserve: share of every device's memory that no plan may fill: for the context, communication buffers and
             fragmentation of the allocator; see `usable_memory`.
-        inside_bandwidth: (H,) bytes/s between two devices of one host, per device.
+        inside_bandwidth: (H,) bytes/s of the link of one GPU to the switch inside its host, each way.
         interfaces: (H,) int32, network interfaces of each host (its degree).
         interface_bandwidth: (H,) bytes/s of one interface.
         latency: seconds per network link, one way.

@@ -254,8 +254,9 @@ class OperatorGraph(OneLine):
         precision: ``fp32``, or ``fp16`` or ``bf16`` for mixed precision; see `topoplan_engine.precision`.
         optimizer: ``adam``, ``momentum`` or ``sgd``, which says what is kept beside weights; empty for Adam
             (`topoplan_engine.precision.optimizer_of`).
-        reduces_per_part: the members of a gradient's all-reduce are parts, not devices: a device takes part once for
-            each of its parts, and one that has them all still has a task for it.
+        reduces_per_part: gradients are summed as in FlexNet.  The members of an all-reduce are parts, not devices: a
+            device takes part once for each of its parts, and one that has them all still has a task for it.  GPUs that
+            a device stands for (`Cluster.gpus_per_device`) have a link between any two of them, not one each.
     """
 
     name: str

@@ -81,8 +81,8 @@ def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_pa
         groups: of the cut.
         devices: (P,) of the parts.
         cluster: what they are of.
-        per_part: every part takes part, in the order of the parts, however many are on one device
-            (`topoplan.OperatorGraph.reduces_per_part`).
+        per_part: every part takes part, in the order of the parts, however many are on one device, and GPUs of a device
+            sum as in FlexNet (`topoplan.OperatorGraph.reduces_per_part`).
     """
     members, device_counts = np.empty(len(groups.parts), np.int32), groups.counts
     ascending = _place(groups.counts, groups.parts, devices, members)
@@ -96,7 +96,7 @@ def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_pa
     seconds = np.zeros(len(groups.nbytes))
     if groups.inside:
         hosts, gpus = (cluster.device_host, cluster.inside_bandwidth), cluster.gpus_per_device
-        _sum_inside(device_counts, members, groups.nbytes, *hosts, gpus, seconds)
+        _sum_inside(device_counts, members, groups.nbytes, *hosts, gpus, per_part, seconds)
     return PlacedGroups(groups.counts, groups.parts, device_counts, members, groups.nbytes, seconds)
 
 
@@ -122,11 +122,12 @@ def _place(counts: I32, parts: I32, devices: I32, members: I32) -> bool:
 
 @kernel
 def _sum_inside(
-    counts: I32, members: I32, nbytes: I64, host: I32, inside_bandwidth: F64, gpus: int, seconds: F64
+    counts: I32, members: I32, nbytes: I64, host: I32, inside_bandwidth: F64, gpus: int, flexnet: bool, seconds: F64
 ) -> None:
     """Write the seconds of each group's rings inside its devices, of which the slowest ends last.
 
-    The ring is FlexNet's: an integer division of twice the bytes by the GPUs.
+    A ring of n GPUs puts ``2 (n-1) / n`` of the bytes on the link of each GPU.  In FlexNet each pair of GPUs has such a
+    link, and all of a GPU's carry a part: an integer division of twice the bytes by the GPUs.
     """
     k = 0
     for g in range(len(counts)):
@@ -134,4 +135,5 @@ def _sum_inside(
         for _ in range(counts[g]):
             slowest = min(slowest, inside_bandwidth[host[members[k]]])
             k += 1
-        seconds[g] = 2 * nbytes[g] // gpus / slowest
+        sent = float(2 * nbytes[g] // gpus) if flexnet else 2.0 * nbytes[g] * (gpus - 1) / gpus
+        seconds[g] = sent / slowest
