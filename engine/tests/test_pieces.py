@@ -14,16 +14,21 @@ from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.parts import concatenate
 from topoplan_engine.lowering.piece_loads import load_interfaces
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
+from topoplan_engine.training import frozen
 from topoplan_samples.models import model_problem
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
 
-@pytest.fixture(params=[20_000, 12], ids=["all kept", "forgotten again and again"])
+@pytest.fixture(params=[20_000, 12, 0], ids=["all kept", "forgotten again and again", "partly frozen"])
 def problem(request, monkeypatch):
-    monkeypatch.setattr(pieces, "_FRAGMENTS", request.param)
+    monkeypatch.setattr(pieces, "_FRAGMENTS", request.param or 20_000)
     monkeypatch.setattr(edge_numbers, "_SLOTS", 2)  # so that the table grows
-    return model_problem(Host.discover(), "dlrm", servers=4)
+    problem = model_problem(Host.discover(), "dlrm", servers=4)
+    if request.param:
+        return problem
+    names = [op.name for op in problem.graph.operators if op.weights]
+    return attrs.evolve(problem, graph=frozen(problem.graph, names[: len(names) // 2]))
 
 
 def walk(problem, steps=40):

@@ -26,6 +26,7 @@ from topoplan_engine.provenance import component_record
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
+from topoplan_engine.training_costs import training_costs
 
 __all__ = ["between_ends", "simulate_file", "simulator_of"]
 
@@ -92,7 +93,8 @@ def _memory_levels(plan: Plan, host: Host) -> MemoryLevels:
     try:
         estimator = host.make(Estimator, str(priced[0]["name"]), priced[0]["options"])
         cluster = with_machines(plan.cluster, host)
-        lowering = Lowering(plan.graph, cluster, estimator.build(plan.graph, cluster))
+        costs = training_costs(estimator.build(plan.graph, cluster), plan.graph)
+        lowering = Lowering(plan.graph, cluster, costs)
         tasks = lowering.lower(plan.strategy)
         if not (np.array_equal(tasks.kind, plan.taskgraph.kind) and np.array_equal(tasks.op, plan.taskgraph.op)):
             return nothing

@@ -1,10 +1,11 @@
 """What a plan's time means: samples and tokens a second, and how much of the devices' arithmetic it uses (MFU).
 
 Model FLOPs are three times those of the forward pass: a matrix product has two more in the backward pass, one for each
-operand.  Counted are matrix products, of attention the pairs of positions that attend to each other (its causal half,
-as NVIDIA's Megatron Bridge counts), and nothing twice that is recomputed.  Megatron's papers count causal attention in
-full (Narayanan et al., SC'21, section 5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by
-13 % for Llama 3 8B at 8,192 positions.
+operand.  Where not everything is trained, those count that are done: none for the gradient of a frozen weight, and none
+for that of an input before which nothing is trained (`topoplan_engine.training`).  Counted are matrix products, of
+attention the pairs of positions that attend to each other (its causal half, as NVIDIA's Megatron Bridge counts), and
+nothing twice that is recomputed.  Megatron's papers count causal attention in full (Narayanan et al., SC'21, section
+5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by +13 % for Llama 3 8B at 8,192 positions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import attrs
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan_engine.partition import multiplies
+from topoplan_engine.training import GradientFlow, gradient_flow
 
 __all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput"]
 
@@ -64,19 +66,32 @@ def throughput(
         sequence_length=length,
         tokens_per_s=None if length is None else samples * length,
         mfu=flops / (seconds * peak) if has_mfu and peak is not None else None,
-        assumption=f"{_PASSES} x forward FLOPs of matrix products over the {precision} peak of all {kinds}"
-        if has_mfu
-        else "",
+        assumption=f"{_counted(graph)} of matrix products over the {precision} peak of all {kinds}" if has_mfu else "",
     )
+
+
+def _counted(graph: OperatorGraph) -> str:
+    """Say which FLOPs are counted."""
+    if gradient_flow(graph).everything:
+        return f"{_PASSES} x forward FLOPs"
+    return "FLOPs of the forward pass and of gradients that are computed"
 
 
 def model_flops(graph: OperatorGraph) -> float:
     """Return FLOPs of forward and backward pass of the matrix products of a batch."""
-    return _PASSES * sum(
-        sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
-        for op in graph.operators
+    flow = gradient_flow(graph)
+    return sum(
+        _passes(flow, number) * sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
+        for number, op in enumerate(graph.operators)
         if _multiplies(op)
     )
+
+
+def _passes(flow: GradientFlow, number: int) -> int:
+    """Return the products of an operator, one of them forward: one more for each operand whose gradient is computed."""
+    if flow.everything:
+        return _PASSES
+    return 1 + min(_PASSES - 1, any(flow.weights[number]) + sum(flow.inputs[number]))
 
 
 def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | None:

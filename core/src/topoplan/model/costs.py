@@ -111,10 +111,14 @@ class CostFunction(ABC):
     Attributes:
         assumptions: JSON values, such as the share of a device's peak that it assumes: they stand in the
             provenance of plans and beside the figures of a run.
+        knows_training: it prices the backward pass and the state of what is trained alone
+            (`topoplan.Tensor.requires_grad`).  Of other costs, which price an operator as if it were trained, the
+            rest is taken away (`topoplan_engine.training_costs`).
         linear_in_samples: a micro-batch takes its share of the batch's seconds, because nothing but the time of the
             batch is known, as in profiles of layers.
     """
 
+    knows_training: bool = False
     assumptions: Mapping[str, Any] = {}
     linear_in_samples: bool = False
 

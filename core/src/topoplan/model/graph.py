@@ -19,7 +19,18 @@ import attrs
 from topoplan.arrays import ARRAY_EQ, I32, FrozenMapping, OneLine, i32
 from topoplan.errors import TopoplanError, shown
 
-__all__ = ["Axis", "Dimension", "Operator", "OperatorGraph", "Profile", "Role", "Slices", "Tensor", "Term"]
+__all__ = [
+    "Axis",
+    "Checkpoint",
+    "Dimension",
+    "Operator",
+    "OperatorGraph",
+    "Profile",
+    "Role",
+    "Slices",
+    "Tensor",
+    "Term",
+]
 
 
 class Role(StrEnum):
@@ -107,11 +118,19 @@ class Axis:
 
 @attrs.frozen
 class Tensor:
-    """A tensor of an operator: its axes, outermost first, and the bytes of one element."""
+    """A tensor of an operator: its axes, outermost first, and the bytes of one element.
+
+    ``requires_grad`` is False of a weight that is not trained, and of an input through which no gradient flows back,
+    as behind PyTorch's ``detach`` or inside of ``no_grad``.  `topoplan_engine.training` says what follows.
+
+    >>> Tensor("weight", (Axis(4, 1), Axis(8, 2)), requires_grad=False).nbytes
+    128
+    """
 
     name: str
     axes: tuple[Axis, ...]
     itemsize: int = 4
+    requires_grad: bool = True
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.nbytes <= _MOST_BYTES:
@@ -157,6 +176,23 @@ class Profile:
     activation_bytes: float
 
 
+@attrs.frozen
+class Checkpoint:
+    """That an operator lies in a region of activation checkpointing, whose forward pass runs again in the backward one.
+
+    A region is the operators from one that ``begins`` it to the last one behind it that has a checkpoint and begins
+    none.  Its inputs are kept, and nothing that it makes for itself.
+
+    Attributes:
+        begins: whether the operator is the first of its region.
+        reentrant: the whole region runs again; otherwise only up to the last tensor that its backward pass reads, as
+            with PyTorch's ``use_reentrant=False``.
+    """
+
+    begins: bool = False
+    reentrant: bool = False
+
+
 @attrs.frozen(kw_only=True, cache_hash=True)
 class Operator:
     """One operator of a model.
@@ -179,6 +215,7 @@ class Operator:
             linear: what the parts exchange is as much as to add them up (the maximum and the sum of a loss).
         saved: names of inputs and outputs that its backward pass reads; None for what `linear_in` implies.
         extras: what it keeps for its backward pass beside these, such as a mask.
+        checkpoint: the region of activation checkpointing that it lies in; None for none.
     """
 
     name: str
@@ -195,6 +232,7 @@ class Operator:
     combines: tuple[int, ...] = ()
     saved: tuple[str, ...] | None = None
     extras: tuple[Tensor, ...] = ()
+    checkpoint: Checkpoint | None = None
 
     def __attrs_post_init__(self) -> None:
         for tensor in (*self.inputs, *self.weights, *self.outputs, *self.extras):
@@ -287,5 +325,5 @@ class OperatorGraph(OneLine):
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all weights."""
+        """Bytes of all weights, trained or not."""
         return sum(weight.nbytes for op in self.operators for weight in op.weights)

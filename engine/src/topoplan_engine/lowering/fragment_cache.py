@@ -23,9 +23,11 @@ from topoplan_engine.lowering.fragments import (
 )
 from topoplan_engine.lowering.gradient_groups import GradientGroups, PlacedGroups, gradient_groups, placed_groups
 from topoplan_engine.lowering.parts import PartTable, concatenate
+from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
 from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.partition import Transfers, transfers
+from topoplan_engine.training import gradient_flow, trained_weights
 
 __all__ = ["FragmentCache"]
 
@@ -45,6 +47,7 @@ class FragmentCache:
         edge_ops: (2, m) producers and consumers of all edges.
         itemsizes: bytes of an element that passes each edge.
         op_class, edge_class: equal numbers for automorphic operators and edges.
+        passes: which operators have a backward pass, and which edges gradients.
     """
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
@@ -55,8 +58,12 @@ class FragmentCache:
             (u, output, v, argument) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
         ]
         forms: dict[Any, int] = {}
+        self.passes = BackwardPasses.of(graph)
         # Operators of one form have the same groups of gradients.
-        self._op_forms = [forms.setdefault((op.kind, op.dims, op.weights), len(forms)) for op in graph.operators]
+        self._op_forms = [
+            forms.setdefault((op.kind, op.dims, op.weights, trained), len(forms))
+            for op, trained in zip(graph.operators, gradient_flow(graph).weights, strict=True)
+        ]
         kinds = self._edge_kinds()
         self.edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
         self.itemsizes = [graph.operators[v].inputs[argument].itemsize for _, _, v, argument in self.edges]
@@ -140,7 +147,8 @@ class FragmentCache:
             return self._edge_fragments[key]
         except KeyError:
             pairs = self.transfers_of(edge, source, target)
-            fragment = edge_fragment(key, pairs, self.itemsizes[edge], source, target)
+            gradient = bool(self.passes.edges[edge])
+            fragment = edge_fragment(key, pairs, self.itemsizes[edge], source, target, gradient)
             return self._edge_fragments.put(key, fragment)
 
     def placed_groups(self, op: int, placement: Placement) -> PlacedGroups:
@@ -153,7 +161,8 @@ class FragmentCache:
         cached = self._gradient_groups.find(key)
         if cached is not None:
             return cached
-        groups = gradient_groups(self.graph.operators[op], degrees, self.cluster.gpus_per_device)
+        weights = trained_weights(self.graph, op)
+        groups = gradient_groups(self.graph.operators[op], degrees, self.cluster.gpus_per_device, weights)
         return self._gradient_groups.put(key, groups)
 
     def transfers_of(self, edge: int, source: Placement, target: Placement) -> Transfers:
@@ -172,9 +181,10 @@ class FragmentCache:
         """Number the edges so that edges between operators of one form share their fragments."""
         kinds: dict[Any, int] = {}
         numbers = []
-        for u, output, v, argument in self.edges:
+        for (u, output, v, argument), gradient in zip(self.edges, self.passes.edges.tolist(), strict=True):
             producer, consumer = self.graph.operators[u], self.graph.operators[v]
             product, argument_tensor = producer.outputs[output], consumer.inputs[argument]
-            form = (producer.dims, product.axes, consumer.dims, argument_tensor.axes, argument_tensor.itemsize)
+            axes = (product.axes, argument_tensor.axes, argument_tensor.itemsize)
+            form = (producer.dims, consumer.dims, axes, gradient)
             numbers.append(kinds.setdefault(form, len(kinds)))
         return numbers

@@ -70,7 +70,8 @@ class EdgeFragment:
     """One edge under two placements: (n,) rows sorted by (consumer part, producer part).
 
     ``key`` is equal for equal fragments of one graph.  ``local`` marks pairs of parts on one device: a dependency
-    without a transfer.  ``devices`` (2, n) are those of the producer's and the consumer's parts.
+    without a transfer.  ``devices`` (2, n) are those of the producer's and the consumer's parts.  ``gradient`` says
+    whether gradients go back.
     """
 
     key: FragmentKey
@@ -79,6 +80,7 @@ class EdgeFragment:
     size: I64
     local: np.ndarray
     devices: I32
+    gradient: bool = True
 
 
 def operator_fragment(
@@ -119,7 +121,8 @@ def weight_seconds(operator: Operator, prices: PartCosts) -> F64:
     """(P,) seconds of the backward pass that the gradients of weights take."""
     if prices.weight_gradient is not None:
         return prices.weight_gradient
-    return prices.backward / 2 if operator.weights else np.zeros(len(prices.backward))
+    trains = any(tensor.requires_grad for tensor in operator.weights)
+    return prices.backward / 2 if trains else np.zeros(len(prices.backward))
 
 
 def micro_batch_seconds(
@@ -132,11 +135,12 @@ def micro_batch_seconds(
 
 
 def edge_fragment(
-    key: FragmentKey, slices: Transfers, itemsize: int, source: Placement, target: Placement
+    key: FragmentKey, slices: Transfers, itemsize: int, source: Placement, target: Placement, gradient: bool
 ) -> EdgeFragment:
     """Place the transfers between the parts of a producer and a consumer."""
     devices = np.stack([source.devices[slices.src], target.devices[slices.dst]])
-    return EdgeFragment(key, slices.src, slices.dst, slices.elements * itemsize, devices[0] == devices[1], devices)
+    local, size = devices[0] == devices[1], slices.elements * itemsize
+    return EdgeFragment(key, slices.src, slices.dst, size, local, devices, gradient)
 
 
 def messages(fragments: Sequence[OperatorFragment | EdgeFragment], n_devices: int) -> TaskGraph:
@@ -147,22 +151,24 @@ def messages(fragments: Sequence[OperatorFragment | EdgeFragment], n_devices: in
     ends = [fragment.devices[:, rows] for (_, fragment), rows in zip(edges, remote, strict=True)]
     sizes = [fragment.size[rows] for (_, fragment), rows in zip(edges, remote, strict=True)]
     producers, consumers = _concatenated([end[0] for end in ends]), _concatenated([end[1] for end in ends])
-    transfers, groups = 2 * len(producers), sum(len(fragment.group_bytes) for _, fragment in ops)
     number = np.repeat([k for k, _ in edges], [len(size) for size in sizes])
+    gradients = np.repeat([fragment.gradient for _, fragment in edges], [len(size) for size in sizes]).astype(np.bool_)
+    transfers, groups = len(producers) + int(gradients.sum()), sum(len(fragment.group_bytes) for _, fragment in ops)
+    sent = _concatenated(sizes)
     none = np.full(transfers + groups, -1, dtype=np.int32)
     return TaskGraph(
         kind=np.repeat([TaskKind.TRANSFER, TaskKind.COLLECTIVE], [transfers, groups]),
         device=none,
         seconds=np.zeros(transfers + groups),
-        size=_concatenated([*sizes, *sizes, *(fragment.group_bytes for _, fragment in ops)]),
-        src=np.concatenate([producers, consumers, none[:groups]]),
-        dst=np.concatenate([consumers, producers, none[:groups]]),
+        size=_concatenated([sent, sent[gradients], *(fragment.group_bytes for _, fragment in ops)]),
+        src=np.concatenate([producers, consumers[gradients], none[:groups]]),
+        dst=np.concatenate([consumers, producers[gradients], none[:groups]]),
         group=np.concatenate([none[:transfers], np.arange(groups)]),
         group_ptr=indptr(_concatenated([fragment.device_counts for _, fragment in ops])),
         group_members=_concatenated([fragment.group_devices for _, fragment in ops]),
         succ_ptr=np.zeros(transfers + groups + 1),
         succ=[],
-        op=_concatenated([number, number, *(np.full(len(fragment.group_bytes), k) for k, fragment in ops)]),
+        op=_concatenated([number, number[gradients], *(np.full(len(fragment.group_bytes), k) for k, fragment in ops)]),
         n_devices=n_devices,
     )
 

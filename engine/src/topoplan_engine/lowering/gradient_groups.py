@@ -8,13 +8,14 @@ Data flow: `gradient_groups` lists the groups of a cut, and `placed_groups` puts
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
-from topoplan.model.graph import Operator
+from topoplan.model.graph import Operator, Tensor
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.partition import replica_groups, slice_elements
 
@@ -49,15 +50,20 @@ class PlacedGroups(NamedTuple):
     seconds: F64
 
 
-def gradient_groups(operator: Operator, degrees: tuple[int, ...], gpus_per_device: int) -> GradientGroups:
+def gradient_groups(
+    operator: Operator, degrees: tuple[int, ...], gpus_per_device: int, trained: Sequence[Tensor] | None = None
+) -> GradientGroups:
     """Return the groups of an operator that is cut by ``degrees``, those of one part among them.
+
+    ``trained`` are its weights that have gradients; all of them unless given.
 
     A table inside a device of several GPUs lives on one of them: nothing to sum inside the device.
     """
-    groups = [replica_groups(operator, weight, degrees) for weight in operator.weights]
+    weights = operator.weights if trained is None else trained
+    groups = [replica_groups(operator, weight, degrees) for weight in weights]
     sizes = [
         slice_elements(operator, weight, degrees)[rows[:, 0]].astype(np.int64) * weight.itemsize
-        for weight, rows in zip(operator.weights, groups, strict=True)
+        for weight, rows in zip(weights, groups, strict=True)
     ]
     counts = [np.full(len(rows), rows.shape[1], np.int32) for rows in groups]
     return _groups_of(

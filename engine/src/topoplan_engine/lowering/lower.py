@@ -92,9 +92,10 @@ class Lowering:
     def class_key_of_numbers(self, numbers: I64, in_turn_bytes: int = 0) -> int | None:
         """Return the key of a placed strategy whose fragments have these numbers (`Pieces.numbers`).
 
-        None where devices may update weights in steps of their own: `class_key` looks closer.
+        None where devices may update weights in steps of their own: `class_key` looks closer.  None, too, where not
+        everything is trained.
         """
-        if self._fragments.optimizer_costs is not None:
+        if self._fragments.optimizer_costs is not None or not self._fragments.passes.everything:
             return None
         lowering: PlacementLowering = self._of_kind(PlacedStrategy)  # type: ignore[assignment]
         return lowering.class_keys.of_numbers(numbers, in_turn_bytes)

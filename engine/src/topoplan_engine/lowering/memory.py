@@ -26,6 +26,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
+from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.partition import slice_elements
 
 __all__ = [
@@ -205,15 +206,15 @@ def memory_curve(
     gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
     stage = np.repeat(schedule.stage, [placement.parts for placement in placements])
     device = np.concatenate([placement.devices for placement in placements])
+    op = np.repeat(np.arange(len(operators)), [placement.parts for placement in placements])
     count = schedule.micro_batches
     ordered = Schedule.whole_batch(len(operators)) if schedule.trivial else schedule
     steps = steps_under(ordered, stage, np.concatenate(gradient))
     change = np.tile(_changes(steps, part_bytes) / count, count)
     # Micro-batches lie one after the other, at equal distances.
     distance = 0 if taskgraph.micro_batch is None else int((taskgraph.micro_batch == 0).sum())
-    task = (np.arange(count)[:, None] * distance + np.arange(len(steps.part))).ravel()
     device_of_row = np.tile(device[steps.part], count)
-    time = timeline.finish[task]
+    time = _finish_of_steps(steps, device, BackwardPasses.of(graph).operators[op], timeline.finish, count, distance)
     # At equal times, growth counts before shrinking.
     order = np.lexsort((-change, time, device_of_row))
     device_of_row, time = device_of_row[order], time[order]
@@ -224,6 +225,31 @@ def memory_curve(
     peak = persistent.copy()
     np.maximum.at(peak, device_of_row, used)
     return MemoryCurve(persistent, peak, device_of_row, time, used)
+
+
+def _finish_of_steps(steps: Steps, device: I32, backward: np.ndarray, finish: F64, count: int, distance: int) -> F64:
+    """(count * K,) when each step of each micro-batch ends, of which there are tasks where its part runs backward.
+
+    What a part without a backward pass keeps is freed with the last backward task of its device, or at once where there
+    is none.
+
+    Args:
+        steps: of parts that all run backward.
+        device, backward: (P,) of every part, and whether it does run backward.
+        finish: (T,) of the tasks, of which each micro-batch has those of its steps first.
+        count, distance: micro-batches, and tasks between two of them.
+    """
+    runs = backward[steps.part] | (steps.kind < Pass.BACKWARD)
+    task = np.arange(count)[:, None] * distance + np.cumsum(runs)[None, :] - 1
+    time = finish[np.where(runs, task, 0)]
+    if not runs.all():
+        back = np.flatnonzero(runs & (steps.kind >= Pass.BACKWARD))
+        forward = steps.task[steps.part[~runs], Pass.FORWARD]
+        for row in time:
+            last = np.full(int(device.max()) + 1, -1.0)
+            np.maximum.at(last, device[steps.part[back]], row[back])
+            row[~runs] = np.maximum(last[device[steps.part[~runs]]], row[forward])
+    return time.ravel()
 
 
 def placed_activations(

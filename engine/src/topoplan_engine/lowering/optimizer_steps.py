@@ -19,6 +19,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.partition import replica_groups
+from topoplan_engine.training import gradient_flow
 
 __all__ = ["priced_steps", "with_optimizer_steps"]
 
@@ -88,7 +89,7 @@ def _steps(fragments: FragmentCache, placements: Sequence[Placement], priced: Se
     next_sum = 2 * all_parts
     for op, (operator, placement, seconds) in enumerate(zip(graph.operators, placements, priced, strict=True)):
         inside = fragments.cluster.gpus_per_device > 1 and operator.kind != "embedding"
-        for number, weight in enumerate(operator.weights):
+        for number, weight in gradient_flow(graph).trained(operator, op):
             for parts in replica_groups(operator, weight, placement.degrees):
                 holders, position = np.unique(placement.devices[parts], return_index=True)
                 summed = graph.reduces_per_part or len(holders) > 1 or inside

@@ -130,25 +130,38 @@ def blocks_of(
     )
 
 
-def steps_of(recompute: np.ndarray, split: np.ndarray) -> Steps:
+def steps_of(recompute: np.ndarray, split: np.ndarray, backward: np.ndarray | None = None) -> Steps:
     """Number the compute tasks of one micro-batch.
 
     Args:
         recompute: (P,) whether a part runs its forward pass twice.
         split: (P,) whether the gradients of its weights are a task of their own.
+        backward: (P,) whether a part has a backward pass at all; None: all have.
     """
     exists = np.ones((len(recompute), 4), dtype=bool)
     exists[:, Pass.RECOMPUTE], exists[:, Pass.WEIGHTS] = recompute, split
+    if backward is not None:
+        exists[~backward, Pass.BACKWARD :] = False
     part, kind = np.nonzero(exists)
     task = np.full(exists.shape, -1, dtype=np.int32)
     task[part, kind] = np.arange(len(part))
     return Steps(part.astype(np.int32), kind.astype(np.int32), task)
 
 
-def steps_under(schedule: Schedule, stage: I32, weight_gradient: F64) -> Steps:
-    """Number the compute tasks of one micro-batch, given stage and seconds of the weights' gradients of every part."""
-    recompute = np.array(schedule.recompute or (False,) * schedule.n_stages)[stage]
-    return steps_of(recompute, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE))
+def steps_under(schedule: Schedule, stage: I32, weight_gradient: F64, backward: np.ndarray | None = None) -> Steps:
+    """Number the compute tasks of one micro-batch.
+
+    Args:
+        schedule: of the stages.
+        stage: (P,) of every part.
+        weight_gradient: (P,) seconds of the gradients of its weights.
+        backward: (P,) whether it has a backward pass; None: all have.
+    """
+    recomputes = np.array(schedule.recompute or (False,) * schedule.n_stages)
+    if backward is not None:
+        recomputes &= np.bincount(stage[backward], minlength=schedule.n_stages) > 0
+    recompute = recomputes[stage]
+    return steps_of(recompute, (weight_gradient > 0) & (schedule.kind is ScheduleKind.ZERO_BUBBLE), backward)
 
 
 def runs_of(schedule: Schedule, steps: Steps, stage: I32, device: I32, n_devices: int) -> Runs:

@@ -18,6 +18,7 @@ from topoplan_engine.lowering.pieces import (
     GROUP_PARTS,
     GROUPS,
     OF_EDGE,
+    ONE_WAY,
     PARTS,
     SOURCE,
     TARGET,
@@ -123,7 +124,7 @@ def _load_interfaces(
 ) -> None:
     """Add the bytes of messages to the interfaces that they pass, and divide by the bandwidth.
 
-    A pair sends there and, as gradients, back; each member of an all-reduce sends to the next one.
+    A pair sends there and, as gradients if there are any, back; each member of an all-reduce sends to the next one.
     """
     pair, group = 0, 0
     for number in numbers:
@@ -137,9 +138,11 @@ def _load_interfaces(
                 a, b = ints[source + ints[first + k]], ints[target + ints[first + parts + k]]
                 sent = pair_bytes[pair]
                 pair += 1
-                if a != b:
-                    rows[number, up[a]] += sent
-                    rows[number, down[b]] += sent
+                if a == b:
+                    continue
+                rows[number, up[a]] += sent
+                rows[number, down[b]] += sent
+                if not pieces[number, ONE_WAY]:
                     rows[number, up[b]] += sent
                     rows[number, down[a]] += sent
         else:

@@ -34,6 +34,7 @@ __all__ = [
     "GROUPS",
     "GROUP_PARTS",
     "OF_EDGE",
+    "ONE_WAY",
     "PARTS",
     "SOURCE",
     "TARGET",
@@ -47,8 +48,8 @@ _BYTES, _FRAGMENTS = 1 << 27, 20_000
 _STRATEGIES = 4096
 #: Columns of a row of `Columns.rows`.
 PARTS, GROUPS, GROUP_PARTS, GROUP_DEVICES, CUT, FIRST_INT, FIRST_FLOAT, FIRST_LONG, FIRST_FLAG = range(9)
-#: Columns of the row of an edge: numbers of the fragments of its producer and consumer.
-SOURCE, TARGET = GROUP_PARTS, GROUP_DEVICES
+#: Columns of the row of an edge: whether no gradients go back, numbers of the fragments of its producer and consumer.
+ONE_WAY, SOURCE, TARGET = GROUPS, GROUP_PARTS, GROUP_DEVICES
 #: In place of a cut in the row of an edge.
 OF_EDGE = -1
 
@@ -58,8 +59,8 @@ class Columns(NamedTuple):
 
     Attributes:
         rows: (n, 9) of each operator's fragment, how many parts, all-reduces, parts and devices of all-reduces it has,
-            and the number of its cut; of an edge, how many pairs, 0, the numbers of the fragments at its ends, and
-            ``OF_EDGE``.  Then where it begins in the others.
+            and the number of its cut; of an edge, how many pairs, 1 where no gradients go back, the numbers of the
+            fragments at its ends, and ``OF_EDGE``.  Then where it begins in the others.
         ints: devices, lengths and entries of ``part_counts`` and ``device_counts``; of an edge, ``src`` and ``dst``.
         floats: ``forward``, ``backward``, ``group_seconds``, ``memory``.
         longs: ``group_bytes``; of an edge, ``size``.
@@ -205,7 +206,9 @@ class Pieces:
         count = len(pairs.src)
         kind, u, v = self._cache.edge_ends[edge.number]
         fragments = (self.operator(u, edge.source), self.operator(v, edge.target))
-        number = self._append_row(edge, (kind, edge.source.key, edge.target.key), (count, 0, *fragments, OF_EDGE))
+        one_way = int(not self._cache.passes.edges[edge.number])
+        counts = (count, one_way, *fragments, OF_EDGE)
+        number = self._append_row(edge, (kind, edge.source.key, edge.target.key), counts)
         ints, size, local = self._room(1, 2 * count), self._room(3, count), self._room(4, count)
         ends = (edge.source.devices, edge.target.devices)
         _place_pairs(pairs.src, pairs.dst, pairs.elements, itemsize, *ends, ints, size, local)

@@ -25,6 +25,7 @@ from topoplan_engine.lowering.memory import TensorBytes, placed_activations, pla
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.pieces import Pieces
 from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
 
@@ -74,7 +75,9 @@ class PipelineLowering:
         cache = self._fragments
         forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
         table = cache.part_table(strategy.placements)._replace(forward=forward, backward=backward)
-        return scheduled_taskgraph(table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices)
+        return scheduled_taskgraph(
+            table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices, cache.passes
+        )
 
     def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is an order of passes."""
@@ -124,7 +127,12 @@ class PipelineLowering:
 
 
 def scheduled_taskgraph(
-    table: PartTable, schedule: Schedule, weight_gradient: F64, op_names: tuple[str, ...], n_devices: int
+    table: PartTable,
+    schedule: Schedule,
+    weight_gradient: F64,
+    op_names: tuple[str, ...],
+    n_devices: int,
+    passes: BackwardPasses | None = None,
 ) -> TaskGraph:
     """Return the task graph of one iteration.
 
@@ -134,10 +142,12 @@ def scheduled_taskgraph(
         schedule: one that fits them (`Schedule.why_invalid`).
         weight_gradient: (parts,) seconds of ``table.backward`` that gradients of weights take.
         op_names, n_devices: of the task graph.
+        passes: what runs backward; None: everything.
     """
     count, stage = schedule.micro_batches, schedule.stage[table.op]
-    steps = steps_under(schedule, stage, weight_gradient)
-    batch = _micro_batch(table, steps, stage, weight_gradient)
+    partial = passes is not None and not passes.everything
+    steps = steps_under(schedule, stage, weight_gradient, passes.operators[table.op] if passes and partial else None)
+    batch = _micro_batch(table, steps, stage, weight_gradient, passes.edges if passes and partial else None)
     tasks, groups = len(batch.kind), len(table.group_bytes)
     runs = runs_of(schedule, steps, stage, table.device, n_devices)
     next_task = _next_tasks(runs, count, tasks)
@@ -188,8 +198,10 @@ def _message_bytes(size: I64, count: int) -> I64:
     return whole_bytes
 
 
-def _micro_batch(table: PartTable, steps: Steps, stage: I32, weight_gradient: F64) -> _MicroBatch:
-    """Lay out one of the micro-batches."""
+def _micro_batch(
+    table: PartTable, steps: Steps, stage: I32, weight_gradient: F64, gradients: np.ndarray | None = None
+) -> _MicroBatch:
+    """Lay out one of the micro-batches; ``gradients`` (m,) says along which edges they go back (None: all)."""
     part, kind = steps.part, steps.kind
     split = steps.task[:, Pass.WEIGHTS] >= 0
     gradient = np.where(split, weight_gradient, 0.0)
@@ -201,19 +213,20 @@ def _micro_batch(table: PartTable, steps: Steps, stage: I32, weight_gradient: F6
     size, op = table.size[remote], np.repeat(table.edge_dst_op, pairs)[remote]
     # What a stage gets from another one is an input, which it keeps; the rest is sent again.
     repeated = (steps.task[target, Pass.RECOMPUTE] >= 0) & (stage[source] == stage[target])
+    back = np.ones(len(source), np.bool_) if gradients is None else np.repeat(gradients, pairs)[remote]
     forward, recompute, backward = (steps.task[:, each] for each in (Pass.FORWARD, Pass.RECOMPUTE, Pass.BACKWARD))
-    sender = np.concatenate([forward[source], recompute[source[repeated]], backward[target]])
-    receiver = np.concatenate([forward[target], recompute[target[repeated]], backward[source]])
+    sender = np.concatenate([forward[source], recompute[source[repeated]], backward[target[back]]])
+    receiver = np.concatenate([forward[target], recompute[target[repeated]], backward[source[back]]])
     message = np.arange(len(part), len(part) + len(sender), dtype=np.int32)
     none = np.full(len(part), -1, dtype=np.int32)
     return _MicroBatch(
         kind=np.append(_KIND[kind], np.full(len(sender), TaskKind.TRANSFER, dtype=np.int8)),
         device=np.append(table.device[part], np.full(len(sender), -1, dtype=np.int32)),
         seconds=np.append(seconds[part, kind], np.zeros(len(sender))),
-        size=np.concatenate([size, size[repeated], size]),
+        size=np.concatenate([size, size[repeated], size[back]]),
         src=np.append(none, table.device[part[sender]]),
         dst=np.append(none, table.device[part[receiver]]),
-        op=np.concatenate([table.op[part], op, op[repeated], op]),
+        op=np.concatenate([table.op[part], op, op[repeated], op[back]]),
         tails=np.append(sender, message),
         heads=np.append(message, receiver),
     )

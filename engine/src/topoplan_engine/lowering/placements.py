@@ -19,6 +19,7 @@ from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
+from topoplan_engine.lowering.passes import without_gradients
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -43,13 +44,14 @@ class PlacementLowering:
         table = self._pieces.table(strategy)
         taskgraph = build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
         steps = priced_steps(self._fragments, strategy.placements)
-        if all(seconds is None for seconds in steps):
-            return taskgraph
-        return with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
+        if not all(seconds is None for seconds in steps):
+            taskgraph = with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
+        passes = self._fragments.passes
+        return taskgraph if passes.everything else without_gradients(taskgraph, table, passes)
 
     def class_key(self, strategy: Strategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is no `symmetry`."""
-        return None if self._has_optimizer_steps(strategy) else self.class_keys.of(strategy, in_turn_bytes)
+        return None if self._is_irregular(strategy) else self.class_keys.of(strategy, in_turn_bytes)
 
     @functools.cached_property
     def class_keys(self) -> ClassKeys:
@@ -59,20 +61,25 @@ class PlacementLowering:
         return ClassKeys(self._fragments, self._pieces)
 
     def symmetry(self, strategy: Strategy, in_turn_bytes: int) -> Symmetry | None:
-        """Return the classes of parts that nothing tells apart; None with optimizer steps, see `StrategyLowering`."""
+        """Return the classes of parts that nothing tells apart, see `StrategyLowering`.
+
+        None with optimizer steps, and where not everything is trained.
+        """
         from topoplan_engine.lowering.symmetry.classes import equitable_partition
         from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
-        if self._has_optimizer_steps(strategy):
+        if self._is_irregular(strategy):
             return None
         fragments, table = self._fragments, self._pieces.table(strategy)
         device_color = self.class_keys.device_colors(strategy, in_turn_bytes)
         classes = equitable_partition(table, fragments.op_class, fragments.edge_class, device_color, in_turn_bytes)
         return None if classes is None else Symmetry(table, classes, fragments.op_class)
 
-    def _has_optimizer_steps(self, strategy: Strategy) -> bool:
-        """Whether devices update weights in steps of their own, of which classes know nothing."""
+    def _is_irregular(self, strategy: Strategy) -> bool:
+        """Whether classes do not describe the tasks: devices have steps of the optimizer, or train not all."""
         fragments = self._fragments
+        if not fragments.passes.everything:
+            return True
         steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
         return any(seconds is not None for seconds in steps)
 
@@ -113,12 +120,16 @@ def placement_demand(fragments: FragmentCache, strategy: Strategy, repeated: Col
                 group_bytes[hosts] = group_bytes.get(hosts, 0.0) + size
     groups = [np.frombuffer(hosts, dtype=np.int32) for hosts in group_bytes]
     forward = _traffic(edges, fragments.cluster.device_host, n_hosts)
+    backward = forward
+    if not fragments.passes.everything:
+        trained = [edge for edge in edges if edge.gradient]
+        backward = _traffic(trained, fragments.cluster.device_host, n_hosts)
     second = _traffic([edges[number] for number in sorted(repeated)], fragments.cluster.device_host, n_hosts)
     return Demand(
         group_ptr=indptr([len(group) for group in groups]),
         group_members=np.concatenate(groups) if groups else [],
         group_bytes=list(group_bytes.values()),
-        matrix=forward + second + forward.T,  # gradients go back the same way
+        matrix=forward + second + backward.T,  # gradients go back the same way
         forward=forward,  # repeated messages are sent again in the backward pass
     )
 

@@ -36,6 +36,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, reshards_of
@@ -70,7 +71,8 @@ def write_program(
     order = _Order.of(graph, program, schedule)
     _write_forward(writer, order, schedule.micro_batches, prices)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
-    _write_backward(writer, order, schedule.micro_batches, prices, buckets)
+    runs_backward = BackwardPasses.of(graph).operators.tolist()
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward)
     buckets.send_rest()
 
 
@@ -130,19 +132,29 @@ def _write_forward(writer: ProgramWriter[Any], order: _Order, copies: int, price
 
 
 def _write_backward(
-    writer: ProgramWriter[Any], order: _Order, copies: int, prices: Sequence[DeviceCosts], buckets: _Buckets
+    writer: ProgramWriter[Any],
+    order: _Order,
+    copies: int,
+    prices: Sequence[DeviceCosts],
+    buckets: _Buckets,
+    runs_backward: Sequence[bool],
 ) -> None:
-    """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings."""
+    """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings.
+
+    Operators that train nothing have none, and nothing of theirs is sent back.
+    """
     ends: _Ends = {}
     for stage, operators in reversed(order.operators.items()):
         for copy in reversed(range(copies)):
             for op in reversed(operators):
+                if not runs_backward[op]:
+                    continue
                 before = [ends[reshard, copy] for reshard in order.outputs[op]]
                 ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
             for reshard in reversed(order.reshards[stage]):
                 if not reshard.parameter or copy == 0:
                     used = range(copies) if reshard.parameter else (copy,)
-                    before = [ends[op, k] for op in reshard.users for k in used]
+                    before = [ends[op, k] for op in reshard.users for k in used if runs_backward[op]]
                     if not buckets.take(reshard, before):
                         ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
 

@@ -34,6 +34,7 @@ from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
+from topoplan_engine.training_costs import training_costs
 
 __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
 
@@ -140,6 +141,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         estimator = noisy_profile(estimator, perturbation)
     costs = estimator.build(graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
+    costs = training_costs(costs, graph)
     problem = problem_on(graph, cluster, costs, topology)
     if perturbation is not None:
         problem = perturbed(problem, perturbation)

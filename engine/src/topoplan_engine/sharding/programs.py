@@ -18,6 +18,7 @@ from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.training import gradient_flow
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "why_invalid"]
 
@@ -32,7 +33,8 @@ class Reshard:
         parameter: whether it is a weight.
         nbytes: of the whole tensor.
         users: operators that need the new sharding, ascending.
-        forward, backward: collectives, one after the other; none backward for data, which has no gradient.
+        forward, backward: collectives, one after the other; none backward for data and what is not trained, which have
+            no gradient.
     """
 
     op: int
@@ -65,6 +67,10 @@ def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> tuple[Reshard, ..
 
 def _reshards(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
     sources = {(v, argument): (u, output) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()}
+    flow = gradient_flow(graph)
+    readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for (v, argument), source_of in sources.items():
+        readers.setdefault(source_of, []).append((v, argument))
     users: dict[tuple[int, int, int, MeshSharding], list[int]] = {}
     for v, operator in enumerate(graph.operators):
         for k in range(len(arguments(operator))):
@@ -86,7 +92,11 @@ def _reshards(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
             )
         forward, backward = steps
         parameter = output < 0 and k >= len(operator.inputs)
-        gradient = backward if output >= 0 or parameter else ()
+        if output >= 0:
+            trained = any(flow.inputs[v][argument] for v, argument in readers[u, output] if v in ops)
+        else:
+            trained = parameter and flow.weights[u][k - len(operator.inputs)]
+        gradient = backward if trained else ()
         distinct = tuple(dict.fromkeys(ops))
         reshards.append(Reshard(u, output, k, parameter, tensor.nbytes, distinct, forward, gradient))
     return reshards
@@ -152,7 +162,7 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
         if degree > 1 and (dim.role is None or dim.size % degree):
             return f"dimension {dim.name!r} of size {dim.size} has no {degree} equal parts"
     for argument, tensor in enumerate(op.weights, len(op.inputs)):
-        if _sums_no_gradient(program, index, argument):
+        if tensor.requires_grad and _sums_no_gradient(program, index, argument):
             return (
                 f"weight {tensor.name!r} is stored as {_text(program.stored[index][argument])}, so that its gradients, "
                 f"of which each device has a term, are never summed (store it as {PENDING_GRADIENT}, or in slices)"

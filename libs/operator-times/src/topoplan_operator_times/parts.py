@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
-from topoplan_engine.partition import part_bounds, shared_weights
+from topoplan_engine.partition import part_bounds
+from topoplan_engine.training import gradient_flow
 
 __all__ = ["PartShape", "Slice", "gradients_of", "part_shape"]
 
@@ -50,7 +51,8 @@ class PartShape:
         sizes: iterations of each dimension.
         inputs, weights, outputs: slices of the operator's tensors.
         gradients: of each input, whether the backward pass computes its gradient (training data have none).
-        constants: what the kernel needs beside shapes, such as the stride of a convolution.
+        constants: what the kernel needs beside shapes, such as the stride of a convolution; ``frozen`` has a bit for
+            each weight that is not trained.
     """
 
     kind: str
@@ -65,6 +67,10 @@ class PartShape:
         """Return one of the constants; 0 where the part has none of that name."""
         return dict(self.constants).get(name, 0)
 
+    def trains(self, weight: int) -> bool:
+        """Whether a weight is trained."""
+        return not self.constant("frozen") >> weight & 1
+
     @property
     def nbytes(self) -> int:
         """Bytes of all slices and of as many gradients, which is what FlexNet counts as memory of a measurement."""
@@ -72,12 +78,11 @@ class PartShape:
 
 
 def gradients_of(graph: OperatorGraph) -> list[tuple[bool, ...]]:
-    """Return for each operator which of its inputs need a gradient: what another one makes, or has as a weight."""
-    computed = {(int(row[2]), int(row[3])) for row in graph.edges.reshape(-1, 4)}
-    return [
-        tuple((v, k) in computed or k in shared_weights(op) for k in range(len(op.inputs)))
-        for v, op in enumerate(graph.operators)
-    ]
+    """Return for each operator which of its inputs need a gradient: what another one makes, or has as a weight.
+
+    Not where nothing is trained before, or nothing flows back (`topoplan_engine.training`).
+    """
+    return list(gradient_flow(graph).inputs)
 
 
 def part_shape(op: Operator, degrees: tuple[int, ...], gradients: tuple[bool, ...], gpus: int = 1) -> PartShape:
@@ -112,6 +117,8 @@ def part_shape(op: Operator, degrees: tuple[int, ...], gradients: tuple[bool, ..
     constants = _CONSTANTS.get(op.kind, _none)(op)
     if op.kind in _WINDOWED:
         constants |= _windows(op, [sizes[d] < op.dims[d].size for d in (2, 3)])
+    if frozen := sum(1 << k for k, tensor in enumerate(op.weights) if not tensor.requires_grad):
+        constants["frozen"] = frozen
     return PartShape(
         kind=op.kind,
         sizes=tuple(sizes),

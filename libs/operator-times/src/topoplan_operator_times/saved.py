@@ -1,44 +1,82 @@
 """What forward passes keep for backward ones: of every operator the outputs that are read again, and its extras.
 
-An operator says which inputs and outputs its backward pass reads (`Operator.saved`).  Where it does not, its linearity
-does: the gradient of an argument depends on those alone in which the operator is not linear together with it.  So a sum
-and a view keep nothing, a product keeps its factors, and a function of elements keeps its inputs.  A tensor is counted
-once, where it is made, however many operators read it.  A view has no bytes of its own: reading it is reading what it
-looks at.  Training data are not counted.
+An operator says which inputs and outputs its backward pass reads (`topoplan_engine.training.tensors_read`): a sum and a
+view keep nothing, a product keeps its factors, and a function of elements keeps its inputs.  A tensor is counted once,
+where it is made, however many operators read it.  A view has no bytes of its own: reading it is reading what it looks
+at.  Training data are not counted.  Where nothing is trained, or no gradient flows back, nothing is read.
+
+Of a region of activation checkpointing its inputs are kept, and what it makes for itself is there while it runs again.
+That happens to one region after the other, so that the largest one is counted, and the others with their inputs alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from topoplan import TopoplanError
+from topoplan.arrays import I32
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
-from topoplan_operator_times.parts import gradients_of
+from topoplan_engine.checkpoints import checkpoint_regions
+from topoplan_engine.training import gradient_flow, tensors_read
 
 __all__ = ["is_view", "saved_tensors"]
 
+#: Number of an operator and of one of its outputs.
+_Place = tuple[int, int]
+
 
 def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
-    """Return for every operator its outputs that some backward pass reads, and its extras.
+    """Return for every operator its outputs that are kept for backward passes, and its extras.
 
     Raises:
         TopoplanError: an operator names a tensor that it has not.
     """
+    flow, region = gradient_flow(graph), checkpoint_regions(graph)
     made_by = {(v, place): (u, output) for u, output, v, place in graph.edges.reshape(-1, 4).tolist()}
-    needed = gradients_of(graph)
-    places: set[tuple[int, int]] = set()
+    kept = {made_by[v, place] for v, place in made_by if region[v] >= 0 and region[v] != region[made_by[v, place][0]]}
+    inside: set[_Place] = set()  # what regions make for themselves
     for number, operator in reversed([*enumerate(graph.operators)]):  # readers before what they read
-        inputs, outputs = _read(operator, needed[number])
-        places |= {(number, output) for output in outputs}
+        arguments, outputs = tensors_read(operator, (*flow.inputs[number], *flow.weights[number]))
+        if not flow.backward[number]:
+            arguments, outputs = set(), set()
+        inputs = {argument for argument in arguments if argument < len(operator.inputs)}
+        mine = kept if region[number] < 0 else inside
+        mine |= {(number, output) for output in outputs}
         answers = {(number, output) for output in range(len(operator.outputs))}
-        if is_view(operator) and places & answers:
-            places -= answers
+        if is_view(operator) and (kept | inside) & answers:
+            mine = kept if kept & answers else inside
+            kept -= answers
+            inside -= answers
             inputs = {0}
-        places |= {made_by[number, place] for place in inputs if (number, place) in made_by}
+        for place in inputs:
+            if (number, place) in made_by:
+                (kept if region[made_by[number, place][0]] != region[number] else mine).add(made_by[number, place])
+    extras = [op.extras if has else () for op, has in zip(graph.operators, flow.backward, strict=True)]
+    largest = _largest_region(graph, region, inside - kept, extras)
     return [
-        (*(tensor for k, tensor in enumerate(operator.outputs) if (number, k) in places), *operator.extras)
+        (
+            *(
+                tensor
+                for k, tensor in enumerate(operator.outputs)
+                if (number, k) in kept or ((number, k) in inside and region[number] == largest)
+            ),
+            *(extras[number] if region[number] in (-1, largest) else ()),
+        )
         for number, operator in enumerate(graph.operators)
     ]
+
+
+def _largest_region(graph: OperatorGraph, region: I32, inside: set[_Place], extras: list[tuple[Tensor, ...]]) -> int:
+    """Return the last of the regions that make the most bytes for themselves; -1 where there is none."""
+    if (region < 0).all():
+        return -1
+    nbytes = np.zeros(int(region.max()) + 1)
+    for number, output in inside:
+        if region[number] >= 0:
+            nbytes[region[number]] += graph.operators[number].outputs[output].nbytes
+    for number, tensors in enumerate(extras):
+        if region[number] >= 0:
+            nbytes[region[number]] += sum(tensor.nbytes for tensor in tensors)
+    return len(nbytes) - 1 - int(np.argmax(nbytes[::-1]))
 
 
 def is_view(operator: Operator) -> bool:
@@ -46,22 +84,3 @@ def is_view(operator: Operator) -> bool:
     if operator.work or operator.weights or operator.extras or len(operator.inputs) != 1 or not operator.linear_in:
         return False
     return sum(output.nbytes for output in operator.outputs) <= operator.inputs[0].nbytes
-
-
-def _read(operator: Operator, has_gradient: Sequence[bool]) -> tuple[set[int], set[int]]:
-    """Return the inputs and the outputs that the backward pass of an operator reads."""
-    if operator.saved is not None:
-        names = [{tensor.name: k for k, tensor in enumerate(each)} for each in (operator.inputs, operator.outputs)]
-        for name in operator.saved:
-            if not any(name in numbers for numbers in names):
-                raise TopoplanError(f"operator {operator.name!r}: saves {name!r}, which it has not")
-        inputs, outputs = ({numbers[name] for name in operator.saved if name in numbers} for numbers in names)
-        return inputs, outputs
-    arguments = {*range(len(operator.inputs) + len(operator.weights))}
-    numbers_read: set[int] = set()
-    for argument in arguments:
-        if argument < len(has_gradient) and not has_gradient[argument]:
-            continue  # training data need no gradient
-        together = max((linear for linear in operator.linear_in if argument in linear), key=len, default=())
-        numbers_read |= arguments - {*together}
-    return {argument for argument in numbers_read if argument < len(operator.inputs)}, set()

@@ -11,6 +11,8 @@ The costs of the backward pass are multiples of those of the forward pass (`back
   input and output and the gradient, and writes a gradient: 2 x the bytes.
 - An operator that only moves data (concatenation, reshape) moves them back: 1 x.
 - Training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.
+- Neither does a weight that is not trained: 1 x for a frozen linear layer behind one that is trained, 0 for one that
+  nothing is trained before (`topoplan_engine.training`).
 """
 
 from __future__ import annotations
@@ -21,20 +23,25 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan.model.graph import Operator, Role, Tensor, Term
+from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_engine.partition import multiplies, part_sizes, slice_elements
+from topoplan_engine.training import gradient_flow
 
-__all__ = ["BackwardFactors", "PartWork", "backward_factors", "part_work"]
+__all__ = ["BackwardFactors", "PartWork", "backward_factors", "factors_of", "part_work", "weight_shares"]
 
 
 @attrs.frozen(eq=False)
 class PartWork:
-    """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of the weights and of what is kept."""
+    """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of weights and of what is kept.
+
+    ``trained`` are bytes of ``weights`` that are trained.
+    """
 
     flops: F64
     traffic: F64
     weights: F64
     saved: F64
+    trained: F64
 
 
 @attrs.frozen
@@ -46,12 +53,57 @@ class BackwardFactors:
     kernels: int
 
 
-def backward_factors(op: Operator, produced: int) -> BackwardFactors:
-    """Return the factors of ``op``; ``produced`` is the number of its inputs that need a gradient."""
+#: Of an operator without a backward pass.
+_NONE = BackwardFactors(0, 0, 0)
+
+
+def factors_of(graph: OperatorGraph) -> list[BackwardFactors]:
+    """Return the factors of all operators of a graph."""
+    flow = gradient_flow(graph)
+    rows = zip(graph.operators, flow.inputs, flow.weights, flow.backward, strict=True)
+    return [
+        backward_factors(op, sum(inputs), weights) if has_backward else _NONE
+        for op, inputs, weights, has_backward in rows
+    ]
+
+
+def weight_shares(graph: OperatorGraph) -> list[float | None]:
+    """Return for each operator which share of its backward pass gradients of weights take.
+
+    None where everything is trained, which `topoplan.model.costs.PartCosts` has a rule for.
+    """
+    flow = gradient_flow(graph)
+    if flow.everything:
+        return [None] * len(graph.operators)
+    return [
+        1 / (1 + any(inputs)) if any(_in_products(op, weights)) else 0.0
+        for op, inputs, weights in zip(graph.operators, flow.inputs, flow.weights, strict=True)
+    ]
+
+
+def _in_products(op: Operator, trained: Sequence[bool]) -> list[bool]:
+    """Return for each weight of most axes whether it is trained: the others, biases, enter no product."""
+    rank = max((len(tensor.axes) for tensor in op.weights), default=0)
+    return [has for tensor, has in zip(op.weights, trained, strict=True) if len(tensor.axes) == rank]
+
+
+def backward_factors(op: Operator, produced: int, trained: Sequence[bool] | None = None) -> BackwardFactors:
+    """Return the factors of an operator that has a backward pass.
+
+    Args:
+        op: the operator.
+        produced: number of its inputs that need a gradient.
+        trained: of each weight, whether it is trained; None: all are.
+    """
     products = 0
     if op.weights:
+        in_products = [True] if trained is None else _in_products(op, trained)
         # Inside attention, products of projections need gradients even where all inputs are data.
-        products = 1 + (produced > 0 or op.kind == "attention")
+        products = any(in_products) + (produced > 0 or op.kind == "attention")
+        if not any(in_products) and max(len(tensor.axes) for tensor in op.weights) < 2:
+            products = 0  # a normalization whose scale is frozen maps its input
+        elif not products:
+            return BackwardFactors(0, 1, 1)  # the bias of a frozen first layer sums the gradients of its output
     elif multiplies(op) or any(dim.role is Role.REDUCTION for dim in op.dims):
         products = min(produced, 2)
     if products or not produced:
@@ -59,7 +111,13 @@ def backward_factors(op: Operator, produced: int) -> BackwardFactors:
     return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
 
 
-def part_work(op: Operator, degrees: tuple[int, ...], share: int, saved: Sequence[Tensor] = ()) -> PartWork:
+def part_work(
+    op: Operator,
+    degrees: tuple[int, ...],
+    share: int,
+    saved: Sequence[Tensor] = (),
+    trained: Sequence[Tensor] | None = None,
+) -> PartWork:
     """Return FLOPs, memory traffic and stored bytes of every part of ``op`` cut by ``degrees``.
 
     Args:
@@ -68,6 +126,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int, saved: Sequenc
         share: GPUs among which a part's samples are divided, weights replicated; the result is that of
             the GPU with the most samples.
         saved: what it keeps for backward passes (`topoplan_operator_times.saved`).
+        trained: its weights that are trained; None: all.
     """
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
@@ -92,6 +151,7 @@ def part_work(op: Operator, degrees: tuple[int, ...], share: int, saved: Sequenc
         traffic=traffic,
         weights=weights,
         saved=total(saved),
+        trained=weights if trained is None else total(trained),
     )
 
 

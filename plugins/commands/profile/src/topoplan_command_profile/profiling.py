@@ -22,7 +22,7 @@ from topoplan_engine.search.space import Space
 from topoplan_operator_times.flexnet import Measurement, cut_of, name_of
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.table import Bench, PartTimes, Table, Times, Work, read, write
-from topoplan_operator_times.work import backward_factors, part_work
+from topoplan_operator_times.work import factors_of, part_work
 
 __all__ = ["Part", "all_cuts", "flexnet_entries", "load", "parts_of", "time_parts"]
 
@@ -61,8 +61,8 @@ def all_cuts(graph: OperatorGraph, cluster: Cluster) -> Cuts:
 def parts_of(graph: OperatorGraph, cuts: Cuts, gpus: int = 1) -> list[Part]:
     """Return a part of every cut of every operator, the largest one of the cut."""
     parts = []
-    for op, (operator, gradients) in enumerate(zip(graph.operators, gradients_of(graph), strict=True)):
-        factors = backward_factors(operator, sum(gradients))
+    rows = zip(graph.operators, gradients_of(graph), factors_of(graph), strict=True)
+    for op, (operator, gradients, factors) in enumerate(rows):
         for degrees in cuts(op):
             work = part_work(operator, degrees, gpus)
             largest = int(np.argmax(work.flops + work.traffic))

@@ -138,8 +138,8 @@ class TorchTimer:
         return self.random(shape).requires_grad_(part.gradients[k])
 
     def weights(self, part: PartShape) -> list[Any]:
-        """Make the weights."""
-        return [self.random(piece.shape).requires_grad_() for piece in part.weights]
+        """Make the weights; those that are trained need gradients."""
+        return [self.random(piece.shape).requires_grad_(part.trains(k)) for k, piece in enumerate(part.weights)]
 
     def run(self, work: Callable[[], Any]) -> list[float]:
         """Return the seconds of each counted run of ``work``; on a GPU with what the host takes to launch it."""

@@ -16,10 +16,11 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_engine.precision import weight_states
+from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
 from topoplan_operator_times.parts import gradients_of, part_shape
 from topoplan_operator_times.saved import saved_tensors
 from topoplan_operator_times.table import PartTimes, Table
-from topoplan_operator_times.work import part_work
+from topoplan_operator_times.work import part_work, weight_shares
 
 __all__ = ["TableCosts"]
 
@@ -31,6 +32,8 @@ class TableCosts(CostFunction):
         assumptions: what the times were measured on, as plans record it.
     """
 
+    knows_training = True
+
     def __init__(self, table: Table, where: str, graph: OperatorGraph, cluster: Cluster) -> None:
         if table.bench.precision != graph.precision:
             raise TopoplanError(
@@ -41,6 +44,7 @@ class TableCosts(CostFunction):
         self._rows, self._where = table.rows, where
         self._graph, self._gpus = graph, cluster.gpus_per_device
         self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
+        self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
         self._states = weight_states(graph)
         self._table_states = weight_states(graph, 0, gradient=False)
         self._speed = cluster.device_speed
@@ -78,11 +82,13 @@ class TableCosts(CostFunction):
         if cached is None:
             cached = self._prices[op, degrees] = self._costs(op, degrees, row.forward.median, row.backward.median)
         slowness = 1 / self._speed[devices]
+        gradient = cached.weight_gradient
         return PartCosts(
             forward=f64(cached.forward * slowness),
             backward=f64(cached.backward * slowness),
             memory=cached.memory,
             states=cached.states,
+            weight_gradient=None if gradient is None else f64(gradient * slowness),
         )
 
     def _row(self, op: int, degrees: tuple[int, ...]) -> PartTimes | None:
@@ -98,12 +104,15 @@ class TableCosts(CostFunction):
     def _costs(self, op: int, degrees: tuple[int, ...], forward: float, backward: float) -> PartCosts:
         """Return costs on devices of normal speed."""
         operator = self._graph.operators[op]
-        work = part_work(operator, degrees, self._gpus, self._saved[op])
-        states_of_weights = self._table_states if operator.kind == "embedding" else self._states
-        states = np.array(states_of_weights)[:, None] * work.weights
+        work = part_work(operator, degrees, self._gpus, self._saved[op], trained_weights(self._graph, op))
+        backward = backward if self._flow.backward[op] else 0.0
+        states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
+        states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
+        share = self._weight_share[op]
         return PartCosts(
             forward=f64(np.full(len(work.weights), forward)),
             backward=f64(np.full(len(work.weights), backward)),
             memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
+            weight_gradient=None if share is None else f64(np.full(len(work.weights), backward * share)),
         )

@@ -21,10 +21,10 @@ from topoplan.model.machine import Device
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
+from topoplan_engine.training import has_sparse_gradient, trained_weights
 from topoplan_estimator_roofline import Roofline
-from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.saved import saved_tensors
-from topoplan_operator_times.work import PartWork, backward_factors, part_work
+from topoplan_operator_times.work import PartWork, factors_of, part_work, weight_shares
 
 __all__ = ["RooflineCosts"]
 
@@ -48,6 +48,8 @@ class RooflineCosts(CostFunction):
         assumptions: precision and efficiencies, as plans record them.
     """
 
+    knows_training = True
+
     def __init__(self, options: Roofline, graph: OperatorGraph, cluster: Cluster) -> None:
         self._graph = graph
         self._share, self._prices_steps = cluster.gpus_per_device, options.optimizer_step
@@ -63,17 +65,13 @@ class RooflineCosts(CostFunction):
             **({"optimizer_step": True} if options.optimizer_step else {}),
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
-        needed = zip(graph.operators, gradients_of(graph), strict=True)
-        self._backward = [backward_factors(op, sum(gradients)) for op, gradients in needed]
+        self._backward, self._weight_share = factors_of(graph), weight_shares(graph)
         self._saved = saved_tensors(graph)
+        self._trained = [trained_weights(graph, op) for op in range(len(graph.operators))]
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
-        self._like = [
-            first.setdefault((equal, factors, saved), number)
-            for number, (equal, factors, saved) in enumerate(
-                zip(first_equal(graph), self._backward, self._saved, strict=True)
-            )
-        ]
+        columns = (first_equal(graph), self._backward, self._weight_share, self._saved, self._trained)
+        self._like = [first.setdefault(row, number) for number, row in enumerate(zip(*columns, strict=True))]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
 
@@ -96,16 +94,21 @@ class RooflineCosts(CostFunction):
             operator = self._graph.operators[op]
             if reason := operator.why_invalid(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(operator, degrees, self._share, self._saved[op])
+            work = self._work[key] = part_work(operator, degrees, self._share, self._saved[op], self._trained[op])
         rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         arithmetic, moving = work.flops / self._rates.flops[rows], work.traffic / self._rates.bandwidth[rows]
         overhead, times = self._rates.overhead[rows], self._backward[op]
-        states = np.array(self._states_of(self._graph.operators[op]))[:, None] * work.weights
+        states = np.array(self._states_of(self._graph.operators[op]))[:, None] * np.stack(
+            [work.weights, work.trained, work.trained]
+        )
+        backward = np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels
+        share = self._weight_share[op]
         costs = PartCosts(
             forward=f64(np.maximum(arithmetic, moving) + overhead),
-            backward=f64(np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels),
+            backward=f64(backward),
             memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
+            weight_gradient=None if share is None else f64(backward * share),
         )
         if self._equal:
             self._prices[key] = costs
@@ -118,7 +121,7 @@ class RooflineCosts(CostFunction):
         mixed precision the weight that it reads is the fp32 copy among the state.
         """
         operator = self._graph.operators[op]
-        if not self._prices_steps or not operator.weights or operator.kind == "embedding":
+        if not self._prices_steps or not operator.weights or has_sparse_gradient(operator):
             return None
         weight, gradient, state = self._states
         moved = gradient + 2 * state + (2 * weight if self._graph.precision == "fp32" else weight)
@@ -127,7 +130,7 @@ class RooflineCosts(CostFunction):
 
     def _states_of(self, operator: Operator) -> tuple[int, int, int]:
         """Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists."""
-        return self._table_states if operator.kind == "embedding" else self._states
+        return self._table_states if has_sparse_gradient(operator) else self._states
 
 
 def _device_names(options: Roofline, cluster: Cluster) -> list[str]:

@@ -31,6 +31,7 @@ from topoplan import (
     Role,
     TaskGraph,
     TaskKind,
+    Tensor,
     TopoplanError,
 )
 from topoplan.model.graph import Slices
@@ -47,8 +48,13 @@ __all__ = ["converter", "expectation", "place"]
 _KEYS: Mapping[type, Mapping[str, str]] = {Cluster: {"gpus_per_device": "big_gpu"}}
 #: Fields of a value that the document lacks: data of machines and of the price of links belong to plugins.
 _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricFields: ("switching",)}
-#: Fields of a value that the document lacks where there is nothing in them.
-_UNLESS_NONE: Mapping[type, tuple[str, ...]] = {Plan: ("recording", "history"), FabricFields: ("node_names",)}
+#: Fields of a value that the document lacks where they are what they are unless given.
+_UNLESS_DEFAULT: Mapping[type, tuple[str, ...]] = {
+    Operator: ("checkpoint",),
+    Plan: ("recording", "history"),
+    FabricFields: ("node_names",),
+    Tensor: ("requires_grad",),
+}
 #: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow
 #: under ``tags``, where there are any.
 _TAGS: Mapping[type, tuple[str, str, str]] = {
@@ -106,7 +112,7 @@ def converter() -> cattrs.Converter:
     conv.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(conv, value, kind))
     conv.register_structure_hook_factory(attrs.has, _object_in)
     conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
-    conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT or kind in _UNLESS_NONE, _special_out)
+    conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT or kind in _UNLESS_DEFAULT, _special_out)
     conv.register_unstructure_hook_factory(lambda kind: kind is Placement, _placement_out)
     conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
     conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
@@ -182,7 +188,7 @@ def _special(kind: type[Any]) -> dict[str, Any]:
     return {
         **{name: override(rename=key) for name, key in _KEYS.get(kind, {}).items()},
         **{name: override(omit=True) for name in _LEFT_OUT.get(kind, ())},
-        **{name: override(omit_if_default=True) for name in _UNLESS_NONE.get(kind, ())},
+        **{name: override(omit_if_default=True) for name in _UNLESS_DEFAULT.get(kind, ())},
     }
 
 
@@ -193,7 +199,10 @@ def _special_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
 def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
     tag, key, default = _TAGS[kind]
     tag_override = override(rename=key, unstruct_hook=lambda tags: tags.get(tag, default))
-    fields = make_dict_unstructure_fn(kind, converter, tags=tag_override, reduces_per_part=override(omit=True))
+    unless_default = {name: override(omit_if_default=True) for name in _UNLESS_DEFAULT.get(kind, ())}
+    fields = make_dict_unstructure_fn(
+        kind, converter, tags=tag_override, reduces_per_part=override(omit=True), **unless_default
+    )
 
     def write(value: Any) -> dict[str, Any]:
         document = fields(value)
