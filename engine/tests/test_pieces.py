@@ -15,6 +15,7 @@ from topoplan_engine.lowering.parts import concatenate
 from topoplan_engine.lowering.piece_loads import load_interfaces
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_engine.training import frozen
+from topoplan_estimator_roofline import Roofline
 from topoplan_samples.models import model_problem
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
@@ -28,7 +29,8 @@ def problem(request, monkeypatch):
     if request.param:
         return problem
     names = [op.name for op in problem.graph.operators if op.weights]
-    return attrs.evolve(problem, graph=frozen(problem.graph, names[: len(names) // 2]))
+    graph = frozen(problem.graph, names[: len(names) // 2])
+    return attrs.evolve(problem, graph=graph, costs=Roofline().build(graph, problem.cluster))
 
 
 def walk(problem, steps=40):

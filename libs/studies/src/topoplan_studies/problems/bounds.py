@@ -66,6 +66,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator
 from topoplan.model.problem import Problem
 from topoplan_engine.partition import replica_groups, slice_elements
+from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_studies.problems.cuts import degrees_of
 from topoplan_studies.problems.paths import path_bound
 
@@ -283,7 +284,8 @@ def _least_sums(sums: Sequence[F64], tree: _Tree, per_byte: float) -> list[F64]:
 def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
     """Price all cuts of an operator; of those that are equal in every column, one is left."""
     operator, devices, n_hosts = problem.graph.operators[index], problem.cluster.n_devices, problem.cluster.n_hosts
-    rows = []
+    rows, goes_back = [], gradient_flow(problem.graph).everything
+    trained = attrs.evolve(operator, linear_in=(), weights=trained_weights(problem.graph, index))
     for degrees in degrees_of(problem, index):
         parts = math.prod(degrees)
         price = problem.costs.price(index, degrees, np.arange(parts, dtype=np.int32))
@@ -302,10 +304,10 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
                     copies,
                     float(seconds.max()),
                     float(seconds.min()),
-                    _weight_bytes_sent(operator, degrees, per_host, copies, devices),
+                    _weight_bytes_sent(trained, degrees, per_host, copies, devices),
                     fewest,
                     min(parts * copies, n_hosts),
-                    2.0 if copies == 1 else 1.0,
+                    2.0 if copies == 1 and goes_back else 1.0,
                     *needs,
                     *(
                         min(on_one * slice_bytes, all_of_it)

@@ -18,6 +18,7 @@ from topoplan import Placement, Problem
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Tensor
 from topoplan_engine.partition import part_bounds
+from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_placement_moves.forms import form_of
 
 __all__ = ["CutEstimates"]
@@ -47,7 +48,9 @@ class CutEstimates:
         self._inside = float(cluster.inside_bandwidth.min())
         most = min(_CUTS, max(4, math.isqrt(_ENTRIES // (4 * cluster.n_devices))))
         self._rows: dict[Any, tuple[float, float]] = {}
-        self._forms = [form_of(operator) for operator in self._graph.operators]
+        flow = gradient_flow(self._graph)
+        gradients = zip(flow.inputs, flow.weights, flow.backward, strict=True)
+        self._forms = [(form_of(op), *row) for op, row in zip(self._graph.operators, gradients, strict=True)]
         self.cuts: list[list[Placement]] = []
         self.compute: list[F64] = []
         self.gradients: list[F64] = []
@@ -80,15 +83,16 @@ class CutEstimates:
         if key not in self._rows:
             prices = self._problem.costs.price(op, cut.degrees, cut.devices)
             compute = np.bincount(cut.devices, prices.forward + prices.backward).max()
-            self._rows[key] = float(compute), self._gradient_seconds(self._graph.operators[op], cut)
+            self._rows[key] = float(compute), self._gradient_seconds(op, cut)
         return self._rows[key]
 
-    def _gradient_seconds(self, operator: Operator, cut: Placement) -> float:
-        """Return the seconds of ring all-reduces over the replicas of each weight."""
+    def _gradient_seconds(self, op: int, cut: Placement) -> float:
+        """Return the seconds of ring all-reduces over the replicas of each weight that is trained."""
+        operator, trained = self._graph.operators[op], trained_weights(self._graph, op)
         spans_hosts = len(np.unique(self._host[cut.devices])) > 1
         per_device = self._problem.cluster.gpus_per_device
         total = 0.0
-        for weight in operator.weights:
+        for weight in trained:
             groups = _slices(weight, cut.degrees)
             replicas, size = cut.parts // groups, weight.nbytes / groups
             sharing, rate = (min(groups, self._per_host), self._outside) if spans_hosts else (1, self._inside)
@@ -110,7 +114,7 @@ class CutEstimates:
         return sums
 
     def _edge(self, u: int, output: int, v: int, argument: int) -> F64:
-        """(C, C) seconds in which the slowest host gets what its parts lack, twice, for both passes.
+        """(C, C) seconds in which the slowest host gets what its parts lack, once for each pass that has it.
 
         A part fetches its slice from every holder of partial sums, but for what its own device holds.
         """
@@ -124,7 +128,8 @@ class CutEstimates:
         common -= np.maximum(slices_held[:, None, ..., 0], slices_asked[None, ..., 0])
         local = np.prod(np.maximum(common, 0), axis=-1)
         fetched = (partial[:, None, None] * sizes - local) * needed.itemsize
-        return self._seconds(2 * fetched, self.cuts[u])
+        passes = 1 + gradient_flow(self._graph).inputs[v][argument]
+        return self._seconds(passes * fetched, self.cuts[u])
 
     def _seconds(self, fetched: F64, producers: list[Placement]) -> F64:
         """(C, C) seconds in which devices fetch (C, C, D) bytes, each equally from all devices of its producer."""

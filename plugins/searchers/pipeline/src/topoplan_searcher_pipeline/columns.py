@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from topoplan import Cluster, CostFunction, MicroBatch, Operator, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
+from topoplan_engine.training import trained_bytes
 from topoplan_pipeline_planning.states import (
     States,
     TooManyStatesError,
@@ -266,7 +267,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     whole = _share_whole(graph, replicas, prices, unpriced)
     gradients = np.array(
         [
-            sum(tensor.nbytes for tensor in operator.weights) if operator.sample_dim >= 0 and op not in whole else 0.0
+            trained_bytes(graph, op) if operator.sample_dim >= 0 and op not in whole else 0.0
             for op, operator in enumerate(graph.operators)
         ],
         np.float64,

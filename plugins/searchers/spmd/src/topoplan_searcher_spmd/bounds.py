@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan_searcher_spmd.space import Kind, MeshProgram
+from topoplan_searcher_spmd.space import MeshProgram
 from topoplan_spmd_planning.columns import Columns
 
 __all__ = ["min_after", "with_bound"]
@@ -59,12 +59,13 @@ def _parameters(columns: Columns, model: MeshProgram) -> F64:
         if instruction.op >= 0 or not instruction.outputs:
             continue
         (value,) = instruction.outputs
-        if model.outline.kinds[value] is not Kind.WEIGHT or not instruction.signatures:
+        if not model.outline.kinds[value].parameter or not instruction.signatures:
             continue
         reader, argument = model.outline.user[value]
         users = model.program.instructions[reader].signatures
         sums = columns.sums[columns.signature_at[position] : columns.signature_at[position + 1]]
-        key = int(columns.like[value]), id(instruction.signatures), id(users), argument, sums.tobytes()
+        kind = model.outline.kinds[value]
+        key = int(columns.like[value]), kind, id(instruction.signatures), id(users), argument, sums.tobytes()
         if key not in bound_of_key:
             uses = np.arange(columns.signature_at[reader], columns.signature_at[reader + 1])
             target = columns.needs[columns.needs_at[uses] + argument]

@@ -99,16 +99,16 @@ class Prices:
 
     def _crossing(self, nbytes: int, kind: Kind, forms: tuple[MeshSharding, ...]) -> _Crossing:
         # A pending gradient is summed here, over samples as well; other gradients are summed where they are read.
-        axes = self._model.mesh.data if kind is Kind.WEIGHT else ()
+        axes = self._model.mesh.data if kind.parameter else ()
         stored = self._stored if axes else _as_it_is
         conversions: Conversions = self._known.fact(
             ("conversions", id(forms), axes), partial(conversions_of, forms, stored)
         )
-        part = nbytes if kind is Kind.WEIGHT else nbytes / MICRO_BATCHES
+        part = nbytes if kind.parameter else nbytes / MICRO_BATCHES
         forward, backward = conversions.seconds(partial(self._seconds, part))
         free = np.where(conversions.exists, 0.0, np.inf)
-        if kind is Kind.WEIGHT:
-            return _Crossing(forward, backward, free, free)
+        if kind.parameter:
+            return _Crossing(forward, backward if kind is Kind.WEIGHT else free, free, free)
         backward = backward if kind is Kind.OUTPUT else free
         return _Crossing(forward, backward, forward, backward)
 
@@ -143,7 +143,7 @@ class Prices:
     def gathered(self, value: int) -> F64:
         """(F+1, F+1) bytes that the conversions of a value hold; infinite if there is none."""
         forms, gathered = self._forms[value], np.where(np.isfinite(self.crossing(value).forward), 0.0, np.inf)
-        if self._kind(value) is Kind.WEIGHT:
+        if self._kind(value).parameter:
             for a, b in np.argwhere(gathered == 0.0).tolist():
                 gathered[a, b] = self.gathered_bytes(value, forms[a - 1], forms[b - 1])
         return gathered
@@ -151,7 +151,7 @@ class Prices:
     def sums(self, instruction: Instruction[Joint]) -> list[float]:
         """Return for each signature the seconds to sum the gradient of a sliced parameter over samples."""
         axes = self._model.mesh.data
-        if not axes or not self._reads_weight(instruction):
+        if not axes or not self._reads_weight(instruction) or self._kind(instruction.outputs[0]) is Kind.FROZEN:
             return [0.0] * len(instruction.signatures)
         nbytes = self._model.program.values[instruction.outputs[0]].nbytes
         return [
@@ -193,7 +193,7 @@ class Prices:
         return self._model.outline.kinds[value]
 
     def _reads_weight(self, instruction: Instruction[Joint]) -> bool:
-        return instruction.verb is Verb.READ and self._kind(instruction.outputs[0]) is Kind.WEIGHT
+        return instruction.verb is Verb.READ and self._kind(instruction.outputs[0]).parameter
 
     def _seconds_of(self, op: int, degrees: tuple[int, ...]) -> tuple[float, float]:
         """Return the seconds of one micro-batch of an operator cut by ``degrees``, forward and backward."""
@@ -284,12 +284,13 @@ def least_exchange(prices: Prices, model: MeshProgram) -> float:
     program, cached, total = model.program, dict[object, float](), 0.0
     forms = model.outline.known.forms(program)
     for read in program.instructions:
-        if read.verb is not Verb.READ or model.outline.kinds[read.outputs[0]] is not Kind.WEIGHT:
+        if read.verb is not Verb.READ or not model.outline.kinds[read.outputs[0]].parameter:
             continue
         (value,) = read.outputs
         reader, argument = model.outline.user[value]
         users = program.instructions[reader].signatures
-        key = program.values[value].nbytes, id(read.signatures), id(users), argument  # equal layers share signatures
+        kind = model.outline.kinds[value]
+        key = program.values[value].nbytes, kind, id(read.signatures), id(users), argument  # shared by equal layers
         if key not in cached:
             codes = {form: code for code, form in enumerate(forms[value], 1)}
             sources = [codes[rule.outputs[0]] for rule in read.signatures]

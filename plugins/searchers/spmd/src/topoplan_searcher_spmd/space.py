@@ -36,6 +36,7 @@ from topoplan.model.sharding import (
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.training import GradientFlow, gradient_flow
 from topoplan_searcher_spmd.known import Known
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
@@ -49,8 +50,15 @@ class Kind(StrEnum):
     """The output of an operator."""
     WEIGHT = "weight"
     """A parameter."""
+    FROZEN = "frozen"
+    """A parameter that is not trained: it has no gradient."""
     DATA = "data"
-    """Data or a constant, which has no gradient."""
+    """Data, a constant, or an output to which no gradient flows back: it has no gradient."""
+
+    @property
+    def parameter(self) -> bool:
+        """Whether it is a parameter, trained or not."""
+        return self in (Kind.WEIGHT, Kind.FROZEN)
 
 
 @attrs.frozen
@@ -215,7 +223,7 @@ def _factors(count: int, axes: int) -> Iterator[tuple[int, ...]]:
 def outline(graph: OperatorGraph, restriction: Restriction | None = None) -> Outline:
     """Return the outline of a model, for plans that keep to a ``restriction``."""
     program = write_down(graph, signatures, data_first=False)
-    count = len(program.values)
+    count, flow = len(program.values), gradient_flow(graph)
     kinds, owner, user = [Kind.DATA] * count, [-1] * count, [(-1, -1)] * count
     for position, instruction in enumerate(program.instructions):
         for value in instruction.outputs if instruction.op >= 0 else ():
@@ -224,11 +232,25 @@ def outline(graph: OperatorGraph, restriction: Restriction | None = None) -> Out
             user[value] = position, k
             if kinds[value] is not Kind.OUTPUT:
                 owner[value] = instruction.op
-                weight = k >= len(graph.operators[instruction.op].inputs)
-                kinds[value] = Kind.WEIGHT if weight else Kind.DATA
+                weight = k - len(graph.operators[instruction.op].inputs)
+                trained = weight >= 0 and flow.weights[instruction.op][weight]
+                kinds[value] = Kind.DATA if weight < 0 else Kind.WEIGHT if trained else Kind.FROZEN
+    _without_gradients(program, kinds, flow)
     experts = expert_dims(graph)
     equal = _equal_instructions(program, user, experts, graph)
     return Outline(program, tuple(kinds), tuple(owner), tuple(user), experts, equal, restriction)
+
+
+def _without_gradients(program: Program[Signature], kinds: list[Kind], flow: GradientFlow) -> None:
+    """Say of outputs to which no gradient flows back that they have none; those that nobody reads stay."""
+    read: dict[int, bool] = {}  # output -> whether some reader gives it a gradient
+    for instruction in program.instructions:
+        for k, value in enumerate(instruction.inputs if instruction.op >= 0 else ()):
+            if kinds[value] is Kind.OUTPUT:
+                read[value] = read.get(value, False) or flow.inputs[instruction.op][k]
+    for value, has_gradient in read.items():
+        if not has_gradient:
+            kinds[value] = Kind.DATA
 
 
 def _equal_instructions(
