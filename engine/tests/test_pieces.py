@@ -64,6 +64,7 @@ def test_bounds_are_sums_over_devices_and_links(problem, share):
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
     capacity = share * lowering.memory(problem.space.initial()).max()
     object.__setattr__(problem.cluster, "device_memory", np.full(4, capacity))
+    capacity = problem.cluster.usable_memory[0]
     bound = IncrementalLowerBound(lowering, simulate.link_seconds, seconds_per_byte=1.0)
     for before, changes, after in walk(problem):
         base, state = State(before, fabric), State(after, fabric)
