@@ -75,7 +75,7 @@ def test_one_that_cannot_search_proposes_nothing():
     guest = built_guest(refusing(TopoplanError("too small"))(), problem, rng)
     guest.adopt(landscape.trial(landscape.start(problem)))
     assert list(guest.ask()) == []
-    assert not guest.waits
+    assert not guest.plans
     guest.tell([])
     assert guest.reached is None
     assert guest.report(None) is None
@@ -172,7 +172,7 @@ def test_a_planner_is_built_when_the_others_have_had_their_first_turns():
     guest.adopt(first)
     for _ in range(10):
         assert list(guest.ask()) == []
-    assert (guest.waits, built) == (True, [])
+    assert (guest.plans, built) == (True, [])
     (candidate,) = guest.ask()
     assert candidate.state() == first.state
-    assert not guest.waits
+    assert not guest.plans

@@ -115,6 +115,7 @@ class _GuardedSearch(Search):
 
     reached = property(lambda self: self._search.reached)
     follows = property(lambda self: self._search.follows)
+    plans = property(lambda self: self._search.plans)
     acceptance = property(lambda self: self._search.acceptance)
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:

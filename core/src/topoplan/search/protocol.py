@@ -121,6 +121,15 @@ class Search(ABC):
         return False
 
     @property
+    def plans(self) -> bool:
+        """Whether it is still planning, where `ask` proposed nothing: it is asked again, and the run goes on.
+
+        A planner works in small turns: each call of `ask` takes one step of its plan, so that others have their turns
+        meanwhile and the driver can look at the clock.
+        """
+        return False
+
+    @property
     def acceptance(self) -> float | None:
         """Share of its candidates that it accepted, for progress reports; None for one that does not choose."""
         return None

@@ -13,6 +13,7 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 from topoplan_engine.cache import LruCache
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.lowering.fragments import (
     EdgeFragment,
     FragmentKey,
@@ -172,6 +173,7 @@ class FragmentCache:
         cached = self._transfers.find(key)
         if cached is not None:
             return cached
+        stop_if_wanted()
         producer, consumer = self.graph.operators[u], self.graph.operators[v]
         product, argument_tensor = producer.outputs[output], consumer.inputs[argument]
         slices = transfers(producer, product, source.degrees, consumer, argument_tensor, target.degrees)

@@ -20,6 +20,7 @@ from topoplan.model.strategy import PipelineStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
+from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory import TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
@@ -75,6 +76,7 @@ class PipelineLowering:
         cache = self._fragments
         forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
         table = cache.part_table(strategy.placements)._replace(forward=forward, backward=backward)
+        check_size(strategy.schedule.micro_batches * 2 * (len(table.device) + len(table.src)))
         return scheduled_taskgraph(
             table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices, cache.passes
         )

@@ -15,6 +15,7 @@ from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
+from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment
@@ -42,6 +43,7 @@ class PlacementLowering:
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
         table = self._pieces.table(strategy)
+        check_size(2 * len(table.device) + len(table.group_bytes) + 2 * len(table.src))
         taskgraph = build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
         steps = priced_steps(self._fragments, strategy.placements)
         if not all(seconds is None for seconds in steps):

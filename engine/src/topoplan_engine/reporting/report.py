@@ -195,6 +195,9 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "time_limit_s": plan.provenance.get("time_limit_s"),
         "ended_by": result.ended_by,
         "interrupted": result.interrupted,
+        **({"unfinished": result.unfinished} if result.unfinished else {}),
+        **({"too_large": result.too_large} if result.too_large else {}),
+        **({"left_out": list(result.left_out)} if result.left_out else {}),
         "history": dict(zip(("evaluations", "seconds", "best_s"), result.history.T.tolist(), strict=True)),
         **({"restarts": [attrs.asdict(restart) for restart in result.restarts]} if result.restarts else {}),
         "model": experiment.model.name,
@@ -236,7 +239,9 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *throughput_rows(outcome),
         *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
-        ("search ended by", result.ended_by),
+        ("search ended by", result.ended_by + (f", while {result.unfinished}" if result.unfinished else "")),
+        *([("too large to price in time", f"{result.too_large} candidates")] if result.too_large else []),
+        *(("left out", reason) for reason in result.left_out),
     ]
     if result.restarts:
         rows.append(("restarts", _restarts_text(result)))

@@ -1,11 +1,14 @@
 """Searchers that another one brings along: they take turns with it, as if the user had named them after it.
 
 A searcher that is to serve every problem (`BringsCompanions`) names planners and searchers of the network for the
-machine and the topology at hand.  Companions are guests: one that is not installed, that the user has named already, or
-that cannot search the problem is left out, and nobody is told; one that fails is left out with a warning.  A planner
-proposes many plans at once, which are of no use for most models; so it waits until it has had no more than a quarter as
-many candidates as there were turns.  While one of its plans is the best of all, it may have fifteen for each turn:
-its next plans are then the most likely to be better.
+machine and the topology at hand.  Companions are guests: one that is not installed, or that the user has named already,
+does not take part; one that cannot search the problem is left out, and the result says why; one that fails is left out
+with a warning, too.  A planner proposes many plans at once, which are of no use for most models; so it waits until it
+has had no more than a quarter as many candidates as there were turns.  While one of its plans is the best of all, it
+may have fifteen for each turn: its next plans are then the most likely to be better.
+
+Under a time limit turns are no measure: one of another searcher may take as long as all plans of a planner.  The driver
+then says which guests have had less than their share of the time (``behind``); these wait for nothing.
 
 Where a plan is to be written in a format that cannot say programs or pipelines, planners of these stay away
 (`writable`).
@@ -106,14 +109,16 @@ def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) 
     few proposals does without.
     """
 
-    def build() -> Search | None:
-        try:
-            return build_search(searcher, problem, rng)
-        except TopoplanError as error:
-            _warn_of_fault(error)
-            return None
+    def build() -> Search:
+        return build_search(searcher, problem, rng)
 
-    return Guest(build, _SHARE, searcher.name) if searcher.constructs else Guest(build())
+    if searcher.constructs:
+        return Guest(build, _SHARE, searcher.name)
+    try:
+        return Guest(build(), name=searcher.name)
+    except TopoplanError as error:
+        _warn_of_fault(error)
+        return Guest(None, name=searcher.name, refusal=str(error))
 
 
 def _warn_of_fault(error: TopoplanError) -> None:
@@ -128,21 +133,29 @@ class Guest(Search):
     Args:
         search: None if it could not even be built; or what builds it after some turns.
         share: candidates for each turn that it may have while another searcher leads; None for no such limit.
-        planner: name of the planner that is built later.
+        name: of the searcher.
+        refusal: why it could not be built.
+
+    Attributes:
+        leads: whether it proposed the best state so far.
+        behind: whether it has had less than its share of a time limit.
     """
 
     def __init__(
-        self, search: Search | Callable[[], Search | None] | None, share: float | None = None, planner: str = ""
+        self,
+        search: Search | Callable[[], Search] | None,
+        share: float | None = None,
+        name: str = "",
+        refusal: str = "",
     ) -> None:
-        self._planner = planner
+        self._name, self._refusal = name, refusal
         self._search = search if isinstance(search, Search) else None
         self._build = None if search is None or isinstance(search, Search) else search
         #: States that it is given before it is built.
         self._states: list[Trial] = []
         self._share = share
         self._turns = self._candidates = 0
-        #: Whether it proposed the best state so far.
-        self.leads = False
+        self.leads = self.behind = False
 
     @property
     def who(self) -> str | None:
@@ -150,41 +163,53 @@ class Guest(Search):
         return getattr(self._search, "who", None)
 
     @property
-    def waits(self) -> bool:
-        """Whether it is still to be built."""
-        return self._build is not None
+    def plans(self) -> bool:
+        """Whether it is still to be built, or plans."""
+        return self._build is not None or (self._search is not None and self._search.plans)
 
     @property
     def plans_next(self) -> str:
         """Name of the planner that is built in the next turn, which may take a minute; empty if none is."""
-        return self._planner if self._build is not None and self._turns >= _TURNS_BEFORE else ""
+        return self._name if self._build is not None and self._begins(self._turns) else ""
+
+    @property
+    def left_out(self) -> str:
+        """Why it takes, or took, no part: in a line that begins with its name; empty if it does."""
+        if self._build is not None:
+            return f"{self._name}: the search ended before its first turn"
+        return "" if self._search is not None else f"{self._name}: {self._refusal}"
+
+    def _begins(self, turns: int) -> bool:
+        """Whether a planner is built by now."""
+        return turns >= _TURNS_BEFORE or self.behind
 
     @property
     def _is_late(self) -> bool:
         """Whether it has had its share of candidates."""
-        if self._share is None:
+        if self._share is None or self.behind:
             return False
         return self._candidates > (_SHARE_OF_LEADER if self.leads else self._share) * self._turns
 
     def ask(self) -> Sequence[Candidate]:
         """Propose what the companion proposes, if it is its turn."""
         self._turns += 1
-        if self._build is not None:
-            if self._turns <= _TURNS_BEFORE:
-                return []
-            self._search, self._build = self._build(), None
-            for trial in self._states:
-                self.adopt(trial)
-            self._states.clear()
-        if self._search is None or self._is_late:
+        if self._build is not None and not self._begins(self._turns - 1):
             return []
         try:
+            if self._build is not None:
+                build, self._build = self._build, None
+                self._search = build()
+                for trial in self._states:
+                    self._search.adopt(trial)
+                self._states.clear()
+            if self._search is None or self._is_late:
+                return []
             candidates = self._search.ask()
             self._candidates += len(candidates)
             return candidates
         except TopoplanError as error:
             _warn_of_fault(error)
-            self._search = None
+            self._search, self._refusal = None, str(error)
             return []
 
     def tell(self, trials: Sequence[Trial]) -> None:

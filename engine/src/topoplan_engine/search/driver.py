@@ -30,7 +30,7 @@ from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import strategy_fault
-from topoplan_engine.interrupt import Stop, interruptible
+from topoplan_engine.interrupt import Stop, Stopped, TooLarge, interruptible, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
@@ -48,6 +48,12 @@ __all__ = ["NoSearch", "Result", "SearchRun", "drive", "first_state", "go_on_wit
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
 
+#: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
+_LONGEST, _LONGEST_FIRST = 0.1, 0.5
+
+#: Share of a time limit from which on guests have theirs.
+_BEGINNING = 0.03
+
 #: Cost of a constructed state, as a multiple of the best, up to which other draws of paths may decide between them.
 _ALMOST = 1.05
 
@@ -59,6 +65,8 @@ class SearchRun:
         initial: a trial.
         history: rows (evaluations, seconds, best cost), whenever there was a new best state.
         planning: seconds that searchers took to propose, compilation of kernels left out.
+        unfinished: what the time limit or the user ended in the middle of; empty if nothing was.
+        too_large: candidates that were not priced, because their iterations have too many tasks for the time limit.
     """
 
     def __init__(
@@ -97,6 +105,9 @@ class SearchRun:
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
         self._keep, self.planning = keep, planning
+        self.unfinished, self.too_large = "", 0
+        #: Seconds that each searcher took to propose, and its candidates to be priced.
+        self._spent = [0.0] * len(searchers)
         sole_search = searchers[0][1] if len(searchers) == 1 and not journal.keeps else None
         self._screened = sole_search if isinstance(sole_search, Screened) else None
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
@@ -131,7 +142,28 @@ class SearchRun:
         return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
 
     def advance(self, budget: int, stop: Stop, seconds: float = math.inf) -> Ending:
-        """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that."""
+        """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that.
+
+        Searchers and the evaluator are left where they are at the end of the whole search (`topoplan_engine.interrupt`)
+        and of a round of it between two turns.
+        """
+        with obeyed(stop, self._seconds_left, self._most_tasks):
+            return self._advanced(budget, stop, seconds)
+
+    def _seconds_left(self) -> float:
+        """Return the seconds until the end of the whole search."""
+        if self._limits.seconds == math.inf or self._journal.replaying:
+            return math.inf
+        return self._limits.seconds - self.elapsed
+
+    def _most_tasks(self) -> float:
+        """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
+        if self._limits.seconds == math.inf or self._journal.replaying:
+            return math.inf
+        share = _LONGEST if self.best.fits else _LONGEST_FIRST
+        return min(share * self._limits.seconds, self._seconds_left()) / self._evaluator.seconds_per_task
+
+    def _advanced(self, budget: int, stop: Stop, seconds: float) -> Ending:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
@@ -139,17 +171,27 @@ class SearchRun:
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
+                started = self._let_begin(number)
                 rejected, candidates = self._proposed_by(number, remaining)
-                asked += rejected
+                asked += rejected + len(candidates)
                 remaining -= rejected
-                if not candidates:
-                    continue
-                asked += len(candidates)
-                remaining -= len(candidates)
-                self._step(number, candidates, until, stop)
-            if asked == 0 and not any(isinstance(search, Guest) and search.waits for _, search in self._searchers):
-                return "nothing left to propose"
+                if candidates:
+                    remaining -= self._step(number, candidates, until, stop)
+                self._spent[number] += clock() - started
+            if asked == 0 and not any(search.plans for _, search in self._searchers):
+                return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
+
+    def _let_begin(self, number: int) -> float:
+        """Tell a guest whether it has had less than its share of the time, if there is a limit; return the clock.
+
+        Without a limit, and where the search is written down to be repeated, a search does not depend on a clock.
+        """
+        search, limit = self._searchers[number][1], self._limits.seconds
+        if isinstance(search, Guest) and limit < math.inf and not self._journal.keeps:
+            share = self.elapsed / len(self._searchers)
+            search.behind = self.elapsed >= _BEGINNING * limit and self._spent[number] < share
+        return clock()
 
     def _ending(self, until: float, stop: Stop) -> Ending | None:
         """Return what ends the run now, if anything but its budget does."""
@@ -227,6 +269,10 @@ class SearchRun:
             self._on_progress(f"planning with {planner}", self.progress())
         try:
             return list(ask())
+        except Stopped:
+            self._stop_at(f"{self._name(number)} was planning")
+            self._left_out.add(number)  # it is in the middle of something
+            return []
         except NoPlanFitsError as error:
             if not self.best.fits and sum(other_axis == axis for other_axis, _ in self._searchers) == 1:
                 raise
@@ -236,11 +282,25 @@ class SearchRun:
             self._leave_out(number, error)
             return []
 
+    def _name(self, number: int) -> str:
+        """Return the name of a searcher, as messages have it."""
+        return self._keep.constructing.get(number) or self._keep.others.get(number) or "a searcher of the network"
+
+    def _stop_at(self, doing: str) -> None:
+        """Take note that the search ended in the middle of something."""
+        self.unfinished = doing
+        if self._seconds_left() <= 0.0 and self._clock_says is None:
+            self._clock_says = "time limit"
+            self._journal.end("time limit", self.elapsed)
+
     def _give(self, number: int, trial: Trial) -> None:
         """Let a searcher go on from a state."""
         if number not in self._left_out:
             try:
                 self._searchers[number][1].adopt(trial)
+            except Stopped:
+                self._stop_at(f"{self._name(number)} was planning")
+                self._left_out.add(number)
             except TopoplanError as error:
                 self._leave_out(number, error)
 
@@ -250,8 +310,8 @@ class SearchRun:
         axes = [axis for index, (axis, _) in enumerate(self._searchers) if index not in self._left_out]
         go_on_without(error, self._searchers[number][0], axes)
 
-    def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> None:
-        """Price candidates, tell their searcher, and give what is worth it to the others."""
+    def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> int:
+        """Price candidates, tell their searcher, and give what is worth it to the others; say how many were priced."""
         axis, search = self._searchers[number]
         trials = self._trials(number, candidates, until, stop)
         if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
@@ -260,6 +320,9 @@ class SearchRun:
         if number not in self._left_out:
             try:
                 search.tell(trials)
+            except Stopped:
+                self._stop_at(f"{self._name(number)} was planning")
+                self._left_out.add(number)
             except TopoplanError as error:
                 self._leave_out(number, error)
         self.planning += clock() - started
@@ -282,6 +345,7 @@ class SearchRun:
                 if across != axis and peer.follows:
                     self._give(index, reached_trial)
         self._report_progress()
+        return len(trials)
 
     def _report_progress(self) -> None:
         """Report progress if the last report is long ago."""
@@ -296,6 +360,10 @@ class SearchRun:
             best = self.best
             try:
                 trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
+            except Stopped:
+                self._evaluator.evaluations -= 1
+                self._stop_at(f"a candidate of {self._name(number)} was priced")
+                break
             except Exception as error:
                 fault = strategy_fault(self._searchers[number][1], candidate, self._evaluator.problem, error)
                 if fault is None:
@@ -339,16 +407,25 @@ class SearchRun:
     def _priced(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Price a candidate, or recall its price."""
         if not self._journal.keeps:
-            return self._evaluator.price(candidate, fitting_cutoff)
+            return self._priced_now(candidate, fitting_cutoff)
         entry = self._journal.recall()
         if entry is not None:
             trial = self._evaluator.recall(candidate, entry.cost, entry.fits)
             self._journal.check(_checksum(trial.state), candidate.cutoff_seconds)
             return trial
-        trial = self._evaluator.price(candidate, fitting_cutoff)
+        trial = self._priced_now(candidate, fitting_cutoff)
         cutoff, checksum = candidate.cutoff_seconds, _checksum(trial.state)
         self._journal.price(float(trial.cost), float(cutoff), trial.fits, checksum, self.elapsed)
         return trial
+
+    def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:
+        """Price a candidate; one that there is no time for has no cost."""
+        try:
+            return self._evaluator.price(candidate, fitting_cutoff)
+        except TooLarge:
+            self.too_large += 1
+            self._evaluator.evaluations -= 1
+            return self._evaluator.recall(candidate, math.inf, False)
 
     def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
         """Remember a strategy that was constructed, or that is there for comparison with such ones."""
@@ -389,6 +466,11 @@ class SearchRun:
     def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Ask a searcher what it says of a strategy."""
         return self._searchers[number][1].report(strategy)
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return the guests that took no part in the search, and why, a line for each."""
+        reasons = (search.left_out for _, search in self._searchers if isinstance(search, Guest))
+        return tuple(reason for reason in reasons if reason)
 
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what searchers say of their plans where none of these could be simulated."""
@@ -559,5 +641,8 @@ def drive(
         history=np.array(search_run.history),
         rank=search_run.rank,
         ended_by=ended_by,
+        unfinished=search_run.unfinished,
+        too_large=search_run.too_large,
+        left_out=search_run.left_out(),
         recorded=history_of([recorder.rows()]) if recorder.rows() else None,
     )

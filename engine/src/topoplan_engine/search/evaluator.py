@@ -8,6 +8,7 @@ lowered; if a bound of the simulator does, its simulation is stopped early.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
+from topoplan_engine.interrupt import TooLarge
+from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Symmetry
@@ -56,6 +59,10 @@ _DEVICES = 4096
 #: How much longer than its cutoff a quotient is simulated, so that its seconds reject its class at later cutoffs, too.
 _FURTHER = 1.25
 
+#: Seconds that a task of an iteration takes to be lowered and simulated, until some were; and iterations of how many
+#: tasks tell.
+_SECONDS_PER_TASK, _TELLING = 1e-6, 50_000
+
 Memory = Literal["ignore", "limit", "penalty"]
 
 
@@ -73,6 +80,7 @@ class Evaluator:
     Attributes:
         evaluations: how many candidates were priced.
         first_draw: seed of the first draw of paths.
+        seconds_per_task: how long the slowest iteration so far took to be lowered and simulated, for each of its tasks.
     """
 
     def __init__(
@@ -90,6 +98,7 @@ class Evaluator:
         self.problem = problem
         self.evaluations = 0
         self.first_draw = first_draw
+        self.seconds_per_task, self._knows_pace = _SECONDS_PER_TASK, False
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
@@ -149,7 +158,8 @@ class Evaluator:
             and isinstance(candidate.base.strategy, PlacedStrategy)
             and cutoff < float("inf")
         ):
-            bound = self._lower_bound.of(candidate, state)
+            with contextlib.suppress(TooLarge):  # the state that it changes, which the bound lowers
+                bound = self._lower_bound.of(candidate, state)
             if bound.seconds >= cutoff:
                 return self._trial(state, float("inf"))
         cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
@@ -289,9 +299,12 @@ class Evaluator:
 
     def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""
+        started = clock()
         iteration = (self._lower(state.strategy), state.fabric, self.problem.cluster)
         if not self._further_draws or not self.draws(state):
-            return self._simulate.makespan(*iteration, cutoff)
+            seconds = self._simulate.makespan(*iteration, cutoff)
+            self._note_pace(iteration[0].n_tasks, clock() - started)
+            return seconds
         count, total = 1 + len(self._further_draws), 0.0
         for number, simulate in enumerate([self._simulate, *self._further_draws]):
             # The mean stays below the cutoff only if this draw does, the later ones being at their bound.
@@ -299,6 +312,12 @@ class Evaluator:
             if total == float("inf"):
                 break
         return total / count
+
+    def _note_pace(self, tasks: int, seconds: float) -> None:
+        """Take note of how long an iteration took to be priced."""
+        if tasks >= _TELLING:
+            slowest = self.seconds_per_task if self._knows_pace else 0.0
+            self.seconds_per_task, self._knows_pace = max(slowest, seconds / tasks), True
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of a strategy; that of the last one is cached."""

@@ -55,6 +55,7 @@ class _Status:
         cost, origin, rank: of the best state; the island with the smallest rank has the best of all.
         planning, elapsed: seconds so far, of its searchers and of its whole search, compilation left out.
         ended_by: what ended the round; the island can still propose candidates if that was the budget or the time.
+        unfinished, too_large, left_out: see `topoplan_engine.search.result.Result`.
     """
 
     state: bytes | None
@@ -66,6 +67,9 @@ class _Status:
     evaluations: int
     acceptance: float | None
     ended_by: Ending
+    unfinished: str
+    too_large: int
+    left_out: tuple[str, ...]
 
     @property
     def more(self) -> bool:
@@ -166,6 +170,9 @@ class LocalWorkers:
             evaluations=search_run.evaluations,
             acceptance=search_run.acceptance,
             ended_by=ended_by,
+            unfinished=search_run.unfinished,
+            too_large=search_run.too_large,
+            left_out=search_run.left_out(),
         )
 
     def finish(self) -> Mapping[int, _Status]:
@@ -328,6 +335,9 @@ def _rounds(
         history=np.array(history),
         rank=statuses[best].rank,
         ended_by=_ended_by(statuses, interrupted=stop.wanted),
+        unfinished=statuses[best].unfinished,
+        too_large=sum(status.too_large for status in statuses.values()),
+        left_out=statuses[best].left_out,
         recorded=recorded,
     )
 

@@ -48,6 +48,9 @@ class Result:
             new best one.  The second cost may be above the first where a constructed plan is kept.
         rank: sort key of results, smallest for the best (`topoplan_engine.search.driver.SearchRun.rank`).
         ended_by: what ended it.
+        unfinished: what that ended in the middle of: ``pipeline was planning``; empty if nothing was.
+        too_large: candidates that were not priced, because their iterations have too many tasks for the time limit.
+        left_out: searchers that another one brought along and that took no part, and why: ``pipeline: ...``.
         recorded: evaluations of all chains, where they are written down.
         restarts: the independent searches, in their order, if there were several.
     """
@@ -66,6 +69,9 @@ class Result:
     history: np.ndarray
     rank: tuple[bool, bool, float]
     ended_by: Ending
+    unfinished: str = ""
+    too_large: int = 0
+    left_out: tuple[str, ...] = ()
     recorded: SearchHistory | None = None
     restarts: tuple[Restart, ...] = ()
 

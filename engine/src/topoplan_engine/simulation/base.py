@@ -24,6 +24,7 @@ from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import Interfaces, star
@@ -244,6 +245,7 @@ class Simulation(Simulate):
         network = self._networks.get(fabric, cluster)
         taskgraph = self._rewritten(taskgraph, cluster)
         prepared = self._model.prepare(taskgraph, network)
+        stop_if_wanted()
         outcome = (
             self._model.simulate(prepared)
             if cutoff_seconds == np.inf

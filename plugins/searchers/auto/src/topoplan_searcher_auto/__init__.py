@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "topoplan_searchers"]
 
-#: Devices up to which planners of programs and pipelines answer within seconds.
-_MOST_FOR_PLANNERS = 64
-
-
 @attrs.frozen(kw_only=True)
 class Auto(Searcher):
     """Plans by estimates, a chain that improves them, planners, and the network where it can be wired."""
@@ -39,14 +35,14 @@ class Auto(Searcher):
         100.0, help="a slowdown, as a share of the best time, is accepted with exp(-alpha * slowdown)", above=0
     )
     plans: bool = option(True, help="begin with plans that are the best by estimates")
-    programs: bool = option(True, help="a planner of SPMD programs takes turns, up to 64 devices")
-    pipelines: bool = option(True, help="a planner of pipelines takes turns, up to 64 devices")
+    programs: bool = option(True, help="a planner of SPMD programs takes turns")
+    pipelines: bool = option(True, help="a planner of pipelines takes turns")
     network: bool = option(True, help="searchers of the network take turns, where it can be wired")
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
         planners = [name for name, takes_part in (("spmd", self.programs), ("pipeline", self.pipelines)) if takes_part]
-        companions = [Choice(name) for name in planners if n_devices <= _MOST_FOR_PLANNERS]
+        companions = [Choice(name) for name in planners]
         if self.network and topology.rebuilds:
             companions.append(Choice("rewire"))
         elif self.network and topology.follows_demand:

@@ -17,6 +17,7 @@ import numpy as np
 from topoplan import Placement, Problem
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Tensor
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.partition import part_bounds
 from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_placement_moves.forms import form_of
@@ -55,6 +56,7 @@ class CutEstimates:
         self.compute: list[F64] = []
         self.gradients: list[F64] = []
         for op, first in enumerate(problem.space.initial().placements):
+            stop_if_wanted()
             cuts = self._cuts_of(op, first, most)
             rows = np.array([self._row(op, cut) for cut in cuts])
             self.cuts.append(cuts)
@@ -109,6 +111,7 @@ class CutEstimates:
             ends = (self._forms[u], output, self._forms[v], argument)
             key = (ends, *(tuple(cut.key for cut in self.cuts[op]) for op in (u, v)))
             if key not in tables:
+                stop_if_wanted()
                 tables[key] = self._edge(u, output, v, argument)
             sums[u, v] = sums[u, v] + tables[key] if (u, v) in sums else tables[key]
         return sums
@@ -138,10 +141,9 @@ class CutEstimates:
         counts = on_host.sum(axis=1)
         inside = (on_host / counts[:, None])[:, self._host] if self._per_host > 1 else np.zeros((len(counts), devices))
         far = fetched * (1 - inside[:, None, :])
-        to_host = np.zeros((devices, hosts))
-        to_host[np.arange(devices), self._host] = 1
+        first = np.searchsorted(self._host, np.arange(hosts))  # devices of a host have consecutive numbers
         sent = far.sum(axis=-1) / (on_host > 0).sum(axis=1)[:, None]
-        between = np.maximum((far @ to_host).max(axis=-1), sent) / self._outside
+        between = np.maximum(np.add.reduceat(far, first, axis=-1).max(axis=-1), sent) / self._outside
         seconds: F64 = np.maximum(between, (fetched - far).max(axis=-1) / self._inside)
         return seconds
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan_engine.interrupt import stop_if_wanted
 
 __all__ = ["least_sum"]
 
@@ -41,6 +42,7 @@ def least_sum(unary: Sequence[F64], pairs: Mapping[tuple[int, int], F64], most: 
     values: dict[int, int] = {}
     choices: list[tuple[int, list[int], np.ndarray]] = []
     while neighbours:
+        stop_if_wanted()
         entries = {x: sizes[x] * math.prod(sizes[y] for y in around) for x, around in neighbours.items()}
         variable = min(entries, key=lambda x: (entries[x], x))
         if entries[variable] > most:
