@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,6 +13,8 @@ from topoplan import Candidate, Cluster, Search, Simulate, TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan.search.protocol import Run
 from topoplan_engine.fitting import check_fits_somewhere
+from topoplan_engine.interrupt import stop_if_wanted
+from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_operators import GraphBuilder
@@ -296,3 +299,76 @@ def test_weights_that_fit_nowhere_are_refused():
     problem = small_problem(b.build())
     with pytest.raises(TopoplanError, match=r"weights take 512.0 GB, but the 4 devices hold 160.0 GB together"):
         check_fits_somewhere(problem, whole_batch=False)
+
+
+class Endless(Search):
+    """Plans until somebody stops it."""
+
+    def ask(self):
+        while True:
+            stop_if_wanted()
+
+
+class Slow(Search):
+    """Proposes many candidates at once, of which each takes long to be priced."""
+
+    def ask(self):
+        return [Candidate(base=self.state)] * 1000
+
+
+def test_a_time_limit_ends_a_planner_before_its_first_plan():
+    problem = small_problem()
+    run = Run(problem=problem, budget=1000, seed=0, searchers=("endless",), time_limit=0.2)
+    evaluator, rng = Evaluator(problem, CountTransfers(), "ignore"), np.random.default_rng(0)
+    keep = Keep(others={0: "endless"})
+    result = drive(run, evaluator, problem.space.initial(), [("strategy", Endless())], rng, keep=keep)
+    assert (result.ended_by, result.unfinished) == ("time limit", "endless was planning")
+    assert result.elapsed < 0.4
+    assert result.best is result.initial
+
+
+def test_a_batch_that_time_ends_is_not_said_to_have_spent_the_budget():
+    problem = small_problem()
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+
+    def price(candidate, fitting_cutoff=0.0):
+        time.sleep(0.01)
+        return Evaluator.price(evaluator, candidate, fitting_cutoff)
+
+    evaluator.price = price
+    run = Run(problem=problem, budget=1000, seed=0, searchers=("slow",), time_limit=0.1)
+    result = drive(run, evaluator, problem.space.initial(), [("strategy", Slow())], np.random.default_rng(0))
+    assert result.ended_by == "time limit"
+    assert result.evaluations < 30
+
+
+def test_an_iteration_with_too_many_tasks_for_the_time_is_not_priced():
+    problem = small_problem()
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    evaluator.seconds_per_task = 1e3
+    run = Run(problem=problem, budget=100, seed=0, searchers=("scripted",), time_limit=60.0)
+    search = Scripted(problem)
+    result = drive(run, evaluator, problem.space.initial(), [("strategy", search)], np.random.default_rng(0))
+    assert result.too_large == 3
+    assert [trial.cost for trial in search.told] == [np.inf] * 3
+    assert result.ended_by == "nothing left to propose"
+
+
+class InTurns(Scripted):
+    """Proposes after some turns of planning."""
+
+    turns = 5
+
+    @property
+    def plans(self):
+        return self.turns > 0
+
+    def ask(self):
+        self.turns -= 1
+        return [] if self.turns >= 0 else super().ask()
+
+
+def test_a_planner_that_proposes_nothing_yet_does_not_end_the_run():
+    result, search = run_scripted(100, InTurns(small_problem()))
+    assert len(search.told) == 3
+    assert result.ended_by == "nothing left to propose"

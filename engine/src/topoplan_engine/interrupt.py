@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
-__all__ = ["Stop", "Stopped", "TooLarge", "check_size", "interruptible", "obeyed", "stop_if_wanted"]
+__all__ = ["Stop", "Stopped", "TooLargeError", "check_size", "interruptible", "obeyed", "stop_if_wanted"]
 
 
 class Stop:
@@ -28,11 +28,11 @@ class Stop:
     wanted = False
 
 
-class Stopped(BaseException):  # noqa: N818 - nothing went wrong
+class Stopped(BaseException):
     """Leaves what plans or prices, because the search must end.  No `Exception`: whoever handles those lets it pass."""
 
 
-class TooLarge(Exception):  # noqa: N818 - a candidate may be that
+class TooLargeError(Exception):
     """Leaves the pricing of one candidate, because its iteration has too many tasks for the time that there is."""
 
 
@@ -88,13 +88,13 @@ def check_size(tasks: int) -> None:
     ...     check_size(1000)
 
     Raises:
-        TooLarge: it has too many tasks.
+        TooLargeError: it has too many tasks.
         Stopped: as `stop_if_wanted`.
     """
     stop_if_wanted()
     limit = _limit.get()
     if limit is not None and tasks > limit.most_tasks():
-        raise TooLarge
+        raise TooLargeError
 
 
 @contextmanager

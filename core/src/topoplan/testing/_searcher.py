@@ -109,6 +109,8 @@ def _search(
         candidates = list(search.ask())[: _BUDGET - len(trials)]
         reasons = [reason for candidate in candidates if (reason := _why_wrong(candidate, problem.graph))]
         assert not (reasons and strict), f"ask proposed {reasons[0]}"
+        if not candidates and search.plans:
+            continue
         if reasons or not candidates:
             break
         batch = [price(candidate) for candidate in candidates[: keep(len(candidates))]]

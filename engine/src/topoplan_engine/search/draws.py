@@ -13,6 +13,7 @@ Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_eng
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -24,7 +25,7 @@ from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
-from topoplan_engine.interrupt import Stop
+from topoplan_engine.interrupt import Stop, Stopped, obeyed
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
 
@@ -125,6 +126,7 @@ def judge(
     *,
     constructed: bool,
     stop: Stop,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> Verdict:
     """Choose a shortlisted state by its mean; time it, the initial state and the best state of the other kind.
 
@@ -136,15 +138,16 @@ def judge(
         constructed: the shortlist is of constructed states, which are preferred; otherwise the initial state and the
             constructed one win if they are faster in the mean.
         stop: once it is wanted, only the least number of draws is taken.
+        left: seconds that there are; without any, no more draws are taken, and what has none has that of the search.
     """
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
-    if len(rivals) > 1 and draws(best.state):
-        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop)
+    if len(rivals) > 1 and left() > 0.0 and draws(best.state):
+        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, left)
 
     def judged(entry: ShortlistEntry, at_least: int) -> Judged:
-        times = _times(evaluator, entry, draws, at_least, stop)
+        times = _times(evaluator, entry, draws, at_least, stop, left)
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
@@ -189,33 +192,51 @@ def _different(shortlist: Sequence[ShortlistEntry]) -> list[ShortlistEntry]:
 
 
 def _best_of(
-    evaluator: Evaluator, rivals: Sequence[ShortlistEntry], draws: Callable[[State], bool], stop: Stop
+    evaluator: Evaluator,
+    rivals: Sequence[ShortlistEntry],
+    draws: Callable[[State], bool],
+    stop: Stop,
+    left: Callable[[], float],
 ) -> ShortlistEntry:
     """Return the rival with the best mean over the draws that choose, the first of equal ones."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
     for entry in rivals:
-        if ranks and stop.wanted:
+        if ranks and (stop.wanted or left() <= 0.0):
             break
         cost = entry.cost
         if draws(entry.state):
-            seconds = evaluator.makespans(entry.state, [evaluator.first_draw + number for number in _CHOOSING])
+            try:
+                with obeyed(Stop(), left):
+                    seconds = evaluator.makespans(entry.state, [evaluator.first_draw + number for number in _CHOOSING])
+            except Stopped:
+                return min(ranks, key=lambda rival: ranks[rival], default=entry)
             cost = float(seconds.mean()) + evaluator.penalty(entry.state.strategy)
         ranks[entry] = (not evaluator.fits(entry.state.strategy), cost)
     return min(ranks, key=lambda entry: ranks[entry])
 
 
 def _times(
-    evaluator: Evaluator, entry: ShortlistEntry, draws: Callable[[State], bool], at_least: int, stop: Stop
+    evaluator: Evaluator,
+    entry: ShortlistEntry,
+    draws: Callable[[State], bool],
+    at_least: int,
+    stop: Stop,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> Draws:
     """Price a state under enough draws for a precise mean; if nothing is drawn, return its only time."""
-    if not draws(entry.state):
-        return Draws(seconds=[entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf])
+    of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
+    if left() > 0.0 and not draws(entry.state):
+        return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
     times = Draws(seconds=[])
     while len(times.seeds) < at_least or (times.error > _PRECISE * times.mean and not stop.wanted):
         batch = seeds[len(times.seeds) :][:_AT_LEAST]
         if not batch:
             break
-        seconds = evaluator.makespans(entry.state, batch)
+        try:
+            with obeyed(Stop(), left):
+                seconds = evaluator.makespans(entry.state, batch)
+        except Stopped:
+            break
         times = Draws(seconds=np.concatenate([times.seconds, seconds]), seeds=(*times.seeds, *batch))
-    return times
+    return times if times.seeds else Draws(seconds=of_search, seeds=(evaluator.first_draw,))

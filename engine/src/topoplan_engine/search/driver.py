@@ -30,7 +30,7 @@ from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
 from topoplan_engine.guarded import strategy_fault
-from topoplan_engine.interrupt import Stop, Stopped, TooLarge, interruptible, obeyed
+from topoplan_engine.interrupt import Stop, Stopped, TooLargeError, interruptible, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
@@ -167,7 +167,7 @@ class SearchRun:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
-            asked = 0
+            asked, planning = 0, self._any_plans()
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
@@ -178,9 +178,13 @@ class SearchRun:
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
                 self._spent[number] += clock() - started
-            if asked == 0 and not any(search.plans for _, search in self._searchers):
+            if asked == 0 and not planning:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
+
+    def _any_plans(self) -> bool:
+        """Say whether a searcher is planning, so that it may propose something though it did not yet."""
+        return any(search.plans for number, (_, search) in enumerate(self._searchers) if number not in self._left_out)
 
     def _let_begin(self, number: int) -> float:
         """Tell a guest whether it has had less than its share of the time, if there is a limit; return the clock.
@@ -311,13 +315,13 @@ class SearchRun:
         go_on_without(error, self._searchers[number][0], axes)
 
     def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> int:
-        """Price candidates, tell their searcher, and give what is worth it to the others; say how many were priced."""
+        """Price candidates, tell their searcher, and give what is worth it to the others; say how many it cost."""
         axis, search = self._searchers[number]
         trials = self._trials(number, candidates, until, stop)
         if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
             self._journal.stop()
         started = clock()
-        if number not in self._left_out:
+        if trials and number not in self._left_out:
             try:
                 search.tell(trials)
             except Stopped:
@@ -338,14 +342,15 @@ class SearchRun:
                 if peer is not search and (across != axis or axis == "network"):
                     self._give(index, self.best)
             self._on_progress("new_best", self.progress())
-        reached_trial = None if number in self._left_out else search.reached
+        reached_trial = search.reached if trials and number not in self._left_out else None
         self._note(trials, reached_trial, before.cost)
         if reached_trial is not None and reached_trial is not self.best:
             for index, (across, peer) in enumerate(self._searchers):
                 if across != axis and peer.follows:
                     self._give(index, reached_trial)
         self._report_progress()
-        return len(trials)
+        ended = stop.wanted or self._clock_says is not None
+        return len(trials) if ended else len(candidates)  # one that is wrong counts, too
 
     def _report_progress(self) -> None:
         """Report progress if the last report is long ago."""
@@ -422,7 +427,7 @@ class SearchRun:
         """Price a candidate; one that there is no time for has no cost."""
         try:
             return self._evaluator.price(candidate, fitting_cutoff)
-        except TooLarge:
+        except TooLargeError:
             self.too_large += 1
             self._evaluator.evaluations -= 1
             return self._evaluator.recall(candidate, math.inf, False)

@@ -27,7 +27,7 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
-from topoplan_engine.interrupt import TooLarge
+from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
@@ -158,7 +158,7 @@ class Evaluator:
             and isinstance(candidate.base.strategy, PlacedStrategy)
             and cutoff < float("inf")
         ):
-            with contextlib.suppress(TooLarge):  # the state that it changes, which the bound lowers
+            with contextlib.suppress(TooLargeError):  # the state that it changes, which the bound lowers
                 bound = self._lower_bound.of(candidate, state)
             if bound.seconds >= cutoff:
                 return self._trial(state, float("inf"))

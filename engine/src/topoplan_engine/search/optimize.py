@@ -83,6 +83,10 @@ class FreePlan:
     refusal: str
 
 
+#: Part of a time limit within which the search and the draws of its last best states must end.
+_WITH_DRAWS = 1.05
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class Outcome:
     """What `optimize` returns.
@@ -341,8 +345,11 @@ def _check_fits(setup: SearchSetup, result: Result) -> None:
     if why := setup.evaluator.refusal(strategy):
         raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that the trainer runs: {why}")
     lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
+    early = f" (the {result.ended_by} came while {result.unfinished})" if result.unfinished else ""
+    if result.too_large:
+        early += f"; {result.too_large} were not priced, as their iterations have too many tasks for the time limit"
     raise NoPlanFitsError(
-        f"model {setup.problem.graph.name!r}: no strategy that was tried fits: {lacks}; or "
+        f"model {setup.problem.graph.name!r}: no strategy that was tried fits{early}: {lacks}; or "
         f"--simulator {setup.simulator.name}:memory=penalty, which ranks strategies that do not fit by what they lack"
     )
 
@@ -416,8 +423,17 @@ def _verdict(setup: SearchSetup, result: Result) -> Verdict:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
     initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
     constructed = setup.keep.constructed and result.shortlist[-1].origin.constructed
+    limit, began = setup.experiment.run.seconds, clock() - result.elapsed
     with interruptible() as stop:
-        return judge(setup.evaluator, result.shortlist, initial, result.aside, constructed=constructed, stop=stop)
+        return judge(
+            setup.evaluator,
+            result.shortlist,
+            initial,
+            result.aside,
+            constructed=constructed,
+            stop=stop,
+            left=lambda: _WITH_DRAWS * limit - (clock() - began),
+        )
 
 
 def _in_full(

@@ -153,6 +153,7 @@ class Simulation(Simulate):
         prepared = self._model.prepare(taskgraph, network)
         times = []
         for seed in seeds if self._model.draws(prepared) else seeds[:1]:
+            stop_if_wanted()
             outcome = self._model.with_seed(seed).simulate(prepared)
             check_finished(taskgraph, outcome.finish)
             times.append(float(outcome.makespan))

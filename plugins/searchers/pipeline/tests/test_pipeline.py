@@ -173,7 +173,7 @@ def test_infeasible_plans_leave_a_report():
     search = PipelineSearch(DapplePipeline(), problem)
     first = Trial(state=state_of(problem), cost=1.0, demand=lambda: None)
     search.adopt(first)
-    for _ in range(20):
+    for _ in range(100):
         candidates = search.ask()
         search.tell([attrs.evolve(first, state=candidate.state(), cost=float("inf")) for candidate in candidates])
     assert search.ask() == []

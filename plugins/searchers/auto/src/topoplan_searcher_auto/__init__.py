@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "topoplan_searchers"]
 
+
 @attrs.frozen(kw_only=True)
 class Auto(Searcher):
     """Plans by estimates, a chain that improves them, planners, and the network where it can be wired."""

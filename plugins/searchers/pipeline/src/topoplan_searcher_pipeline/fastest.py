@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_searcher_pipeline.dynamic import SLACK, PipelineEstimate, Task, ends_of
 
 __all__ = ["pipelines"]
@@ -35,6 +36,7 @@ def pipelines(tasks: Sequence[Task], best: float, most_stages: int, number: int)
     """
 
     def search(task: Task, limit: float) -> _Found:
+        stop_if_wanted()
         ends = ends_of(task, limit, most_stages, _PIPELINES)
         result = _Found(limit, ends.seconds, {})
         followed = list(result.in_reach(best))

@@ -8,6 +8,10 @@ Stages are placed from the last one to the first, by the three policies of DAPPL
 *fresh* hosts that no stage uses, *append* to partly used hosts, *scatter* over all hosts with room.  An *occupancy* is
 the number of used devices of each host.  Equal hosts are sorted by this number, so that occupancies that differ only in
 the names of hosts are equal.
+
+On machines of more than `MOST_SINGLE` devices all stages have a multiple of some number of devices (`coarse_sizes`),
+and append alone places them: what the dynamic program looks at would grow with the square of the devices, and its
+numbers of devices on every host with the cube.
 """
 
 from __future__ import annotations
@@ -21,16 +25,19 @@ import numpy as np
 
 from topoplan import Cluster
 from topoplan.arrays import F64, I32, I64, f64, i32
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.simulation.messages import PACKET
 
 __all__ = [
+    "MOST_SINGLE",
     "Counts",
     "Devices",
     "Machine",
     "MovePairs",
     "Moves",
     "allreduce_seconds",
+    "coarse_sizes",
     "moves_of",
     "paired_moves",
     "transfer_loads",
@@ -46,6 +53,8 @@ _Policy = Callable[[Counts, Counts, int], Counts | None]
 #: Links between two hosts on a switch.  A message takes them twice, for its first packet has to be answered; the switch
 #: stores a packet before it sends it on.
 _LINKS = 2
+#: Devices of a machine of which every single one may be a stage's; and parts that larger machines are divided into.
+MOST_SINGLE, _PARTS = 512, 256
 #: If there are more occupancies, policies are dropped, the last one first.
 _MOST_OCCUPANCIES = 600
 
@@ -198,8 +207,21 @@ class MovePairs(NamedTuple):
         return cls(np.cumsum(lengths) - lengths, np.full(pairs, np.nan), np.zeros(pairs))
 
 
+def coarse_sizes(n_devices: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of ``sizes`` that are worth a look on a machine of so many devices.
+
+    >>> coarse_sizes(64, (1, 2, 4, 8)), coarse_sizes(2048, (1, 2, 4, 8, 16))
+    ((1, 2, 4, 8), (8, 16))
+    """
+    if n_devices <= MOST_SINGLE:
+        return sizes
+    unit = 1 << (n_devices // _PARTS - 1).bit_length()
+    return tuple(size for size in sizes if size % unit == 0) or sizes[-1:]
+
+
 def paired_moves(machine: Machine, sizes: tuple[int, ...]) -> tuple[Moves, MovePairs]:
     """Return all moves with stages of ``sizes`` devices, and their pairs; those of the last machines are kept."""
+    sizes = coarse_sizes(machine.n_devices, sizes)
     columns = (machine.host, machine.outside, machine.inside)
     return _paired_moves(*(tuple(column.tolist()) for column in columns), sizes)
 
@@ -214,7 +236,8 @@ def _paired_moves(
 
 def moves_of(machine: Machine, sizes: tuple[int, ...]) -> Moves:
     """Return all moves with stages of ``sizes`` devices; with fewer policies if there are too many moves."""
-    for policies in ((_append, _fresh, _scatter), (_append, _fresh), (_append,)):
+    few = machine.n_devices <= MOST_SINGLE
+    for policies in ((_append, _fresh, _scatter), (_append, _fresh), (_append,))[0 if few else 2 :]:
         moves = _explore(machine, sizes, policies, len(policies) > 1)
         if moves is not None:
             return moves
@@ -234,6 +257,7 @@ def _explore(machine: Machine, sizes: tuple[int, ...], policies: tuple[_Policy, 
     ptr = [0]
     occupancies = list(number)
     for occupied in occupancies:
+        stop_if_wanted()
         for size in sizes:
             for counts in dict.fromkeys(_placements(sized, occupied, size, policies)):
                 sums = [a + b for a, b in zip(occupied, counts, strict=True)]

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.planning import Planner
@@ -28,8 +29,14 @@ def neighbours(plan: PipelinePlan, planner: Planner, cutoff: float) -> list[Pipe
     steps = [(plan.pipeline, kind, count) for kind, count in _schedules(plan, planner)]
     pipelines = [*_pipelines(plan.pipeline, planner.columns), *_device_moves(plan.pipeline, planner.machine)]
     steps += [(variant, plan.kind, plan.micro_batches) for variant in pipelines]
-    different = {(planner.shape(pipeline), kind, count): (pipeline, kind, count) for pipeline, kind, count in steps}
-    plans = [planner.plan(*step, cutoff) for step in different.values()]
+    different = {}
+    for pipeline, kind, count in steps:
+        stop_if_wanted()
+        different[planner.shape(pipeline), kind, count] = pipeline, kind, count
+    plans = []
+    for step in different.values():
+        stop_if_wanted()
+        plans.append(planner.plan(*step, cutoff))
     return sorted(
         (plan_ for plan_ in plans if plan_ is not None and plan_.seconds < cutoff),
         key=lambda plan_: plan_.seconds,
@@ -49,6 +56,7 @@ def _pipelines(pipeline: Pipeline, columns: Columns) -> Iterator[Pipeline]:
     cuts, counts = pipeline.cuts, pipeline.counts
     ends = (*cuts[1:], columns.n_cuts - 1)
     for stage in range(1, len(cuts)):
+        stop_if_wanted()
         for cut in _nearest_cuts(columns, cuts[stage - 1], cuts[stage], ends[stage]):
             yield attrs.evolve(pipeline, cuts=(*cuts[:stage], cut, *cuts[stage + 1 :]))
         union = tuple(a + b for a, b in zip(counts[stage - 1], counts[stage], strict=True))
@@ -57,10 +65,13 @@ def _pipelines(pipeline: Pipeline, columns: Columns) -> Iterator[Pipeline]:
 
 
 def _device_moves(pipeline: Pipeline, machine: Machine) -> Iterator[Pipeline]:
+    """Yield what one moved device makes; of hosts that are equal and have equal devices of all stages, the last one."""
     counts = pipeline.counts
     idle_counts = np.bincount(machine.host) - np.sum(counts, axis=0)
+    equal = dict(zip(zip(machine.kinds, *counts, strict=True), range(len(idle_counts)), strict=True))
     for stage, devices in enumerate(counts):
-        for host, count in enumerate(devices):
+        for host in equal.values():
+            count = devices[host]
             if idle_counts[host]:
                 yield _move_device(pipeline, host, None, stage)
             if count and sum(devices) > 1:

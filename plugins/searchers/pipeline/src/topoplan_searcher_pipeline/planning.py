@@ -2,8 +2,9 @@
 
 `plans_of` runs `topoplan_searcher_pipeline.fastest` for every number of micro-batches and every schedule.  The
 *baselines* give its first cutoff: data parallelism, straight pipelines (equally many devices for each stage) and the
-plans of HPGO.  All pipelines are simulated stage by stage under every schedule
-(`topoplan_searcher_pipeline.stage_simulation`) and sorted by their times.
+plans of HPGO.  HPGO looks at devices one by one; on machines of more than `MOST_SINGLE` straight pipelines have
+consecutive devices, and are planned for their computation alone.  All pipelines are simulated stage by stage under
+every schedule (`topoplan_searcher_pipeline.stage_simulation`) and sorted by their times.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
+from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
@@ -27,7 +29,7 @@ from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.dynamic import Task
 from topoplan_searcher_pipeline.fastest import pipelines
-from topoplan_searcher_pipeline.machine import Devices, Machine, paired_moves
+from topoplan_searcher_pipeline.machine import MOST_SINGLE, Devices, Machine, paired_moves
 from topoplan_searcher_pipeline.plans import (
     Pipeline,
     PipelineCosts,
@@ -45,8 +47,10 @@ __all__ = ["Planner", "baselines", "orders_of"]
 #: Pipelines of the dynamic program that stage simulation sees: at most, at least, and how much slower than the best (by
 #: the latency model) those above the minimum may be.
 _MOST, _ENOUGH, _SLOWER = 64, 12, 1.3
-#: No pipeline has more stages.
+#: No pipeline of the dynamic program has more stages.
 _MOST_STAGES = 32
+#: Numbers of stages of straight pipelines on large machines, at most.
+_MOST_STRAIGHT = 512
 
 
 def orders_of(schedule: str) -> tuple[ScheduleKind, ...]:
@@ -166,6 +170,7 @@ class Planner:
         for task, (seconds, cuts, counts) in pipelines(self.tasks(), best, most_stages, _MOST):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
+            stop_if_wanted()
             pipeline = Pipeline(cuts, counts)
             tried = variants.setdefault(pipeline, set())
             possible = self._variants(task.order, task.micro_batches)
@@ -241,12 +246,18 @@ def baselines(
         machine: the machine of the plans.
         samples: of the batch.
     """
+    all_devices = tuple(np.bincount(machine.host).tolist())
+    yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
+    if machine.n_devices > MOST_SINGLE:
+        yield "straight", lambda: _consecutive(layers_of(), machine)
+        return
     hpgo = HpgoMachine(host=tuple(machine.host.tolist()), bandwidths=RELEASED)
     count = machine.n_devices
     layers = functools.cache(layers_of)
 
     def straight() -> Iterator[Pipeline]:
         for stages in range(2, min(count, layers().count) + 1):
+            stop_if_wanted()
             if count % stages == 0 and (equal := straight_pipeline(layers(), hpgo, stages, count // stages)):
                 yield _pipeline(equal.starts, equal.devices, machine)
 
@@ -254,11 +265,31 @@ def baselines(
         for plan in shortlist(layers(), hpgo, samples):
             yield _pipeline([s.start for s in plan.stages], [s.devices for s in plan.stages], machine)
 
-    all_devices = tuple(np.bincount(machine.host).tolist())
-    yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
     yield "straight", straight
     yield "hpgo", released
 
 
 def _pipeline(starts: Iterable[int], devices: Iterable[Devices], machine: Machine) -> Pipeline:
     return Pipeline(tuple(starts), tuple(tuple(machine.counts(members).tolist()) for members in devices))
+
+
+def _consecutive(layers: Layers, machine: Machine) -> Iterator[Pipeline]:
+    """Yield for each possible number of stages the straight pipeline of the least slowest stage.
+
+    Stages have consecutive devices.  Rows of a dynamic program say how long the slowest of so many stages takes that
+    end behind a layer; a step is one maximum over all pairs of layers.
+    """
+    count, compute = machine.n_devices, np.where(layers.before, layers.seconds[:, None] - layers.seconds, np.inf)
+    slowest, cuts = layers.seconds, [np.zeros(layers.count, dtype=np.int64)]
+    for stages in range(2, min(count, layers.count, _MOST_STRAIGHT) + 1):
+        stop_if_wanted()
+        candidates = np.maximum(compute, slowest)
+        cuts.append(candidates.argmin(axis=1))
+        slowest = candidates[np.arange(layers.count), cuts[-1]]
+        if count % stages == 0 and slowest[-1] < np.inf:
+            last, starts = layers.count - 1, []
+            for row in reversed(cuts[1:]):
+                last = int(row[last])
+                starts.append(last + 1)
+            devices = np.arange(count).reshape(stages, -1)
+            yield _pipeline([0, *starts[::-1]], [tuple(row) for row in devices.tolist()], machine)

@@ -1,9 +1,13 @@
-"""The search: it plans when it is built, proposes its shortlist, and continues with neighbours of the best plans."""
+"""The search: it plans in small turns, proposes what it has, and continues with neighbours of the best plans.
+
+Baselines are proposed as soon as they are planned, the dynamic program's plans at its end, neighbours when all these
+have been simulated.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -25,7 +29,7 @@ from topoplan_searcher_pipeline.planning import Planner, baselines
 from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan, devices_of, members_of, memory_of, strategy_of
 from topoplan_searcher_pipeline.restricted import limited, plans_of, runnable
 
-__all__ = ["PipelineSearch", "plan_pipelines"]
+__all__ = ["PipelineSearch", "plan_pipelines", "planning_steps"]
 
 #: Local search: number of plans whose neighbours are tried (the best, and the best of each number of stages); how much
 #: slower than the best they may be; simulated neighbours of each; and how much slower their stage simulation may be.
@@ -47,6 +51,7 @@ class Shortlist:
         complete: the cuts are all antichain states of the model.
         lower_bound: lower bound on the seconds of all plans.
         stopped: a baseline nearly reaches the lower bound, so the dynamic program was not run.
+        finished: planning is.
     """
 
     planner: Planner
@@ -55,6 +60,7 @@ class Shortlist:
     complete: bool
     lower_bound: float
     stopped: bool = False
+    finished: bool = True
 
 
 def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Shortlist:
@@ -64,6 +70,12 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         TopoplanError: no micro-batch of that size, or no price.
         NoPlanFitsError: nothing fits into memory.
     """
+    *_, shortlist = planning_steps(options, problem, stop=stop)
+    return shortlist
+
+
+def planning_steps(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Iterator[Shortlist]:
+    """Plan as `plan_pipelines` does, in small steps; yield after each what there is, and at last all of it."""
     graph, cluster, costs = problem.graph, problem.cluster, problem.costs
     options, kinds = limited(options, problem)
     if options.micro_batch > graph.batch_size:
@@ -94,6 +106,10 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         )
     lower_bound = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
     named: dict[str, list[PipelinePlan]] = {}
+    so_far = Shortlist(
+        planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, finished=False
+    )
+    yield so_far
     plan_cache: dict[Pipeline, PipelinePlan | None] = {}
     best = float("inf")
     for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, graph.batch_size):
@@ -105,14 +121,14 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
             if plan is not None:
                 named.setdefault(name, []).append(plan)
                 best = min(best, plan.seconds)
+            yield so_far
         if stop and best <= lower_bound * _GOOD_ENOUGH:
-            return Shortlist(
-                planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, stopped=True
-            )
+            yield attrs.evolve(so_far, stopped=True, finished=True)
+            return
     plans = plans_of(planner, problem, best, options.finalists)
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
-    return Shortlist(planner=planner, named=named, plans=plans, complete=complete, lower_bound=lower_bound)
+    yield attrs.evolve(so_far, plans=plans, finished=True)
 
 
 def _renumbered(pipeline: Pipeline, places: I64) -> Pipeline:
@@ -133,40 +149,68 @@ class PipelineSearch(Search):
     def __init__(self, options: DapplePipeline, problem: Problem) -> None:
         self._options = options
         self._problem = problem
-        self._shortlist = plan_pipelines(options, problem)
+        self._steps: Iterator[Shortlist] | None = planning_steps(options, problem)
+        self._shortlist: Shortlist | None = None
         self._asked: list[PipelinePlan] = []
+        self._next: list[PipelinePlan] = []
         self._proposed_shapes: set[tuple[object, ...]] = set()
-        self._next = self._new(self._first())
         self._simulated: dict[PipelinePlan, float] = {}
         self._proposed: list[tuple[Strategy, PipelinePlan]] = []
         self._expanded: set[PipelinePlan] = set()
         self._best: PipelinePlan | None = None
 
+    @property
+    def plans(self) -> bool:
+        """Whether it has not planned all baselines and the dynamic program's plans yet."""
+        return self._steps is not None
+
     def ask(self) -> Sequence[Candidate]:
-        """Propose plans, or nothing if no neighbour of the best plan is better."""
+        """Take a step of planning, and propose what it brought; or nothing if no neighbour of the best is better.
+
+        Raises:
+            TopoplanError: there is no plan.
+        """
         if self.state is None:
             return []
+        if self._steps is not None and not self._next:
+            self._plan_on(self._steps)
         self._asked, self._next = self._next, []
+        if not self._asked or self._shortlist is None:
+            return []
         planner, graph = self._shortlist.planner, self._problem.graph
         strategies = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
         self._proposed += zip(strategies, self._asked, strict=True)
         return [Candidate(base=State(strategy, self.state.fabric)) for strategy in strategies]
+
+    def _plan_on(self, steps: Iterator[Shortlist]) -> None:
+        """Take a step of planning."""
+        self._steps = None  # unless this step ends well
+        self._shortlist = next(steps)
+        self._next += self._new(self._shortlist, self._first(self._shortlist))
+        if not self._shortlist.finished:
+            self._steps = steps
+        elif not self._next:
+            self._climb(self._shortlist)
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Record the costs of plans; continue from the best plan if it is new."""
         for plan, trial in zip(self._asked, trials, strict=False):
             self._simulated[plan] = trial.cost
         self._next = self._asked[len(trials) :]  # there was no time for these
+        if self._steps is None and self._shortlist is not None:
+            self._climb(self._shortlist)
+
+    def _climb(self, shortlist: Shortlist) -> None:
+        """Propose neighbours of the best plans, unless the best is as good as any; then plan on if not all is done."""
         if not self._simulated:
             return
         ranking = sorted(self._simulated, key=lambda plan: self._simulated[plan])
         best = self._simulated[ranking[0]]
-        if best <= self._shortlist.lower_bound * _GOOD_ENOUGH:
+        if best <= shortlist.lower_bound * _GOOD_ENOUGH:
             self._best, self._next = ranking[0], []
             return
-        if self._shortlist.stopped:
-            self._shortlist = plan_pipelines(self._options, self._problem, stop=False)
-            self._next += self._new(self._first())
+        if shortlist.stopped:
+            self._steps = planning_steps(self._options, self._problem, stop=False)
         if best == float("inf"):
             return
         self._best = ranking[0]
@@ -180,19 +224,19 @@ class PipelineSearch(Search):
         for plan in climbing:
             if plan not in self._expanded:
                 self._expanded.add(plan)
-                candidates = neighbours(plan, self._shortlist.planner, plan.seconds * _SLOWER)
-                self._next += self._new(candidates, _TOGETHER)
+                candidates = neighbours(plan, shortlist.planner, plan.seconds * _SLOWER)
+                self._next += self._new(shortlist, candidates, _TOGETHER)
 
-    def _first(self) -> list[PipelinePlan]:
+    @staticmethod
+    def _first(shortlist: Shortlist) -> list[PipelinePlan]:
         """Return the baselines and the selected plans."""
-        named = [plan for plans in self._shortlist.named.values() for plan in plans]
-        return [*named, *self._shortlist.plans]
+        return [*(plan for plans in shortlist.named.values() for plan in plans), *shortlist.plans]
 
-    def _new(self, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
+    def _new(self, shortlist: Shortlist, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
         """Return the first plans that were not proposed yet."""
         new: list[PipelinePlan] = []
-        for plan in runnable(plans, self._problem, self._shortlist.planner):
-            key = (self._shortlist.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
+        for plan in runnable(plans, self._problem, shortlist.planner):
+            key = (shortlist.planner.shape(plan.pipeline), plan.kind, plan.micro_batches)
             if key not in self._proposed_shapes and (most is None or len(new) < most):
                 self._proposed_shapes.add(key)
                 new.append(plan)
@@ -203,8 +247,12 @@ class PipelineSearch(Search):
 
         ``speedup`` is the simulated speedup over one device that runs the whole batch; None before the simulation.
         """
-        planner = self._shortlist.planner
-        best: PipelinePlan | None = self._best or min(self._first(), key=lambda p: p.seconds)
+        if self._shortlist is None:
+            return None
+        shortlist, planner = self._shortlist, self._shortlist.planner
+        best: PipelinePlan | None = self._best
+        if best is None:
+            best = min(self._simulated or self._first(shortlist), key=lambda plan: plan.seconds, default=None)
         if strategy is not None:
             best = next((plan for candidate, plan in self._proposed if candidate == strategy), None)
         if best is None:
@@ -219,16 +267,16 @@ class PipelineSearch(Search):
             "planned_iteration_time_s": best.seconds,
             "one_device_s": one_device,
             "layers": planner.columns.n_cuts - 1,
-            "all_cuts": self._shortlist.complete,
-            "stages": self._stages(best),
+            "all_cuts": shortlist.complete,
+            "stages": self._stages(best, planner),
             "baselines": {
                 name: max((speedups[plan] for plan in plans if plan in speedups), default=None)
-                for name, plans in self._shortlist.named.items()
+                for name, plans in shortlist.named.items()
             },
         }
 
-    def _stages(self, plan: PipelinePlan) -> list[dict[str, Any]]:
-        columns, machine = self._shortlist.planner.columns, self._shortlist.planner.machine
+    def _stages(self, plan: PipelinePlan, planner: Planner) -> list[dict[str, Any]]:
+        columns, machine = planner.columns, planner.machine
         names = [op.name for op in self._problem.graph.operators]
         ends = (*plan.pipeline.cuts[1:], columns.n_cuts - 1)
         return [
