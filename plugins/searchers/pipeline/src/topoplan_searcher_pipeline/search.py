@@ -153,6 +153,7 @@ class PipelineSearch(Search):
         self._shortlist: Shortlist | None = None
         self._asked: list[PipelinePlan] = []
         self._next: list[PipelinePlan] = []
+        self._planned: set[PipelinePlan] = set()  # baselines and selected plans that were looked at
         self._proposed_shapes: set[tuple[object, ...]] = set()
         self._simulated: dict[PipelinePlan, float] = {}
         self._proposed: list[tuple[Strategy, PipelinePlan]] = []
@@ -186,7 +187,9 @@ class PipelineSearch(Search):
         """Take a step of planning."""
         self._steps = None  # unless this step ends well
         self._shortlist = next(steps)
-        self._next += self._new(self._shortlist, self._first(self._shortlist))
+        fresh = [plan for plan in self._first(self._shortlist) if plan not in self._planned]
+        self._planned.update(fresh)
+        self._next += self._new(self._shortlist, fresh)
         if not self._shortlist.finished:
             self._steps = steps
         elif not self._next:
