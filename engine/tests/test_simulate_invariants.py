@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, Fabric
 from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.simulation.messages import Transport
 from topoplan_samples.random_graphs import networks, taskgraphs
 from topoplan_samples.tasks import task_graph, transfer
 from topoplan_simulator_flexnet.kernel import advance, initial_state
@@ -156,11 +157,12 @@ def check_rings(prepared, state):
     assert np.bincount(task, minlength=len(state.open_rings)).tolist() == state.open_rings.tolist()
 
 
-def check_rows(sharing):
-    """Invariants 7 to 12 of the fluid kernel."""
+def check_rows(sharing, wire):
+    """Invariants 7 to 12 of the fluid kernel; on the wire, 9 and 10 are those of `check_max_min`."""
     links, flows, slots = sharing.links, sharing.flows, sharing.slots
-    assert sharing.counts[:3].tolist() == [0, 0, 0]
-    assert not links["work_marks"].any()
+    assert sharing.counts[1:3].tolist() == [0, 0]
+    assert wire or sharing.counts[0] == 0
+    assert wire or not links["work_marks"].any()
     for number, link in enumerate(links):
         row = range(link["row"], link["row"] + link["length"])
         here = row[: link["bottlenecked_here"]]
@@ -169,15 +171,35 @@ def check_rows(sharing):
             assert slots[slot]["position"] == place
             assert (flows[flow]["bottleneck"] == number) == (place in here)
             assert sharing.flow_bottleneck[place] == flows[flow]["bottleneck"]
-            assert sharing.share[flows[flow]["bottleneck"]] <= sharing.share[number]
+            assert wire or sharing.share[flows[flow]["bottleneck"]] <= sharing.share[number]
         finish = flows["virtual_finish"][sharing.incidence["flow"][here]]
         assert sharing.virtual_finish[here].tolist() == finish.tolist()
         assert slots["load"][sharing.incidence["slot"][row]].sum() == link["load"]
         share = link["capacity"] * LOAD / link["load"] if link["load"] else np.inf
-        assert sharing.share[number] == share
+        assert wire or sharing.share[number] == share
         if here:
-            assert sharing.limit[number] == max(share, link["reuse_threshold"])
+            assert wire or sharing.limit[number] == max(share, link["reuse_threshold"])
             assert link["soonest_outdated"] or link["soonest"] == finish.min()
+
+
+def check_max_min(state, exact):
+    """Invariants 14 and 15: no link carries more than it can; a flow's bottleneck is full, and nobody faster there."""
+    sharing = state.sharing
+    flows, slots = sharing.flows, sharing.slots
+    flowing = np.flatnonzero(flows["bottleneck"] >= 0)
+    rate = {int(flow): float(sharing.share[flows[flow]["bottleneck"]]) for flow in flowing}
+    used, fastest = np.zeros(len(sharing.links)), np.zeros(len(sharing.links))
+    for flow in flowing:
+        for slot in slots[flows[flow]["slot"] : flows[flow]["slot"] + flows[flow]["used"]]:
+            used[slot["link"]] += rate[flow] * slot["load"] / LOAD
+            fastest[slot["link"]] = max(fastest[slot["link"]], rate[flow])
+    capacity = sharing.links["capacity"]
+    assert (used <= capacity * (1 + 1e-9)).all()
+    if exact:  # rates are those of the flows that are there
+        for flow in flowing:
+            link = flows[flow]["bottleneck"]
+            assert used[link] >= capacity[link] * (1 - 1e-6)
+            assert rate[flow] >= fastest[link] * (1 - 1e-6)
 
 
 def check_bursts(prepared, state):
@@ -196,11 +218,11 @@ def check_bursts(prepared, state):
 
 
 @SETTINGS
-@given(st.data(), st.booleans(), st.integers(0, 3))
-def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from(Transport))
+def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed, transport):
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
-    model = Fluid(stepped, seed)
+    model = Fluid(stepped, seed, transport)
     prepared = model.prepare(taskgraph, network)
     state = fluid.initial_state(prepared)
     one_instant, events = stepper(prepared, state, seed), 0
@@ -210,8 +232,11 @@ def test_invariants_of_fluid_hold_after_every_instant(data, stepped, seed):
         assert state.now[0] >= now
         check_tasks(prepared, state)
         check_rings(prepared, state)
-        check_rows(state.sharing)
-        check_bursts(prepared, state)
+        check_rows(state.sharing, transport == Transport.WIRE)
+        if transport == Transport.WIRE:
+            check_max_min(state, state.filling.counts[2] == 0)  # no flow has ended since rates were renewed
+        else:
+            check_bursts(prepared, state)
     outcome = model.simulate(prepared)
     assert (outcome.makespan, outcome.events) == (state.makespan[0], events)
 
@@ -236,11 +261,11 @@ def seconds_left(prepared, state, limit):
 
 
 @SETTINGS
-@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.5, 0.9, 0.999]))
-def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(data, stepped, seed, share):
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.5, 0.9, 0.999]), st.sampled_from(Transport))
+def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(data, stepped, seed, share, transport):
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
-    model = Fluid(stepped, seed)
+    model = Fluid(stepped, seed, transport)
     prepared = model.prepare(taskgraph, network)
     makespan = model.simulate(prepared).makespan
     state = fluid.initial_state(prepared)

@@ -13,6 +13,7 @@ from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.bounds import bounds
 from topoplan_engine.simulation.columns import device_busy
 from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_engine.simulation.messages import Transport
 from topoplan_reference.critical_path import reference_critical_path_bound
 from topoplan_reference.flexnet import flexnet_reference
 from topoplan_reference.fluid import fluid_reference
@@ -49,11 +50,11 @@ def test_flexnet_equals_its_reference(data, segment, seed):
 
 
 @SETTINGS
-@given(st.data(), st.booleans(), st.integers(0, 3))
-def test_fluid_equals_its_reference(data, stepped, seed):
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from(Transport))
+def test_fluid_equals_its_reference(data, stepped, seed, transport):
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
-    check(fluid.Model(stepped, seed), fluid_reference, network, taskgraph)
+    check(fluid.Model(stepped, seed, transport), fluid_reference, network, taskgraph)
 
 
 def check_early_stop(model, network, taskgraph, share):
@@ -69,10 +70,10 @@ def check_early_stop(model, network, taskgraph, share):
 
 
 @SETTINGS
-@given(st.data(), st.booleans())
-def test_bounds_of_the_critical_path_equal_their_reference(data, stepped):
+@given(st.data(), st.booleans(), st.sampled_from(Transport))
+def test_bounds_of_the_critical_path_equal_their_reference(data, stepped, transport):
     network = data.draw(networks())
-    model = fluid.Model(stepped)
+    model = fluid.Model(stepped, transport=transport)
     prepared = model.prepare(data.draw(taskgraphs(network.cluster.n_devices)), network)
     times = model.processing_times(prepared)
     uses = flows.link_uses(prepared.entities, prepared.paths, prepared.rings)
@@ -91,11 +92,11 @@ def test_flexnet_stops_early_only_when_it_may(data, segment, seed, share):
 
 
 @SETTINGS
-@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]))
-def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share):
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]), st.sampled_from(Transport))
+def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share, transport):
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
-    check_early_stop(fluid.Model(stepped, seed), network, taskgraph, share)
+    check_early_stop(fluid.Model(stepped, seed, transport), network, taskgraph, share)
 
 
 def test_equal_flows_share_and_order_of_pairs_does_not_matter():

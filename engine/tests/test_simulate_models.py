@@ -40,6 +40,11 @@ def fluid(**options):
     return Fluid(**options).build()
 
 
+def packets(**options):
+    """Return what sends messages as FlexNetPacket does."""
+    return Fluid(transport="flexnetpacket", **options).build()
+
+
 def flexnet(**options):
     return Flexnet(**options).build()
 
@@ -49,7 +54,7 @@ CLUSTER = Cluster.uniform(n_hosts=4)
 
 def test_the_fluid_loop_is_compiled_once_for_all_that_it_runs():
     taskgraph = graph([transfer(0, 1, 1000), collective(range(4), 50_000_000)])
-    for simulate in (fluid(), fluid(level="stepped", seed=3)):
+    for simulate in (fluid(), fluid(level="stepped", seed=3), packets()):
         makespan = simulate(taskgraph, fast_star(), CLUSTER).makespan
         assert simulate.makespan(taskgraph, fast_star(), CLUSTER, 2 * makespan) == makespan
     assert len(fluid_kernel._run.signatures) == 1
@@ -57,7 +62,7 @@ def test_the_fluid_loop_is_compiled_once_for_all_that_it_runs():
 
 def test_fluid_lone_transfer_takes_what_store_and_forward_of_packets_takes():
     # h (d + 8/C) + h d + (packets + h - 1) 8936 * 8/C: 12.5 MB at 100 Gbit/s over two links of 1 us
-    timeline = fluid()(graph([transfer(0, 1, 12_500_000)]), fast_star(), CLUSTER)
+    timeline = packets()(graph([transfer(0, 1, 12_500_000)]), fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(1.00483216e-3, rel=1e-9)
 
 
@@ -66,9 +71,9 @@ def test_bursts_between_two_hosts_are_served_in_turn(level):
     """The second of two messages of 50 packets ends 50 packets later; of two of 102, both share the link to the end."""
     packet = 8936 * 8e-11
     alone = 4e-6 + 2 * 8e-11 + 51 * packet
-    bursts = fluid(level=level)(graph([transfer(0, 1, 50 * 8936)] * 2), fast_star(), CLUSTER)
+    bursts = packets(level=level)(graph([transfer(0, 1, 50 * 8936)] * 2), fast_star(), CLUSTER)
     assert bursts.finish == pytest.approx([alone, alone + 50 * packet], rel=1e-9)
-    longer = fluid(level=level)(graph([transfer(0, 1, 102 * 8936)] * 2), fast_star(), CLUSTER)
+    longer = packets(level=level)(graph([transfer(0, 1, 102 * 8936)] * 2), fast_star(), CLUSTER)
     assert longer.finish == pytest.approx([alone + 154 * packet] * 2, rel=1e-9)
 
 
@@ -76,13 +81,13 @@ def test_a_burst_waits_to_be_asked_for_behind_the_one_before():
     """Its first packet is sent behind a burst that is queued, and answered after two latencies."""
     packet = 8936 * 8e-11
     tasks = [compute(0, 20e-6), transfer(0, 1, 50 * 8936), transfer(0, 1, 50 * 8936)]
-    timeline = fluid()(graph(tasks, [(0, 2)]), fast_star(), CLUSTER)
+    timeline = packets()(graph(tasks, [(0, 2)]), fast_star(), CLUSTER)
     opened = 2e-6 + 2 * 8e-11
     assert timeline.finish[2] == pytest.approx(2 * opened + 2e-6 + 101 * packet, rel=1e-9)
 
 
 def test_bursts_to_different_hosts_share_the_link():
-    timeline = fluid()(graph([transfer(0, 1, 50 * 8936), transfer(0, 2, 50 * 8936)]), fast_star(), CLUSTER)
+    timeline = packets()(graph([transfer(0, 1, 50 * 8936), transfer(0, 2, 50 * 8936)]), fast_star(), CLUSTER)
     assert timeline.finish[0] == timeline.finish[1]
 
 
@@ -91,13 +96,13 @@ def test_fluid_ring_of_four(level):
     """Six rounds of 12.5 MB over one link of 100 Gbit/s and 1 us: 6.0127 ms in the packet simulator."""
     links = [(a, b) for a in range(4) for b in range(4) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=4, links=links, bandwidth=100 * GBPS, latency=1e-6)
-    timeline = fluid(level=level)(graph([collective(range(4), 50_000_000)]), mesh, CLUSTER)
+    timeline = packets(level=level)(graph([collective(range(4), 50_000_000)]), mesh, CLUSTER)
     assert timeline.makespan == pytest.approx(6.0127e-3, abs=5e-8)
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_fluid_small_allreduce_is_one_round(level):
-    simulate = fluid(level=level)
+    simulate = packets(level=level)
     below = simulate(graph([collective(range(4), 54_000)]), fast_star(), CLUSTER).makespan
     above = simulate(graph([collective(range(4), 54_001)]), fast_star(), CLUSTER).makespan
     # Measured with the packet simulator: 3.4 us plus latency and 20.6 us plus latency for six rounds.
@@ -111,7 +116,7 @@ def test_long_transfers_starve_beside_a_ring_on_one_switch(level):
     rows = [transfer(h, (h + 5) % hosts, 67_000_000) for h in range(hosts)]
     rows.append(collective(range(hosts), 100_000_000))
     taskgraph = graph(rows, n_devices=hosts)
-    simulate = Fluid(level=level).build()
+    simulate = packets(level=level)
     finish = simulate(taskgraph, fast_star(hosts), Cluster.uniform(n_hosts=hosts)).finish * 1e3
     assert finish[:-1] == pytest.approx(20.42, rel=0.01)
     assert finish[-1] == pytest.approx(16.45, rel=0.07)
@@ -127,7 +132,7 @@ def test_a_long_transfer_starves_beside_a_ring_on_a_full_mesh():
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=25 * GBPS, latency=1e-6)
     rows = [transfer(8, 9, 8_585_216), collective(range(hosts), hosts * 4_393_212)]
     taskgraph = graph(rows, n_devices=hosts)
-    finish = fluid()(taskgraph, mesh, Cluster.uniform(n_hosts=hosts)).finish * 1e3
+    finish = packets()(taskgraph, mesh, Cluster.uniform(n_hosts=hosts)).finish * 1e3
     assert finish == pytest.approx([27.51, 44.99], rel=0.08)
 
 

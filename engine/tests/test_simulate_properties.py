@@ -120,7 +120,7 @@ def test_an_allreduce_takes_no_less_than_its_alpha_beta_bound(simulate, shape, h
     tasks = task_graph([collective(members, size)], n_devices=hosts * per_host)
     fabric = shape(hosts, speed)
     cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=per_host, inside_bandwidth=2e10)
-    bound = collective_bound(tasks, fabric, cluster)
+    bound = simulate(tasks, fabric, cluster).bounds.collective
     assert bound > 0 or size < len(members)  # whole bytes per member
     assert bound <= simulate(tasks, fabric, cluster).makespan * ALMOST
 

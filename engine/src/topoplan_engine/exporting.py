@@ -40,11 +40,18 @@ __all__ = [
     "read_plan",
     "read_strategy",
     "records",
+    "runs_as",
     "strategy_path",
     "write_outputs",
 ]
 
 Outputs = tuple[tuple[Choice, str], ...]
+
+
+def runs_as(host: Host, path: Path) -> Choice | None:
+    """Return the simulator that runs a file as the program does that its format is for; None if none is known."""
+    text = _reader(host, path, "read").runs_as
+    return Choice.parse(text, "simulator") if text else None
 
 
 def read_plan(host: Host, path: Path) -> Plan:

@@ -1,4 +1,8 @@
-"""`simulate_file`: simulate a task graph from anybody, on its own network or on another one."""
+"""`simulate_file`: simulate a task graph from anybody, on its own network or on another one.
+
+A file that is written for a program, and names no simulator itself, is simulated as that program runs it
+(`topoplan.Exporter.runs_as`).  `written_seconds` says so of files that were just written.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from topoplan.plugin.components import Estimator, Kind, Simulator, Topology, Top
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice, with_machines
-from topoplan_engine.exporting import read_plan
+from topoplan_engine.exporting import read_plan, runs_as
 from topoplan_engine.guarded import build_simulate
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.building import build_fabric
@@ -28,7 +32,7 @@ from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.training_costs import training_costs
 
-__all__ = ["between_ends", "simulate_file", "simulator_of"]
+__all__ = ["between_ends", "simulate_file", "simulator_of", "written_seconds"]
 
 
 def simulate_file(
@@ -49,7 +53,9 @@ def simulate_file(
         path: a file that an installed exporter can read.
         topology: network to put the file's hosts on; its own when None.
         simulator: simulator and options; None for the one that the file's plan was made with, under the draw of equal
-            paths that its timeline is of, and ``fluid`` where the file does not say.
+            paths that its timeline is of.  Where the file does not say, it is the one that its format names
+            (``Exporter.runs_as``), whose options also hold for a simulator of this name if they are not stated; else
+            ``fluid``.
         interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
             interfaces and of every link.
         seed: of the topology's randomness.
@@ -68,8 +74,7 @@ def simulate_file(
     plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
-    selected = simulator_of(plan) if simulator is None else simulator
-    choice = Choice.parse(selected, "simulator") if isinstance(selected, str) else selected
+    choice = _simulator(host, Path(path), plan, simulator)
     component = host.make(Simulator, choice.name, choice.options)
     try:
         with naming_plugins(host):
@@ -82,6 +87,40 @@ def simulate_file(
     components = [part for part in recorded_components(plan) if part.get("kind") != Kind.SIMULATOR.value]
     provenance = {**plan.provenance, "components": [*components, component_record(host, component)]}
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
+
+
+def written_seconds(path: Path | str, *, draws: int = 8, host: Host | None = None) -> tuple[str, float] | None:
+    """Return what runs a file as the program that it is written for does, and the mean of its iteration times.
+
+    None if the format of the file names no such simulator.
+
+    Args:
+        path: a task graph that was written.
+        draws: of equal paths, where there are several.
+        host: where components come from; all installed plugins unless given.
+    """
+    host = host or Host.discover()
+    choice = runs_as(host, Path(path))
+    if choice is None:
+        return None
+    plan = read_plan(host, Path(path))
+    with naming_plugins(host):
+        simulate = build_simulate(host.make(Simulator, choice.name, choice.options))
+        seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
+    label = ",".join(f"{key}={value}" for key, value in choice.options.items())
+    return f"{choice.name}:{label}" if label else choice.name, float(seconds.mean())
+
+
+def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:
+    """Return the simulator that is asked for, that the plan records, or that its format names."""
+    named = runs_as(host, path)
+    recorded = _recorded_simulator(plan)
+    if asked is None:
+        return recorded or named or Choice("fluid")
+    choice = Choice.parse(asked, "simulator") if isinstance(asked, str) else asked
+    if recorded is None and named is not None and named.name == choice.name:
+        return Choice(choice.name, {**named.options, **choice.options})
+    return choice
 
 
 def _memory_levels(plan: Plan, host: Host) -> MemoryLevels:
@@ -137,13 +176,17 @@ def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> P
 
 def simulator_of(plan: Plan) -> Choice:
     """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none."""
+    return _recorded_simulator(plan) or Choice("fluid")
+
+
+def _recorded_simulator(plan: Plan) -> Choice | None:
     record = plan.provenance
     try:
         component = next(part for part in record.get("components", ()) if part["kind"] == Kind.SIMULATOR.value)
         seed = record.get("iteration_time", {}).get("timeline_seed")
         return Choice(str(component["name"]), {**component["options"], **({} if seed is None else {"seed": seed})})
     except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
-        return Choice("fluid")
+        return None
 
 
 def _at_speed(fabric: Fabric, speed: float) -> Fabric:

@@ -14,9 +14,12 @@ from collections import Counter, deque
 
 import numpy as np
 
+from topoplan.arrays import I32
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.network.star import switch_links
+from topoplan_engine.network.tables import CHOICE, FEW, LOAD, Network
 from topoplan_engine.simulation.columns import Outcome
+from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.model import Model
 
 __all__ = ["FluidRun", "fluid_reference"]
@@ -36,7 +39,9 @@ class _Flow:
     def __init__(self, number: int, task: int, volume: float) -> None:
         self.number, self.task, self.volume, self.unit = number, task, volume, LOAD
         self.path_set, self.setup_latency, self.drain_latency, self.max_rate = -1, 0.0, 0.0, math.inf
-        self.links: dict[int, int] = {}
+        self.links: dict[int, int] | Counter[int] = {}
+        self.drawn: list[int] = []  # rows of which a coupled ring draws a path for each of its flows
+        self.latencies = 1
         self.mates: list[_Flow] = [self]
         self.rounds, self.arrived = 1, 0
         self.left = self.tag = 0.0
@@ -48,6 +53,10 @@ class FluidRun:
 
     def __init__(self, taskgraph: TaskGraph, network: Network, model: Model) -> None:
         self.taskgraph, self.network, self.model = taskgraph, network, model
+        self.wire = model.transport == Transport.WIRE
+        self.exact = switch_links(network) is not None
+        self.level: dict[int, int] = {}
+        self.entered = self.left_since = 0
         self.traffic = network.lower(taskgraph)
         self.drawn: Counter[int] = Counter()
         self.bursts: dict[int, tuple[int, float, float, float]] = {}
@@ -87,15 +96,10 @@ class FluidRun:
         return [int(lengths[path]) for row in rows for path in range(paths.row_ptr[row], paths.row_ptr[row + 1])]
 
     def _make(self, t: int) -> list[_Flow]:
-        kind, size, paths, rings = (
-            self.taskgraph.kind[t],
-            int(self.taskgraph.size[t]),
-            self.network.paths,
-            self.network.rings_in_full,
-        )
+        kind, size, rings = self.taskgraph.kind[t], int(self.taskgraph.size[t]), self.network.rings_in_full
         if kind == TaskKind.TRANSFER:
-            flow = _Flow(self._number(), t, _wire(size))
-            flow.unit = self._unit(_wire(size))
+            flow = _Flow(self._number(), t, self._sent(float(size)))
+            flow.unit = self._unit(flow.volume)
             flow.path_set = int(self.traffic.row[t])
             return [flow]
         if kind != TaskKind.COLLECTIVE:
@@ -104,43 +108,61 @@ class FluidRun:
         m, k = int(rings.members[ring]), int(rings.parallel[ring])
         if m == 1:
             return []
-        turns = 2 if self.taskgraph.collective[t] == Collective.ALL_REDUCE else 1
-        whole = size * 2 // turns  # of an all-gather or reduce-scatter, half of an all-reduce
-        rounds, share = turns * (m - 1), float(whole // m)
-        if whole < 9000 * m:
-            rounds, share = 1, float(whole * turns * (m - 1) // m // m)
-        elif whole * m <= 18000 * m * (m - 1):
-            rounds = 1
         n = int(rings.ranks[ring])
+        rounds, share = self._rounds(size, m, 2 if self.taskgraph.collective[t] == Collective.ALL_REDUCE else 1)
         share *= m * (n - 1) / (n * (m - 1))  # several devices of a host send no more rounds, but more bytes
         made = []
         for r in range(k):
             first = int(rings.first[ring]) + r * m
             rows = rings.rows[first : first + m].tolist()
-            if self.model.stepped or rings.stepped[ring]:
-                mates = [_Flow(self._number(), t, _wire(share / k)) for _ in rows]
+            volume, choice = self._sent(share / k), int(rings.choice[ring])
+            if self.model.stepped or (choice == FEW and not self.wire):
+                mates = [_Flow(self._number(), t, volume) for _ in rows]
                 for flow, row in zip(mates, rows, strict=True):
-                    flow.path_set, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(flow.volume)
+                    flow.path_set, flow.mates, flow.rounds, flow.unit = row, mates, rounds, self._unit(volume)
                 made += mates
                 continue
-            flow = _Flow(self._number(), t, _wire(share / k) * rounds)
-            used = slice(*rings.load_ptr[rings.ring[ring] + r :][:2].tolist())
-            flow.unit = self._ring_unit(_wire(share / k))
-            raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
-            flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
-            for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
-                setup, drain = self._times(path)
-                flow.setup_latency = max(flow.setup_latency, rounds * setup)
-                flow.drain_latency = max(flow.drain_latency, rounds * drain)
-                flow.max_rate = min(flow.max_rate, float(paths.slowest[path]))
-            if flow.max_rate < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
-                own = len(self.capacity)  # a link of its own, as fast as the slowest path
-                self.capacity[own], flow.links[own] = flow.max_rate, flow.unit
+            flow = _Flow(self._number(), t, volume * rounds)
+            flow.unit = self._ring_unit(volume)
+            if choice >= CHOICE:
+                flow.drawn, flow.latencies = rows, rounds
+            else:
+                self._load_links(flow, int(rings.ring[ring]) + r, rows, rounds)
             made.append(flow)
         return made
 
+    def _load_links(self, flow: _Flow, ring: int, rows: list[int], rounds: int) -> None:
+        """Give a coupled ring its links, latencies and highest rate."""
+        paths, rings = self.network.paths, self.network.rings_in_full
+        used = slice(*rings.load_ptr[ring:][:2].tolist())
+        raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
+        flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
+        for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
+            setup, drain = self._times(path)
+            flow.setup_latency = max(flow.setup_latency, rounds * setup)
+            flow.drain_latency = max(flow.drain_latency, rounds * drain)
+            flow.max_rate = min(flow.max_rate, float(paths.slowest[path]))
+        if flow.max_rate < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
+            own = len(self.capacity)  # a link of its own, as fast as the slowest path
+            self.capacity[own], flow.links[own] = flow.max_rate, flow.unit
+
+    def _rounds(self, size: int, m: int, turns: int) -> tuple[int, float]:
+        """Rounds of a collective, and bytes of a member in each."""
+        if self.wire:
+            return turns * (m - 1), 2 * size / turns / m
+        whole = size * 2 // turns  # of an all-gather or reduce-scatter, half of an all-reduce
+        if whole < 9000 * m:
+            return 1, float(whole * turns * (m - 1) // m // m)
+        return 1 if whole * m <= 18000 * m * (m - 1) else turns * (m - 1), float(whole // m)
+
+    def _sent(self, size: float) -> float:
+        """Bytes that a message of this size sends: with FlexNetPacket, whole packets."""
+        return size if self.wire else max(1.0, math.ceil(size / _PACKET)) * _PACKET
+
     def _ring_unit(self, volume: float) -> int:
         """Load of a coupled ring: 13 sixteenths of the mean window of its flows, which changes once a round trip."""
+        if self.wire:
+            return LOAD
         packets, sent, trips = volume / _PACKET, 0.0, 0.0
         window, marked = 100.0, 0.0
         while sent < packets and window > 1.0005 * self.least:
@@ -153,6 +175,8 @@ class FluidRun:
 
     def _unit(self, volume: float) -> int:
         """Load of a flow: sixteenths of its mean window, which changes with every window of answers."""
+        if self.wire:
+            return LOAD
         packets, sent, trips = volume / _PACKET, 101.0, 1.0
         marked, on_way = 1.0 / 32.0, 101.0
         window = on_way * (1.0 - marked / 2.0)
@@ -174,6 +198,8 @@ class FluidRun:
 
     def _times(self, path: int) -> tuple[float, float]:
         paths = self.network.paths
+        if self.wire:
+            return float(paths.delay[path]), 0.0
         delay, per_byte = float(paths.delay[path]), float(paths.per_byte[path])
         return delay + per_byte, delay + _PACKET * max(0.0, per_byte - 1.0 / float(paths.slowest[path]))
 
@@ -187,6 +213,7 @@ class FluidRun:
                     flow.left = 0.0
                     del self.active[flow.number]
                     self._load(flow, -1)
+                    self.left_since += 1
                     heapq.heappush(self.timed, (self.now + flow.drain_latency, flow.number))
             while self.timed and self.timed[0][0] <= limit:
                 self.events += 1
@@ -248,6 +275,7 @@ class FluidRun:
             flow.bottleneck = None
             self.active[number] = flow
             self._load(flow, 1)
+            self.entered += 1
             for link, load in flow.links.items():
                 if link < len(self.link_bytes):
                     self.link_bytes[link] += flow.left * (load / LOAD)
@@ -270,19 +298,44 @@ class FluidRun:
         paths = self.network.paths
         for flow in flows:
             if flow.path_set >= 0:
-                path, last = int(paths.row_ptr[flow.path_set]), int(paths.row_ptr[flow.path_set + 1]) - 1
-                if last > path:
-                    draw = self._uniform(flow.path_set, int(paths.pair[flow.path_set]))
-                    while paths.cumulative_weight[path] <= draw:
-                        path += 1
+                path = self._draw(flow.path_set)
                 flow.setup_latency, flow.drain_latency = self._times(path)
                 links = paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
                 flow.links = {link: flow.unit * n for link, n in Counter(links).items()}
+            if flow.drawn:
+                drawn = [self._draw(row) for row in flow.drawn]
+                flow.links = Counter()
+                for p in drawn:
+                    flow.links.update(self._loads(paths.links[paths.path_ptr[p] : paths.path_ptr[p + 1]], flow.unit))
+                times = [self._times(path) for path in drawn]
+                flow.setup_latency = flow.latencies * max(0.0, *(setup for setup, _ in times))
+                flow.drain_latency = flow.latencies * max(0.0, *(drain for _, drain in times))
             flow.left = flow.volume * LOAD / flow.unit if flow.links else 0.0
             begins = self.now + flow.setup_latency
-            if flow.path_set >= 0 and paths.pair[flow.path_set] >= 0 and flow.volume <= 101 * _PACKET:
+            between = flow.path_set >= 0 and paths.pair[flow.path_set] >= 0
+            if not self.wire and between and flow.volume <= 101 * _PACKET:
                 begins = self._burst(flow, links[0])
             heapq.heappush(self.timed, (begins, flow.number))
+
+    def _draw(self, row: int) -> int:
+        """Return the path of a row, drawn by the weights if there are several."""
+        paths = self.network.paths
+        path, last = int(paths.row_ptr[row]), int(paths.row_ptr[row + 1]) - 1
+        if last > path:
+            draw = self._uniform(row, int(paths.pair[row]))
+            while paths.cumulative_weight[path] <= draw:
+                path += 1
+        return path
+
+    def _loads(self, links: I32, unit: int) -> Counter[int]:
+        """Return the loads of a ring's flow: of k devices of its host, the link of each has (k - 1) / k of it."""
+        inside = len(self.link_bytes) - 2 * self.network.cluster.n_devices
+        k = int((links >= inside).sum()) // 2
+        shared = unit * (k - 1) // k if k > 1 else unit
+        loads = Counter[int]()
+        for link in links.tolist():
+            loads[link] += shared if link >= inside else unit
+        return loads
 
     def _burst(self, flow: _Flow, link: int) -> float:
         """Begin a message within one window when the one before it, from the same host to the same, has left."""
@@ -310,7 +363,58 @@ class FluidRun:
         return self.since[link] + max(flow.tag - self.served[link], 0.0) / self.share[link]
 
     def _share(self) -> None:
-        """Compute shares anew, and give every flow the bottleneck that it has now."""
+        """Compute rates anew, and give every flow the bottleneck that it has now."""
+        if self.wire:
+            self._fill()
+        else:
+            self._share_windows()
+
+    def _fill(self) -> None:
+        """Progressive filling in whole numbers: all flows get faster together; one stops where a link is full."""
+        late = 1 << 31 if self.exact else 64
+        if self.entered == 0 and (self.left_since == 0 or self.left_since * late < len(self.active)):
+            return
+        self.entered = self.left_since = 0
+        grain = LOAD >> 10
+        largest = max([1.0, *(c for c in self.capacity.values() if c < math.inf)])
+        unit = 2.0 ** (math.ceil(math.log2(largest * 1024)) - 61)
+        loads = {n: {link: -(-load // grain) for link, load in f.links.items()} for n, f in self.active.items()}
+        rest = {
+            link: int(min(self.capacity[link] / unit * 1024, float(1 << 61)))
+            for load in loads.values()
+            for link in load
+        }
+        levels, bottleneck = dict.fromkeys(rest, 0), {}
+        while loads:
+            open_load = Counter[int]()
+            for load in loads.values():
+                open_load.update(load)
+            level, link = min((rest[link] // load, link) for link, load in open_load.items())
+            level = levels[link] = max(level, 1)
+            for number in [n for n, load in loads.items() if link in load]:
+                bottleneck[number] = link
+                for other, load in loads.pop(number).items():
+                    rest[other] -= load * level
+        moved = []
+        for number, link in bottleneck.items():
+            flow = self.active[number]
+            if flow.bottleneck != link:
+                if flow.bottleneck is not None:
+                    flow.left = max(flow.tag - self._served(flow.bottleneck), 0.0)
+                flow.bottleneck = link
+                moved.append(flow)
+        for link, level in levels.items():
+            before = self.level.get(link, 0)
+            if level != before:
+                self.served[link] = self._served(link) if before > 0 else 0.0
+                self.since[link], self.share[link] = self.now, level * unit
+        self.level = levels
+        for flow in moved:
+            assert flow.bottleneck is not None
+            flow.tag = self._served(flow.bottleneck) + flow.left
+
+    def _share_windows(self) -> None:
+        """Compute shares as the windows of flows, and give every flow the bottleneck that it has now."""
         for link in self.touched:
             if self.load[link] == 0:
                 self.served[link], self.share[link] = 0.0, math.inf
@@ -343,7 +447,3 @@ def _mix(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
-
-
-def _wire(size: float) -> float:
-    return max(1.0, math.ceil(size / _PACKET)) * _PACKET

@@ -274,6 +274,9 @@ class Exporter(Component):
         records: it shows a plan's recording and history, so that a run which it is asked of makes them.
         unwritable: kinds of strategies that its format can never say; portfolios of searchers leave these out then.
         trainer: name of the trainer that runs its files, for ``--for``; empty where that is no trainer.
+        runs_as: simulator and options that run its files as the program does that they are written for, e.g.
+            ``fluid:transport=flexnetpacket``; empty if there is none.  A file is simulated so unless something else is
+            asked for, and a plan that is written says how long it takes there.
     """
 
     kind = Kind.EXPORTER
@@ -281,6 +284,7 @@ class Exporter(Component):
     records: ClassVar[bool] = False
     unwritable: ClassVar[tuple[type[Any], ...]] = ()
     trainer: ClassVar[str] = ""
+    runs_as: ClassVar[str] = ""
 
     @abstractmethod
     def write(self, plan: Plan) -> bytes:

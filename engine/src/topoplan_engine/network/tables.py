@@ -44,11 +44,13 @@ from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
-__all__ = ["LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic", "ring_bytes"]
+__all__ = ["CHOICE", "FEW", "LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic", "ring_bytes"]
 
 
-#: Members of the largest ring whose flows draw their paths at level ``coupled``, too: one of m members has 2 m (m-1).
-_FEW = 8
+#: `RingColumns.choice` of rings whose flows have one path each, draw one of several, or draw and are few.
+ONE_PATH, CHOICE, FEW = range(3)
+#: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
+_MOST_FEW, _MOST_DRAWN = 8, 1024
 #: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
 _LISTS, _LIST_BYTES = 256, 1 << 16
 
@@ -96,8 +98,8 @@ class RingColumns(NamedTuple):
         load_ptr, load_links, load: ring ``r`` of a group loads ``load_links[load_ptr[ring + r] : ...]``, each
             once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
             share of the traffic.  Of links that nothing tells apart only the first one is listed.
-        stepped: (G,) 1 if the flows of every round draw their paths at any level: rings of few hosts, and not of all,
-            some of which have several paths to the next.
+        choice: (G,) `ONE_PATH`, or `CHOICE` where some flow has several paths and draws one; `FEW` where, besides,
+            the ring has few hosts, and not all.
         representative: (E,) the link that represents the class of each link, if all all-reduces are coupled.
     """
 
@@ -110,7 +112,7 @@ class RingColumns(NamedTuple):
     load_ptr: I64
     load_links: I32
     load: I64
-    stepped: I8
+    choice: I8
     representative: I64
 
 
@@ -404,9 +406,9 @@ class Network:
                 load[loaded] = self._inside_share(each.devices, links[loaded], load[loaded])
         for first, last in itertools.pairwise(load_ptr.tolist()):
             self._link_classes.load(links[first:last], load[first:last])
-        stepped = [self._drawn(each) for each in rows]
-        for each_rows in itertools.compress(rows, stepped):
-            self._isolate(each_rows)
+        choice = [self._choice(each.rows, each.parallel) for each in new]
+        for each in itertools.compress(new, choice):
+            self._isolate(each.rows)
         self.rings_in_full = old._replace(
             first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
             parallel=append(old.parallel, counts),
@@ -417,7 +419,7 @@ class Network:
             load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
             load_links=append(old.load_links, links),
             load=append(old.load, load),
-            stepped=append(old.stepped, i8(stepped)),
+            choice=append(old.choice, i8(choice)),
         )
 
     def _inside_share(self, devices: I32, links: I32, load: I64) -> I64:
@@ -429,10 +431,13 @@ class Network:
         load[inside] = load[inside] * (k - 1) // k
         return load
 
-    def _drawn(self, rows: I32) -> bool:
-        """Say whether the flows of a group with these rows draw their paths at level ``coupled``, too."""
+    def _choice(self, rows: I32, rings: int) -> int:
+        """Say whether the flows of a group with these rows, of so many rings, draw their paths."""
+        members = len(rows) // rings
         several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
-        return len(rows) <= min(_FEW, self.fabric.n_hosts - 1) and bool(several.any())
+        if members > _MOST_DRAWN or not several.any():
+            return ONE_PATH
+        return FEW if len(rows) <= min(_MOST_FEW, self.fabric.n_hosts - 1) else CHOICE
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[_Rings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""

@@ -10,13 +10,14 @@ import typer
 
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
-from topoplan.plugin.components import Searcher, Topology
+from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, read_plan, write_outputs
 from topoplan_engine.files import shown_path
 from topoplan_engine.network.building import host_links, used_interfaces
+from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows
 from topoplan_engine.reporting.model import model_rows, parameter_count, toy
@@ -66,7 +67,7 @@ def run_and_report(
     ):
         outcome = optimize(experiment, host=host, on_progress=report, folder=folder)
     outputs = write_outputs(host, outcome.plan, experiment.outputs)
-    document = _said(host, experiment, outcome, outputs)
+    document = _said(host, experiment, outcome, outputs, _as_run(host, outputs))
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
     _print(document, outcome.plan, outputs, as_json=as_json)
@@ -121,7 +122,23 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
             raise TopoplanError(f"{where}: {key!r} is not what a run wrote ({value}, expected {what})")
 
 
-def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:
+def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
+    """Return the times of the files that programs run, as these do, by exporter."""
+    found = {name: written_seconds(path, host=host) for name, path in outputs.paths.items() if _is_read(host, name)}
+    return {
+        name: {"simulator": as_run[0], "iteration_time_s": as_run[1]}
+        for name, as_run in found.items()
+        if as_run is not None
+    }
+
+
+def _is_read(host: Host, label: str) -> bool:
+    return bool(host.get(Exporter, label.partition(":")[0]).runs_as)
+
+
+def _said(
+    host: Host, experiment: Experiment, outcome: Outcome, outputs: Written, as_run: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return everything that is printed of an outcome, but for its strategy: JSON values."""
     notes = []
     if not outcome.fits:
@@ -132,10 +149,16 @@ def _said(host: Host, experiment: Experiment, outcome: Outcome, outputs: Written
     hint = toy(host, experiment, outcome.plan)
     return {
         "title": outcome_title(outcome),
-        "rows": outcome_rows(outcome),
+        "rows": [
+            *outcome_rows(outcome),
+            *(
+                (f"  as {name} is run", f"{spelled_time(of['iteration_time_s'])} ({of['simulator']})")
+                for name, of in as_run.items()
+            ),
+        ],
         "notes": [*notes, *([] if hint is None else [hint])],
         "status": 0 if outcome.fits or outcome.memory_ignored else 1,
-        "json": json_values(_summary(experiment, outcome, outputs)),
+        "json": json_values({**_summary(experiment, outcome, outputs), **({"as_run": as_run} if as_run else {})}),
     }
 
 

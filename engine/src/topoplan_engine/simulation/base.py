@@ -40,6 +40,7 @@ from topoplan_engine.simulation.gradients import (
     with_parameter_server,
     with_serial_sums,
 )
+from topoplan_engine.simulation.messages import Transport
 from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_recording, phased_timeline, segments
 from topoplan_engine.simulation.recording import recorded
 from topoplan_engine.simulation.waiting import Run
@@ -49,6 +50,10 @@ __all__ = ["Model", "Simulation"]
 
 class Model(Protocol):
     """The part of a simulator that differs: functions over the columns that it prepares."""
+
+    @property
+    def transport(self) -> Transport:
+        """How messages are sent."""
 
     @property
     def in_turn_bytes(self) -> int:
@@ -226,7 +231,7 @@ class Simulation(Simulate):
                 self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                collective_bound(taskgraph if self._serial else original, fabric, cluster),
+                collective_bound(taskgraph if self._serial else original, fabric, cluster, self._model.transport),
             ),
             events=int(outcome.events),
         )
@@ -314,7 +319,7 @@ class Simulation(Simulate):
                 self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                program_collective_bound(quotient, fabric, cluster),
+                program_collective_bound(quotient, fabric, cluster, self._model.transport),
             ),
             "events": int(outcome.events),
         }

@@ -2,7 +2,8 @@
 
 Data flow: a simulator gives the processing time of each task and the bytes that crossed each link; `bounds` turns them
 into a `Bounds`.  The first three hold for that simulator: no order of events beats them.  The last one,
-`collective_bound`, depends on the task graph and the network only and holds for all simulators.
+`collective_bound`, depends on the task graph, the network and the transport of messages only: it holds for all
+simulators of that transport.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from topoplan.model.timeline import Bounds
 from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.simulation.columns import TaskColumns
-from topoplan_engine.simulation.messages import collective_rounds
+from topoplan_engine.simulation.messages import Transport, collective_rounds
 from topoplan_engine.simulation.topological import sort_tasks
 
 __all__ = ["bounds", "collective_bound", "longest_chain", "program_collective_bound"]
@@ -45,7 +46,9 @@ def bounds(
     )
 
 
-def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> float:
+def collective_bound(
+    taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, transport: Transport = Transport.WIRE
+) -> float:
     """Return the alpha-beta lower bound of the all-reduces of a task graph, in seconds.
 
     Whatever its algorithm, an all-reduce of S bytes over H hosts moves 2 (H-1) S bytes between them, unless switches
@@ -55,9 +58,10 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     over the same hosts add up, and so do all of them over the interfaces of all their hosts.  Between devices of
     one host the links inside it take the place of interfaces.  An all-gather or a reduce-scatter moves half as much.
 
-    Members send whole bytes in every round, and small all-reduces take one round with fewer bytes
-    (`topoplan_engine.simulation.messages.collective_rounds`); the bound is lowered accordingly, and by what float32 may
-    take from a latency.  The time inside hosts that precedes an all-reduce (`TaskGraph.seconds`) is left out.
+    With FlexNetPacket's transport, members send whole bytes in every round, and small all-reduces take one round with
+    fewer bytes (`topoplan_engine.simulation.messages.collective_rounds`); the bound is lowered accordingly.  It is
+    lowered by what float32 may take from a latency, too.  The time inside hosts that precedes an all-reduce
+    (`TaskGraph.seconds`) is left out.
     """
     by_members: dict[bytes, _Interfaces] = {}  # in data parallelism all weights have the same members
     interfaces: dict[bytes, _Interfaces] = {}  # by endpoints
@@ -70,7 +74,7 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
         count = len(group.endpoints)
         if count == 1:
             continue
-        key, sent = group.endpoints.tobytes(), _sent_bytes(taskgraph, task, count, len(members))
+        key, sent = group.endpoints.tobytes(), _sent_bytes(taskgraph, task, count, len(members), transport)
         interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
     if not sent_bytes:
         return 0.0
@@ -83,7 +87,9 @@ def collective_bound(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> 
     return max(largest, latency + sum(sent_bytes[key] for key in remote) / _bandwidth(hosts, fabric))
 
 
-def program_collective_bound(quotient: ProgramQuotient, fabric: Fabric, cluster: Cluster) -> float:
+def program_collective_bound(
+    quotient: ProgramQuotient, fabric: Fabric, cluster: Cluster, transport: Transport = Transport.WIRE
+) -> float:
     """Return `collective_bound` of the whole program, given the collectives of the first device.
 
     All groups of a collective have as many members in as many hosts, and all hosts the same bandwidth.
@@ -100,7 +106,8 @@ def program_collective_bound(quotient: ProgramQuotient, fabric: Fabric, cluster:
         if len(group.endpoints) == 1:
             continue
         key, same = group.endpoints.tobytes(), quotient.host_devices // int(quotient.members[task])
-        sent = _sent_bytes(tasks, task, len(group.endpoints), members) * (same if group.between_hosts else 1)
+        sent = _sent_bytes(tasks, task, len(group.endpoints), members, transport)
+        sent *= same if group.between_hosts else 1
         interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
     if not sent_bytes:
         return 0.0
@@ -113,9 +120,11 @@ def program_collective_bound(quotient: ProgramQuotient, fabric: Fabric, cluster:
     return max(largest, latency + every / _bandwidth(np.arange(cluster.n_hosts), fabric))
 
 
-def _sent_bytes(taskgraph: TaskGraph, task: int, endpoints: int, members: int) -> int | float:
+def _sent_bytes(taskgraph: TaskGraph, task: int, endpoints: int, members: int, transport: Transport) -> int | float:
     """Return the bytes that the members of a collective on so many endpoints must send together."""
     kind = int(taskgraph.collective[task])
+    if transport == Transport.WIRE:
+        return 2 * (endpoints - 1) * int(taskgraph.size[task])  # of half a tensor, where its kind moves half as much
     rounds, share = collective_rounds(int(taskgraph.size[task]), members, kind)
     turns = 2 if kind == Collective.ALL_REDUCE else 1
     sent: int | float = share * (endpoints if rounds == 1 else turns * (endpoints - 1) * members)

@@ -14,10 +14,10 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
-from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns, Traffic, ring_bytes
+from topoplan_engine.network.tables import CHOICE, FEW, LOAD, PathColumns, RingColumns, Traffic, ring_bytes
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
-from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
+from topoplan_engine.simulation.messages import PACKET, Transport, collective_rounds, packets, ring_rounds
 
 __all__ = [
     "Entities",
@@ -36,6 +36,7 @@ _FIRST_WINDOW, _LAST_WINDOW, _PRESENT = 100.0, (2.0, 8.0, 50.0), 13
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 _ALL_REDUCE = int(Collective.ALL_REDUCE)
+_WIRE = int(Transport.WIRE)
 
 
 class Entities(NamedTuple):
@@ -46,7 +47,10 @@ class Entities(NamedTuple):
         task: (N,) task that it belongs to.
         path_set: (N,) row of paths of which it draws one; -1 for a coupled ring.
         ring: (N,) row of ``RingColumns.load_ptr`` of a coupled ring, or of the transfers that a representative stands
-            for; -1 for the others.
+            for; -1 for the others, and for a coupled ring that draws a path for each of its flows.
+        drawn: (N,) where the rows of paths of a coupled ring that draws begin in ``RingColumns.rows``; else -1.
+        drawn_flows: (N,) how many paths it draws, one for each member; else 0.
+        latencies: (N,) how often the latency of these paths passes: once a round.
         slot_ptr: (N+1,) running sum of the links that each can load.
         volume: (N,) bytes that flow before it ends (for a stepped flow, in one round).
         setup_latency, drain_latency: (N,) seconds before a coupled ring flows and after its last byte left; 0 for the
@@ -63,6 +67,9 @@ class Entities(NamedTuple):
     task: I32
     path_set: I32
     ring: I64
+    drawn: I64
+    drawn_flows: I32
+    latencies: I32
     slot_ptr: I64
     volume: F64
     setup_latency: F64
@@ -81,6 +88,7 @@ class _Messages(NamedTuple):
     Attributes:
         tasks, traffic, paths, rings: the task graph, and the path sets and rings of its tasks.
         stepped: whether all rings are stepped.
+        wire: whether messages are sent on the wire (`Transport`).
         last_window: packets of the last window of a flow.
     """
 
@@ -89,26 +97,31 @@ class _Messages(NamedTuple):
     paths: PathColumns
     rings: RingColumns
     stepped: bool
+    wire: bool
     last_window: float
 
 
-def build(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool) -> Entities:
+def build(
+    tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns, stepped: bool, transport: int
+) -> Entities:
     """List the entities of all tasks, in the order of the tasks.
 
-    Flows share links as their windows (`window`, `ring_window`).
+    On the wire all flows are equal; with FlexNetPacket's transport they share links as their windows (`window`,
+    `ring_window`).
     """
-    columns: tuple[Any, ...] = _build(tuple(tasks), tuple(traffic), tuple(paths), tuple(rings), stepped)
+    wire = transport == _WIRE
+    columns: tuple[Any, ...] = _build(tuple(tasks), tuple(traffic), tuple(paths), tuple(rings), stepped, wire)
     return Entities(*columns)
 
 
 @njit()
-def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped: bool) -> Any:
+def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped: bool, wire: bool) -> Any:
     """Return the columns of entities; all are plain tuples, for those with names take longer to hand over."""
     tasks, traffic = TaskColumns(*of_tasks), Traffic(*of_traffic)
     paths, rings = PathColumns(*of_paths), RingColumns(*of_rings)
-    links = _most_links(tasks, traffic, paths, rings)
+    links = 1 if wire else _most_links(tasks, traffic, paths, rings)
     last_window = _LAST_WINDOW[max(1, min(links, len(_LAST_WINDOW))) - 1]
-    m = _Messages(tasks, traffic, paths, rings, stepped, last_window)
+    m = _Messages(tasks, traffic, paths, rings, stepped, wire, last_window)
     of_task = np.zeros(len(tasks.kind) + 1, np.int32)
     for t in range(len(tasks.kind)):
         of_task[t + 1] = of_task[t] + _entity_count(m, t)
@@ -118,6 +131,9 @@ def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped
         np.empty(count, np.int32),
         np.full(count, -1, np.int32),
         np.full(count, -1, np.int64),
+        np.full(count, -1, np.int64),
+        np.zeros(count, np.int32),
+        np.ones(count, np.int32),
         np.zeros(count + 1, np.int64),
         np.empty(count),
         np.zeros(count),
@@ -131,14 +147,28 @@ def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped
     )
     n_caps = _write_all(m, entities)
     e = entities
-    flowing = (e.of_task, e.task, e.path_set, e.ring, e.slot_ptr, e.volume, e.setup_latency, e.drain_latency)
-    return (*flowing, e.max_rate, e.rounds, e.ring_size, e.cap, e.caps[:n_caps].copy(), e.load)
+    flowing = (e.of_task, e.task, e.path_set, e.ring, e.drawn, e.drawn_flows, e.latencies, e.slot_ptr, e.volume)
+    return (
+        *flowing,
+        e.setup_latency,
+        e.drain_latency,
+        e.max_rate,
+        e.rounds,
+        e.ring_size,
+        e.cap,
+        e.caps[:n_caps].copy(),
+        e.load,
+    )
 
 
 @inline_kernel
 def _is_stepped(m: _Messages, group: int) -> bool:
-    """Whether each flow of a group's rings is an entity: some rings with a choice of paths are stepped at any level."""
-    return m.stepped or m.rings.stepped[group] == 1
+    """Whether each flow of a group's rings is an entity.
+
+    FlexNetPacket draws paths anew in every round: its rings of few hosts with a choice of paths are stepped at any
+    level.
+    """
+    return m.stepped or (m.rings.choice[group] == FEW and not m.wire)
 
 
 @inline_kernel
@@ -164,12 +194,15 @@ def _write_all(m: _Messages, entities: Entities) -> int:
         if m.tasks.kind[t] == _COLLECTIVE:
             n_caps = _write_collective(m, entities, t, n_caps)
             continue
-        count = packets(float(m.tasks.size[t]))
-        if count != packets_before:
-            packets_before, load_before = count, window(count, m.last_window)
         entities.task[e] = t
         entities.path_set[e] = m.traffic.row[t]
         entities.slot_ptr[e + 1] = entities.slot_ptr[e] + _longest(entities.path_set[e], m.paths)
+        if m.wire:
+            entities.volume[e] = m.tasks.size[t]
+            continue
+        count = packets(float(m.tasks.size[t]))
+        if count != packets_before:
+            packets_before, load_before = count, window(count, m.last_window)
         entities.volume[e] = count * PACKET
         entities.load[e] = load_before
     return n_caps
@@ -180,23 +213,61 @@ def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int) -> 
     """Write the rings of a task, or their flows; return how many rows of ``caps`` are written."""
     group, first = m.traffic.ring[t], entities.of_task[t]
     members = m.rings.members[group]
-    rounds, share = collective_rounds(m.tasks.size[t], members, m.tasks.collective[t])
-    count = packets(share * ring_bytes(m.rings, group) / m.rings.parallel[group])  # packets of one flow in one round
+    rounds, sent, count = _round(m, t)
     for e in range(first, entities.of_task[t + 1]):
         entities.task[e] = t
         if _is_stepped(m, group):
             entities.path_set[e] = m.rings.rows[m.rings.first[group] + e - first]
             entities.slot_ptr[e + 1] = entities.slot_ptr[e] + _longest(entities.path_set[e], m.paths)
-            entities.volume[e] = count * PACKET
-            entities.load[e] = window(count, m.last_window)
+            entities.volume[e] = sent
+            entities.load[e] = LOAD if m.wire else window(count, m.last_window)
             entities.rounds[e] = rounds
             entities.ring_size[e] = members if (e - first) % members == 0 else 0
         else:
-            entities.ring[e] = m.rings.ring[group] + e - first
-            entities.volume[e] = count * PACKET * rounds
-            entities.load[e] = ring_window(count, m.last_window)
-            n_caps = _write_coupled_ring(m, entities, e, m.rings.first[group] + (e - first) * members, rounds, n_caps)
+            entities.volume[e] = sent * rounds
+            entities.load[e] = LOAD if m.wire else ring_window(count, m.last_window)
+            flows = m.rings.first[group] + (e - first) * members
+            if m.rings.choice[group] >= CHOICE:
+                _write_drawn_ring(m, entities, e, flows, rounds)
+            else:
+                entities.ring[e] = m.rings.ring[group] + e - first
+                n_caps = _write_coupled_ring(m, entities, e, flows, rounds, n_caps)
     return n_caps
+
+
+@inline_kernel
+def _round(m: _Messages, t: int) -> tuple[int, float, float]:
+    """Rounds of a collective; bytes, and packets, that one flow of one of its rings sends in each."""
+    group = m.traffic.ring[t]
+    members, parallel = m.rings.members[group], m.rings.parallel[group]
+    if m.wire:
+        rounds, share = ring_rounds(m.tasks.size[t], members, m.tasks.collective[t])
+        return rounds, share * ring_bytes(m.rings, group) / parallel, 0.0
+    rounds, share = collective_rounds(m.tasks.size[t], members, m.tasks.collective[t])
+    count = packets(share * ring_bytes(m.rings, group) / parallel)
+    return rounds, count * PACKET, count
+
+
+@inline_kernel
+def _write_drawn_ring(m: _Messages, entities: Entities, e: int, first: int, rounds: int) -> None:
+    """Write the links, the least latencies and the highest rate of a coupled ring that draws paths.
+
+    ``first`` is its first flow.  What the paths that it draws say of latencies counts when it is sent.
+    """
+    members = m.rings.members[m.traffic.ring[entities.task[e]]]
+    entities.drawn[e], entities.drawn_flows[e], entities.latencies[e] = first, members, rounds
+    setup_latency, drain_latency, max_rate, slots = 0.0, np.inf, np.inf, 0
+    for flow in range(first, first + members):
+        row, least, fastest = m.rings.rows[flow], np.inf, 0.0
+        for path in range(m.paths.row_ptr[row], m.paths.row_ptr[row + 1]):
+            setup, drain = path_times(path, m.paths, m.wire)
+            least, drain_latency = min(least, setup), min(drain_latency, drain)
+            fastest = max(fastest, m.paths.slowest[path])
+        setup_latency, max_rate = max(setup_latency, least), min(max_rate, fastest)
+        slots += _longest(row, m.paths)
+    entities.setup_latency[e], entities.drain_latency[e] = rounds * setup_latency, rounds * drain_latency
+    entities.max_rate[e] = max_rate
+    entities.slot_ptr[e + 1] = entities.slot_ptr[e] + slots
 
 
 @inline_kernel
@@ -206,7 +277,7 @@ def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, ro
     members = rings.members[m.traffic.ring[entities.task[e]]]
     for flow in range(first, first + members):
         for path in range(paths.row_ptr[rings.rows[flow]], paths.row_ptr[rings.rows[flow] + 1]):
-            setup, drain = path_times(path, paths)
+            setup, drain = path_times(path, paths, m.wire)
             entities.setup_latency[e] = max(entities.setup_latency[e], rounds * setup)
             entities.drain_latency[e] = max(entities.drain_latency[e], rounds * drain)
             entities.max_rate[e] = min(entities.max_rate[e], paths.slowest[path])
@@ -224,8 +295,9 @@ def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, ro
 
 
 @njit()
-def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns) -> F64:
+def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns, transport: int) -> F64:
     """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
+    wire = transport == _WIRE
     result = tasks.seconds.copy()
     for t in range(len(result)):
         first, last = entities.of_task[t], entities.of_task[t + 1]
@@ -234,13 +306,13 @@ def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns)
         longest = 0.0
         for e in range(first, last):
             row = entities.path_set[e]
-            if row < 0:
+            if row < 0:  # a coupled ring
                 flowing = entities.volume[e] / entities.max_rate[e]
                 longest = max(longest, entities.setup_latency[e] + flowing + entities.drain_latency[e])
                 continue
             shortest = np.inf
             for path in range(paths.row_ptr[row], paths.row_ptr[row + 1]):
-                setup, drain = path_times(path, paths)
+                setup, drain = path_times(path, paths, wire)
                 shortest = min(shortest, setup + entities.volume[e] / paths.slowest[path] + drain)
             longest = max(longest, entities.rounds[e] * shortest)
         result[t] += longest
@@ -258,32 +330,47 @@ def guaranteed_bytes(op: I32, entities: Entities, paths: PathColumns, rings: Rin
     result = np.zeros((max(0, op.max()) + 1 if len(op) else 1, len(paths.bandwidth)))
     for e in range(len(entities.task)):
         row, sent = entities.path_set[e], result[op[entities.task[e]]]
-        if row < 0:
+        if entities.ring[e] >= 0:
             for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
                 sent[rings.load_links[i]] += entities.volume[e] * (rings.load[i] / LOAD)
-        elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
-            path = paths.row_ptr[row]
-            for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                sent[paths.links[i]] += entities.volume[e] * entities.rounds[e]
+        elif row >= 0:
+            _add_certain(row, entities.volume[e] * entities.rounds[e], paths, sent)
+        for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
+            _add_certain(rings.rows[i], entities.volume[e], paths, sent)
     return result
 
 
-def message_bytes(size: I64, members: I32) -> F64:
+@njit(inline="always")
+def _add_certain(row: int, nbytes: float, paths: PathColumns, sent: F64) -> None:
+    """Add bytes to the links of a row of paths if it has one path alone."""
+    path = paths.row_ptr[row]
+    if paths.row_ptr[row + 1] - path == 1:
+        for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+            sent[paths.links[i]] += nbytes
+
+
+def message_bytes(size: I64, members: I32, transport: int) -> F64:
     """(n,) bytes that each of these messages sends over an interface that it passes once.
 
     Args:
         size: (n,) bytes.
         members: (n,) of all-reduces on one ring; none (0,) where the messages are transfers.
+        transport: see `Transport`.
     """
     sent: F64 = np.empty(len(size))
-    _message_bytes(size, members, sent)
+    _message_bytes(size, members, transport == _WIRE, sent)
     return sent
 
 
 @kernel
-def _message_bytes(size: I64, members: I32, sent: F64) -> None:
+def _message_bytes(size: I64, members: I32, wire: bool, sent: F64) -> None:
     for k in range(len(size)):
-        if len(members) == 0:
+        if wire and len(members) == 0:
+            sent[k] = float(size[k])
+        elif wire:
+            rounds, share = ring_rounds(size[k], members[k], _ALL_REDUCE)
+            sent[k] = share * rounds
+        elif len(members) == 0:
             sent[k] = packets(float(size[k])) * PACKET
         else:
             rounds, share = collective_rounds(size[k], members[k], _ALL_REDUCE)
@@ -305,19 +392,30 @@ def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tu
     for t in range(n_tasks):
         for e in range(entities.of_task[t], entities.of_task[t + 1]):
             row = entities.path_set[e]
-            if row < 0:
+            if entities.ring[e] >= 0:
                 for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
                     link[count] = rings.load_links[i]
                     seconds[count] = entities.volume[e] * (rings.load[i] / LOAD) / paths.bandwidth[link[count]]
                     count += 1
-            elif paths.row_ptr[row + 1] - paths.row_ptr[row] == 1:
-                path = paths.row_ptr[row]
-                for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                    link[count] = paths.links[i]
-                    seconds[count] = entities.volume[e] * entities.rounds[e] / paths.bandwidth[link[count]]
-                    count += 1
+            elif row >= 0:
+                nbytes = entities.volume[e] * entities.rounds[e]
+                count = _list_certain(row, nbytes, paths, link, seconds, count)
+            for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
+                count = _list_certain(rings.rows[i], entities.volume[e], paths, link, seconds, count)
         ptr[t + 1] = count
     return ptr, link, seconds
+
+
+@njit(inline="always")
+def _list_certain(row: int, nbytes: float, paths: PathColumns, link: I32, seconds: F64, count: int) -> int:
+    """List the links of a row of paths if it has one path alone; return how many are listed then."""
+    path = paths.row_ptr[row]
+    if paths.row_ptr[row + 1] - path == 1:
+        for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+            link[count] = paths.links[i]
+            seconds[count] = nbytes / paths.bandwidth[link[count]]
+            count += 1
+    return count
 
 
 @njit()
@@ -397,8 +495,15 @@ def ring_window(packets: float, last_window: float) -> int:
 
 
 @njit(inline="always")
-def path_times(path: int, paths: PathColumns) -> tuple[float, float]:
-    """Seconds before a message flows over a path, and from its last byte's departure to its arrival."""
+def path_times(path: int, paths: PathColumns, wire: bool) -> tuple[float, float]:
+    """Seconds before a message flows over a path, and from its last byte's departure to its arrival.
+
+    On the wire, the latency of the path passes before the first byte is there, and no more: switches cut through.
+    FlexNetPacket opens a flow with a packet of one byte and its answer, and every hop stores a packet before it sends
+    it on.
+    """
+    if wire:
+        return paths.delay[path], 0.0
     packet = paths.per_byte[path] - 1.0 / paths.slowest[path]
     return paths.delay[path] + paths.per_byte[path], paths.delay[path] + PACKET * max(0.0, packet)
 

@@ -1,19 +1,33 @@
-"""What simulators send: whole packets, and collectives as rounds of a ring.
+"""What simulators send: messages, and collectives as rounds of a ring, on the wire and as FlexNetPacket sends them.
 
-Planners price messages by the same rules, so that their estimates follow the simulators: plugins may import what
+`Transport.WIRE` is physics: a message is its bytes, and a ring of n members passes ``2 (n-1)/n`` of an all-reduce over
+each of its links, however small it is.  `Transport.FLEXNETPACKET` is what the packet simulator of TopoOpt (NSDI'23)
+makes of them: whole packets, and small all-reduces in one round.
+
+Planners price messages by the same rules as simulators, so that their estimates follow them: plugins may import what
 stands in ``__all__``.  All functions run compiled and plain.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.kernels.jit import njit
 
-__all__ = ["PACKET", "WINDOW", "collective_rounds", "packets"]
+__all__ = ["PACKET", "WINDOW", "Transport", "collective_rounds", "packets", "ring_rounds"]
 
-#: Bytes of a packet; messages are whole packets, and every hop stores one before it sends it on.
+
+class Transport(IntEnum):
+    """How messages are sent: on the wire, or as FlexNetPacket does."""
+
+    WIRE = 0
+    FLEXNETPACKET = 1
+
+
+#: Bytes of a packet of FlexNetPacket; its messages are whole packets, and every hop stores one before it sends it on.
 PACKET = 8936
 #: Packets that a flow of FlexNetPacket sends before it waits for answers; that to its first one is one of them.
 WINDOW = 101
@@ -29,10 +43,26 @@ def packets(size: float) -> float:
 
 
 @njit(inline="always")
-def collective_rounds(size: int, members: int, collective: int) -> tuple[int, float]:
-    """Rounds of a `Collective` on a ring, one if it is small, and the bytes that each member sends in one of them.
+def ring_rounds(size: int, members: int, collective: int) -> tuple[int, float]:
+    """Rounds of a `Collective` on a ring, and the bytes that each member sends in one of them.
 
-    An all-reduce goes round twice.  Small ones are FlexNet's; it knows no all-gathers and reduce-scatters (of twice
+    An all-reduce of S bytes goes round twice, in ``2 (n-1)`` rounds of ``S/n`` bytes (Patarasuk, Yuan, J. Parallel
+    Distrib. Comput. 69, 2009).  Of an all-gather or a reduce-scatter, which goes round once, ``size`` is half the bytes
+    of the tensor (`topoplan.model.taskgraph.TaskGraph.size`).
+
+    >>> ring_rounds(1 << 20, 64, int(Collective.ALL_REDUCE))
+    (126, 16384.0)
+    """
+    if collective == _ALL_REDUCE:
+        return 2 * (members - 1), float(size) / members
+    return members - 1, 2.0 * size / members
+
+
+@njit(inline="always")
+def collective_rounds(size: int, members: int, collective: int) -> tuple[int, float]:
+    """Rounds of a `Collective` as FlexNetPacket runs it, one if it is small, and bytes of each member in one of them.
+
+    An all-reduce goes round twice.  FlexNet knows no all-gathers and reduce-scatters (of twice
     ``size`` bytes, see `topoplan.model.taskgraph.TaskGraph.size`), which are halves of an all-reduce here, so that two
     of them take as long.
     """

@@ -18,6 +18,7 @@ class Flatbuffer(Exporter):
 
     name = "flatbuffer"
     suffix = ".fbuf"
+    runs_as = "fluid:transport=flexnetpacket"
 
     def write(self, plan: Plan) -> bytes:
         """Write a plan; see `topoplan_exporter_flatbuffer.tables.tables_of`."""

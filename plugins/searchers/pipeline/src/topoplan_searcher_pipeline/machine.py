@@ -27,7 +27,6 @@ from topoplan import Cluster
 from topoplan.arrays import F64, I32, I64, f64, i32
 from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.kernels.jit import kernel
-from topoplan_engine.simulation.messages import PACKET
 
 __all__ = [
     "MOST_SINGLE",
@@ -50,8 +49,7 @@ Devices = tuple[int, ...]
 
 _Policy = Callable[[Counts, Counts, int], Counts | None]
 
-#: Links between two hosts on a switch.  A message takes them twice, for its first packet has to be answered; the switch
-#: stores a packet before it sends it on.
+#: Links between two hosts on a switch.
 _LINKS = 2
 #: Devices of a machine of which every single one may be a stage's; and parts that larger machines are divided into.
 MOST_SINGLE, _PARTS = 512, 256
@@ -86,7 +84,7 @@ class Machine:
             outside=outside,
             inside=cluster.inside_bandwidth,
             memory=float(cluster.usable_memory.min()),
-            latency=2 * _LINKS * cluster.latency + PACKET / float(outside.min()),
+            latency=_LINKS * cluster.latency,
         )
 
     @property

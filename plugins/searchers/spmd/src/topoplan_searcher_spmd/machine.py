@@ -7,7 +7,6 @@ simulator gives the same times on a network without further bottlenecks.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +15,12 @@ from topoplan import AnyFabric, Cluster
 from topoplan.arrays import F64, I64
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import Local
-from topoplan_engine.simulation.messages import PACKET, collective_rounds, packets
 
 __all__ = ["Links", "Machine"]
+
+
+#: Links between two hosts on a switch.
+_LINKS = 2
 
 
 class Links(NamedTuple):
@@ -48,10 +50,9 @@ class Machine:
         if isinstance(collective, Local) or links.members == 1:
             return 0.0
         if collective is Collective.ALL_TO_ALL:
-            return _wire_bytes(nbytes / links.members**2) * links.pair + links.hop
-        turns = 2 if collective is Collective.ALL_REDUCE else 1
-        rounds, share = collective_rounds(math.ceil(nbytes * turns / 2), links.members, int(collective))
-        return float(rounds * (_wire_bytes(share) / links.bandwidth + links.hop))
+            return nbytes / links.members**2 * links.pair + links.hop
+        rounds = (links.members - 1) * (2 if collective is Collective.ALL_REDUCE else 1)
+        return float(rounds * (nbytes / links.members / links.bandwidth + links.hop))
 
     def links(self, groups: I64) -> Links:
         """Return what (groups, members) devices have of the network if all groups use it at the same time."""
@@ -63,20 +64,16 @@ class Machine:
         if egress.any():
             senders = egress > 0
             bandwidth = float((self._out[senders] / egress[senders]).min())
-            hop = 4 * cluster.latency + PACKET / float(self._out[senders].min())
+            hop = _LINKS * cluster.latency
         if (host == successor).any():
             inside = float(cluster.inside_bandwidth[host[host == successor]].min())
-            bandwidth, hop = min(bandwidth, inside), max(hop, PACKET / inside)
+            bandwidth = min(bandwidth, inside)
         cell = np.arange(len(groups))[:, None] * cluster.n_hosts + host
         occupancy = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
         sent_pairs = (occupancy * (members - occupancy)).sum(axis=0)
         pair = float((sent_pairs / self._out).max())
         neighbours = np.where(occupancy > 0, occupancy - 1, 0).max(axis=0)
         return Links(members, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
-
-
-def _wire_bytes(nbytes: float) -> float:
-    return float(packets(nbytes) * PACKET)
 
 
 def _outward(cluster: Cluster, fabric: AnyFabric) -> F64:

@@ -30,6 +30,7 @@ from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, message_bytes, processing_times
 from topoplan_simulator_flexnet.kernel import ALL_EVENTS, Prepared, State, advance, initial_state
 
@@ -49,6 +50,11 @@ class Model(NamedTuple):
 
     segment_bytes: int = 1 << 20
     seed: int | None = None
+
+    @property
+    def transport(self) -> Transport:
+        """Members of rings send whole bytes, as in FlexNetPacket: bounds of collectives allow for that."""
+        return Transport.FLEXNETPACKET
 
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Prepared:
         """Make the columns of one iteration.

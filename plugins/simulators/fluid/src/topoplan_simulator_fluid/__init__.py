@@ -30,9 +30,12 @@ class Fluid(SimulatorOfModel):
     example = {"level": "stepped"}
 
     level: Literal["coupled", "stepped"] = option(
-        "coupled",
-        help="coupled: a ring is one flow (but of few hosts with a choice of paths); "
-        "stepped: every round has a barrier (slower, closer)",
+        "coupled", help="coupled: a ring is one flow; stepped: every round has a barrier (slower, closer)"
+    )
+    transport: Literal["wire", "flexnetpacket"] = option(
+        "wire",
+        help="wire: bytes, one-way latencies and max-min fair shares; flexnetpacket: the windows, handshakes, whole "
+        "packets and small all-reduces of that program",
     )
     seed: int = option(0, help="draws one of several equal paths", minimum=0, maximum=SEEDS)
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=GRADIENT_SYNC)
@@ -47,9 +50,11 @@ class Fluid(SimulatorOfModel):
 
     def build(self) -> Simulation:
         """Build the simulator."""
+        from topoplan_engine.simulation.messages import Transport
         from topoplan_simulator_fluid.model import Model
 
-        return self.simulation(Model(self.level == "stepped", self.seed))
+        transport = Transport.WIRE if self.transport == "wire" else Transport.FLEXNETPACKET
+        return self.simulation(Model(self.level == "stepped", self.seed, transport))
 
 
 @hookimpl

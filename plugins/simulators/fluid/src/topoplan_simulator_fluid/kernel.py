@@ -41,8 +41,10 @@ from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities, path_times
+from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.drawing import draw_path
+from topoplan_simulator_fluid.max_min import Filling, filling, renew
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
 from topoplan_simulator_fluid.remaining import TOGETHER, Deadline, deadline, is_too_late
@@ -58,6 +60,7 @@ ALL_INSTANTS = 1 << 62
 _ASK = (1 << 15) - 1
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
+_WIRE = int(Transport.WIRE)
 
 
 class State(NamedTuple):
@@ -83,6 +86,8 @@ class State(NamedTuple):
         makespan: (1,) when the last task so far ended.
         timed: timed events; number t is task t, number T + e is entity e.
         sharing: rates of the entities that flow.
+        filling: on the wire, how these rates come about.
+        slot_of_link: (E,) slot that was given to each link last.
         bursts: messages within one window.
     """
 
@@ -109,6 +114,8 @@ class State(NamedTuple):
     makespan: F64
     timed: Timed
     sharing: Sharing
+    filling: Filling
+    slot_of_link: I64
     bursts: Bursts
 
 
@@ -133,13 +140,15 @@ def run(
     paths: PathColumns,
     rings: RingColumns,
     n_devices: int,
+    transport: int,
+    late_ends: int,
     seed: int,
     time_to_end: F64,
     stop: float,
 ) -> Any:
     """Run one iteration, which the user may interrupt; see `_run`."""
     columns = (tuple(tasks), tuple(entities), tuple(paths), tuple(rings))
-    outcome = _run(*columns, n_devices, seed, time_to_end, stop)
+    outcome = _run(*columns, n_devices, transport, late_ends, seed, time_to_end, stop)
     if outcome[-1] < 0:
         raise KeyboardInterrupt
     return outcome
@@ -152,6 +161,8 @@ def _run(
     of_paths: Any,
     of_rings: Any,
     n_devices: int,
+    transport: int,
+    late_ends: int,
     seed: int,
     time_to_end: F64,
     stop: float,
@@ -159,8 +170,8 @@ def _run(
     """Run one iteration; see `topoplan_simulator_fluid.model` for the model and `Outcome` for what it returns.
 
     Args:
-        of_tasks, of_entities, of_paths, of_rings, n_devices: what to run, on what; the columns as plain tuples, for
-            those with names take longer to hand over.
+        of_tasks, of_entities, of_paths, of_rings, n_devices, transport, late_ends: what to run, on what; the columns as
+            plain tuples, for those with names take longer to hand over.
         seed: draws paths.
         time_to_end: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
         stop: seconds; when the end is proven to come no earlier, the makespan returned is infinite.
@@ -168,7 +179,7 @@ def _run(
     The number of events is -1 if the user has interrupted the loop.
     """
     columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
-    prepared = Prepared(*columns, n_devices)
+    prepared = Prepared(*columns, n_devices, transport, late_ends)
     state = initial_state(prepared)
     events = advance(prepared, state, seed, deadline(prepared, seed, time_to_end, stop), ALL_INSTANTS)
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
@@ -214,6 +225,8 @@ def initial_state(p: Prepared) -> State:
         np.zeros(1),
         timed_events(n_tasks + n_entities),
         idle(np.concatenate((p.paths.bandwidth, p.entities.caps)), p.entities.slot_ptr),
+        filling(np.concatenate((p.paths.bandwidth, p.entities.caps)), n_entities if p.transport == _WIRE else 0),
+        np.zeros(n_links + len(p.entities.caps), np.int64),
         no_bursts(len(p.paths.pair)),
     )
 
@@ -256,7 +269,10 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
                 _launch_flow(p, s, entity, seed, now)
             if effect.ends >= 0:
                 _finish_task(p, s, effect.ends, now)
-        settle(s.sharing, now)
+        if p.transport == _WIRE:
+            renew(s.sharing, s.filling, p.late_ends, now)
+        else:
+            settle(s.sharing, now)
         s.now[0] = min(earliest(s.timed), s.sharing.ends[1])
         if stop <= s.now[0] < np.inf or (
             d.next_look[0] <= s.now[0] < np.inf and is_too_late(p, s.sharing, s.link_bytes, d, s.now[0])
@@ -360,25 +376,55 @@ def _flow_arrived(p: Prepared, s: State, entity: int) -> Any:
 def _launch_flow(p: Prepared, s: State, e: int, seed: int, now: float) -> None:
     """Send an entity on its way: choose its links, and when it begins to flow."""
     n_tasks, n_links = len(p.tasks.kind), len(p.paths.bandwidth)
-    entities, rings = p.entities, p.rings
+    entities, rings, wire = p.entities, p.rings, p.transport == _WIRE
     begins, drain = now + entities.setup_latency[e], entities.drain_latency[e]
     s.sharing.flows[e].used = 0
     if entities.path_set[e] >= 0:
         path = draw_path(p.paths, s.draws, entities.path_set[e], seed)
-        setup, drain = path_times(path, p.paths)
+        setup, drain = path_times(path, p.paths, wire)
         begins = now + setup
-        if entities.volume[e] <= BURST and p.paths.pair[entities.path_set[e]] >= 0:
+        if not wire and entities.volume[e] <= BURST and p.paths.pair[entities.path_set[e]] >= 0:
             link = p.paths.links[p.paths.path_ptr[path]]
             seconds = entities.volume[e] / p.paths.bandwidth[link]
             begins = burst_begins(s.bursts, entities.path_set[e], link, now, setup, seconds)
         if entities.ring[e] < 0:
             for i in range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1]):
-                add_link(s.sharing, e, p.paths.links[i], entities.load[e])
+                add_link(s.sharing, s.slot_of_link, e, p.paths.links[i], entities.load[e])
     if entities.ring[e] >= 0:
         for i in range(rings.load_ptr[entities.ring[e]], rings.load_ptr[entities.ring[e] + 1]):
-            add_link(s.sharing, e, rings.load_links[i], rings.load[i] * entities.load[e] // LOAD)
+            load = rings.load[i] * entities.load[e] // LOAD
+            add_link(s.sharing, s.slot_of_link, e, rings.load_links[i], load)
         if entities.cap[e] >= 0:
-            add_link(s.sharing, e, n_links + entities.cap[e], entities.load[e])
+            add_link(s.sharing, s.slot_of_link, e, n_links + entities.cap[e], entities.load[e])
+    if entities.drawn_flows[e] > 0:
+        setup, drain = _draw_ring(p, s, e, seed)
+        begins = now + setup
     s.bytes_left[e] = entities.volume[e] * LOAD / entities.load[e] if s.sharing.flows[e].used > 0 else 0.0
     s.drain_latency[e] = drain
     push(s.timed, begins, n_tasks + e)
+
+
+@inline_kernel
+def _draw_ring(p: Prepared, s: State, e: int, seed: int) -> Any:
+    """Draw a path for each flow of a coupled ring; return its seconds before it flows and after its last byte left.
+
+    The slowest link sets the pace of the ring: one that two of its flows cross carries its bytes twice.  A flow that
+    passes k devices of its host loads the link of each with (k - 1) / k of its own (`RingColumns.ranks`).
+    """
+    entities, setup, drain = p.entities, 0.0, 0.0
+    inside = len(p.paths.bandwidth) - 2 * p.n_devices  # the first link inside a host
+    for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
+        path = draw_path(p.paths, s.draws, p.rings.rows[i], seed)
+        longest_setup, longest_drain = path_times(path, p.paths, p.transport == _WIRE)
+        setup, drain = max(setup, longest_setup), max(drain, longest_drain)
+        links = range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1])
+        devices = 0
+        for k in links:
+            devices += p.paths.links[k] >= inside
+        devices //= 2
+        for k in links:
+            load = entities.load[e]
+            if devices > 1 and p.paths.links[k] >= inside:
+                load = load * (devices - 1) // devices
+            add_link(s.sharing, s.slot_of_link, e, p.paths.links[k], load)
+    return entities.latencies[e] * setup, entities.latencies[e] * drain

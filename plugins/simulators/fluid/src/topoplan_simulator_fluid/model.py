@@ -1,31 +1,40 @@
-"""The fluid model: messages flow at rates that they share, in whole packets, with the latency of every hop.
+"""The fluid model: messages flow at rates that they share, with the latency of every hop.
 
-The model follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were found to depend on:
+What messages send and how they share links is a `Transport`.  The default is the wire:
 
-* A message of S bytes is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  On a path of links with
-  latency d and bandwidth C it starts to flow after sum(d + 1/C), and is there sum(d) + sum(8936/C) - max(8936/C)
-  after its last byte has left: alone it takes exactly what store-and-forward of packets takes.
-* What flows shares links: its rate is the smallest share that it has on its links.  Bandwidth that a flow cannot use
-  because of another link is not given to others.
-* Links are queues that flows fill with their windows, and shares are as these
-  (`topoplan_engine.simulation.flows.window`):
-  rings start every round with a large window, beside which long transfers starve.
-* Messages of at most one window leave as bursts: between the same two hosts they are served one after the other
-  (`topoplan_simulator_fluid.bursts`).
-* An all-reduce of S bytes over m members sends floor(S/m) per member and round, for 2 (m-1) rounds, after the
-  time that it needs inside its hosts.  If S < 9000 m it sends all in one round, floor(2 S (m-1)/m)/m; if
-  S m <= 18000 m (m-1), it stops after the first round.  With k rings each carries 1/k of this; rings run
-  independently and the last one ends the all-reduce.  With one member it ends at once.
+* A message of S bytes on a path of links with latency d and bandwidth C begins to flow after sum(d): alone it takes
+  sum(d) + S / min(C).
+* Flows share links max-min fairly (`topoplan_simulator_fluid.max_min`).
+* An all-reduce of S bytes over m members sends S/m from each member to the next in each of 2 (m-1) rounds; an
+  all-gather or a reduce-scatter, in m-1 rounds.  With k rings each carries 1/k of this; rings run independently and
+  the last one ends the collective.  With one member it ends at once.
 * ``coupled``: a ring is one entity that loads each of its links once per crossing and moves the bytes of all
   rounds at one rate; its latencies, those of its longest path, count once per round.  ``stepped``: every round
   is m flows and a barrier.
-* A flow that has several paths draws one by their weights when it starts.  Every pair of hosts has a stream of draws
-  of its own, so that a change of some transfers leaves the paths of all other pairs as they were.  A coupled ring
-  stands for flows that draw anew in every round, and loads each path by its weight; to draw paths once for a whole
-  ring exaggerates collisions (against the packet simulator, on fat-trees).  Loaded evenly, rings side by side never
-  meet; so rings of up to 8 hosts, and not of all, are stepped at both levels where some of their flows have several
-  paths.
+* A flow that has several paths draws one by their weights when it starts, at level ``coupled`` once for each flow of a
+  ring: a link that several flows of a ring have drawn carries the bytes of all of them, and sets the pace of the ring.
+  Rings of more members than `topoplan_engine.network.tables` lets draw load each path by its weight.  Every pair of
+  hosts has a stream of draws of its own, so that a change of some transfers leaves the paths of all other pairs as they
+  were.
 * A device runs its tasks one at a time, in the order in which they become ready.
+
+``transport=flexnetpacket`` follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were found to depend on.
+What is not said here is as on the wire:
+
+* A message is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  It starts to flow after sum(d + 1/C), when its
+  first, empty packet has been answered, and is there sum(d) + sum(8936/C) - max(8936/C) after its last byte has left:
+  alone it takes exactly what store-and-forward of packets takes.
+* The rate of a flow is the smallest share that it has on its links.  Bandwidth that a flow cannot use because of
+  another link is not given to others.
+* Links are queues that flows fill with their windows, and shares are as these
+  (`topoplan_engine.simulation.flows.window`): rings start every round with a large window, beside which long transfers
+  starve.
+* Messages of at most one window leave as bursts: between the same two hosts they are served one after the other
+  (`topoplan_simulator_fluid.bursts`).
+* An all-reduce sends floor(S/m) per member and round.  If S < 9000 m it sends all in one round,
+  floor(2 S (m-1)/m)/m; if S m <= 18000 m (m-1), it stops after the first round.
+* Paths are drawn anew in every round; rings of up to 8 hosts, and not of all, are stepped at both levels where some of
+  their flows have several paths.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs
 the kernel over them, and `Model.processing_times` gives lower bounds on the time of each task, for the bounds.
@@ -47,9 +56,11 @@ from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_engine.simulation.messages import Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
+from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.programs import program_loads, spread
 from topoplan_simulator_fluid.quotient import quotient_loads
@@ -63,15 +74,17 @@ class Model(NamedTuple):
     Attributes:
         stepped: run the rounds of an all-reduce one by one.
         seed: draws paths.
+        transport: how messages are sent.
     """
 
     stepped: bool = False
     seed: int = 0
+    transport: Transport = Transport.WIRE
 
     @property
     def in_turn_bytes(self) -> int:
-        """The size of a burst: see `topoplan_simulator_fluid.bursts`."""
-        return BURST
+        """The size of a burst: see `topoplan_simulator_fluid.bursts`; none on the wire."""
+        return BURST if self.transport == Transport.FLEXNETPACKET else 0
 
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Prepared:
         """Make the columns of one iteration.
@@ -81,8 +94,10 @@ class Model(NamedTuple):
         """
         traffic = network.lower(taskgraph)
         tasks = columns(taskgraph)
-        entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped)
-        return Prepared(tasks, entities, network.paths, network.rings, network.cluster.n_devices)
+        entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, int(self.transport))
+        devices = network.cluster.n_devices
+        late_ends = ALWAYS if switch_links(network) is not None else LATE_ENDS
+        return Prepared(tasks, entities, network.paths, network.rings, devices, int(self.transport), late_ends)
 
     def with_seed(self, seed: int) -> Model:
         """Return the same model with other draws; columns that one has prepared hold for the other."""
@@ -90,8 +105,9 @@ class Model(NamedTuple):
 
     def draws(self, prepared: Prepared) -> bool:
         """Whether some flow has several paths, so that the time depends on the seed."""
-        row = prepared.entities.path_set[prepared.entities.path_set >= 0]
-        return bool((np.diff(prepared.paths.row_ptr)[row] > 1).any())
+        entities = prepared.entities
+        row = entities.path_set[entities.path_set >= 0]
+        return bool((entities.drawn_flows > 0).any() or (np.diff(prepared.paths.row_ptr)[row] > 1).any())
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
@@ -124,7 +140,7 @@ class Model(NamedTuple):
 
     def processing_times(self, prepared: Prepared) -> F64:
         """(T,) lower bound on the seconds that each task takes, from its last dependency on."""
-        seconds: F64 = flows.processing_times(prepared.tasks, prepared.entities, prepared.paths)
+        seconds: F64 = flows.processing_times(prepared.tasks, prepared.entities, prepared.paths, int(self.transport))
         return seconds
 
     def run_times(self, prepared: Prepared) -> F64:
@@ -134,13 +150,14 @@ class Model(NamedTuple):
     def guaranteed_bytes(self, taskgraph: TaskGraph, network: Network) -> F64:
         """(n, E) bytes that each operator sends over each link under any draw; path sets of several do not count."""
         traffic = network.lower(taskgraph)
-        entities = flows.build(columns(taskgraph), traffic, network.paths, network.rings_in_full, self.stepped)
-        sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, network.rings_in_full)
+        rings, transport = network.rings_in_full, int(self.transport)
+        entities = flows.build(columns(taskgraph), traffic, network.paths, rings, self.stepped, transport)
+        sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, rings)
         return sent
 
     def message_bytes(self, size: I64, members: I32) -> F64:
-        """(n,) bytes that each message sends over an interface: whole packets, in all rounds."""
-        return flows.message_bytes(size, members)
+        """(n,) bytes that each message sends over an interface, in all rounds."""
+        return flows.message_bytes(size, members, int(self.transport))
 
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds: coupled, on one switch that all hosts reach in the same way."""

@@ -12,10 +12,19 @@ __all__ = ["Prepared"]
 
 
 class Prepared(NamedTuple):
-    """What the kernel reads."""
+    """What the kernel reads.
+
+    Attributes:
+        tasks, entities, paths, rings, n_devices: what runs, on what.
+        transport: see `topoplan_engine.simulation.messages.Transport`.
+        late_ends: on the wire, rates are renewed when one in so many of the flows has ended
+            (`topoplan_simulator_fluid.max_min`).
+    """
 
     tasks: TaskColumns
     entities: Entities
     paths: PathColumns
     rings: RingColumns
     n_devices: int
+    transport: int
+    late_ends: int

@@ -32,8 +32,10 @@ from topoplan_engine.network.star import switch_links
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
 from topoplan_engine.simulation.flows import Entities, build
+from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import run
+from topoplan_simulator_fluid.max_min import ALWAYS
 from topoplan_simulator_fluid.prepared import Prepared
 
 __all__ = ["ProgramLoads", "program_loads", "spread"]
@@ -138,7 +140,8 @@ def _messages(prepared: Prepared, quotient: ProgramQuotient, network: Network) -
     alike = groups // quotient.copies[quotient.along[entities.task]]  # of these, groups that each entity stands for
     transfers = entities.path_set >= 0
     between = transfers & (paths.pair[entities.path_set] >= 0)
-    waiting = between & (entities.volume <= BURST)
+    in_turn = prepared.transport == Transport.FLEXNETPACKET
+    waiting = between & (entities.volume <= BURST) & in_turn
     flows = np.where(transfers, peers, alike)
     flows[between & ~waiting] *= (alike * members**2)[between & ~waiting]
     repeats = np.where(waiting, members**2, 1)
@@ -210,8 +213,9 @@ def _queue(network: Network, other_hosts: int, members: int, nbytes: int) -> _Qu
         n_tasks=1,
     )
     tasks, traffic = columns(taskgraph), network.lower(taskgraph)
-    entities = build(tasks, traffic, network.paths, network.rings, False)
-    prepared = Prepared(tasks, entities, network.paths, network.rings, network.cluster.n_devices)
+    entities = build(tasks, traffic, network.paths, network.rings, False, Transport.FLEXNETPACKET)
+    devices = network.cluster.n_devices
+    prepared = Prepared(tasks, entities, network.paths, network.rings, devices, int(Transport.FLEXNETPACKET), ALWAYS)
     outcome = Outcome(*run(*program_loads(prepared, quotient, network).prepared, 0, np.zeros(0), np.inf))
     return _Queue(float(outcome.makespan), outcome.link_bytes)
 

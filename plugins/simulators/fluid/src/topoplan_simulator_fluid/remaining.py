@@ -19,7 +19,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import inline_kernel, njit
-from topoplan_engine.network.tables import LOAD
+from topoplan_engine.network.tables import LOAD, PathColumns
 from topoplan_simulator_fluid.drawing import draw_path
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.rows import Sharing
@@ -85,25 +85,44 @@ def _add_certain(p: Prepared, smallest: F64, total: F64) -> None:
             size = entities.volume[e] * LOAD / entities.load[e]
             for i in range(rings.load_ptr[ring], rings.load_ptr[ring + 1]):
                 total[rings.load_links[i]] += size * ((rings.load[i] * entities.load[e] // LOAD) / LOAD)
-        elif paths.row_ptr[row + 1] - paths.row_ptr[row] > 1:
-            smallest[row] = min(smallest[row], entities.volume[e])
-        else:
-            path = paths.row_ptr[row]
-            for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                total[paths.links[i]] += entities.volume[e] * entities.rounds[e]
+        elif row >= 0:
+            _add_row(paths, row, entities.volume[e], entities.rounds[e], smallest, total)
+        for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
+            _add_row(paths, rings.rows[i], entities.volume[e], 1, smallest, total)
+
+
+@inline_kernel
+def _add_row(paths: PathColumns, row: int, volume: float, times: int, smallest: F64, total: F64) -> None:
+    """Add what a row sends so many times to the links of its path, or note the smallest where there are several."""
+    path = paths.row_ptr[row]
+    if paths.row_ptr[row + 1] - path > 1:
+        smallest[row] = min(smallest[row], volume)
+        return
+    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+        total[paths.links[i]] += volume * times
 
 
 @inline_kernel
 def _add_drawn(p: Prepared, smallest: F64, draws: I64, seed: int, total: F64) -> None:
     """Add the bytes of entities that draw paths: every message of a row as the smallest of them."""
-    entities, paths = p.entities, p.paths
+    entities = p.entities
     for e in range(len(entities.task)):
         row = entities.path_set[e]
-        if entities.ring[e] < 0 and smallest[row] < np.inf:
+        if entities.ring[e] < 0 and row >= 0:
             for _ in range(entities.rounds[e]):
-                path = draw_path(paths, draws, row, seed)
-                for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-                    total[paths.links[i]] += smallest[row]
+                _add_draw(p, row, smallest, draws, seed, total)
+        for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
+            _add_draw(p, p.rings.rows[i], smallest, draws, seed, total)
+
+
+@inline_kernel
+def _add_draw(p: Prepared, row: int, smallest: F64, draws: I64, seed: int, total: F64) -> None:
+    """Add the smallest message of a row to the links of the path that it draws next; none where it has one path."""
+    paths = p.paths
+    if smallest[row] < np.inf:
+        path = draw_path(paths, draws, row, seed)
+        for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+            total[paths.links[i]] += smallest[row]
 
 
 @inline_kernel

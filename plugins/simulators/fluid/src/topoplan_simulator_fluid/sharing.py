@@ -1,10 +1,12 @@
 """How flows share links: rates, and when the next of them ends, with work that does not grow with the flows.
 
-A flow's rate is the smallest share ``C/n`` of its links; the link that gives it is its *bottleneck*.  All flows
-with one bottleneck have one rate, so a link counts how many bytes it has *served* to each of them since it was
-last idle, and a flow that joins with some bytes to go gets the *virtual finish* ``served + bytes``: it ends when the
-link has served that much.  This is the virtual time of fair queueing (Demers, Keshav, Shenker, SIGCOMM 1989).  A link
-whose share changes brings its count up to date; its flows need not be touched unless their bottleneck changes.
+Flows enter and end here with any transport; the rule by which `settle` shares links is FlexNetPacket's
+(`topoplan_simulator_fluid.max_min` has that of the wire).  There, a flow's rate is the smallest share ``C/n`` of its
+links; the link that gives it is its *bottleneck*.  All flows with one bottleneck have one rate, so a link counts how
+many bytes it has *served* to each of them since it was last idle, and a flow that joins with some bytes to go gets the
+*virtual finish* ``served + bytes``: it ends when the link has served that much.  This is the virtual time of fair
+queueing (Demers, Keshav, Shenker, SIGCOMM 1989).  A link whose share changes brings its count up to date; its flows
+need not be touched unless their bottleneck changes.
 
 Data flow: `enter` and `end_flows` change loads during an instant and list the links; `settle` then computes shares,
 moves flows whose bottleneck changed and puts the next end of every changed link into the tree of ends, from
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.queues import first_of, replace
@@ -40,13 +42,35 @@ from topoplan_simulator_fluid.rows import (
     swap,
 )
 
-__all__ = ["add_link", "bytes_left_over", "crosses", "end_flows", "enter", "settle"]
+__all__ = [
+    "add_link",
+    "bytes_left_over",
+    "crosses",
+    "end_flows",
+    "enter",
+    "join_at",
+    "leave",
+    "next_end",
+    "note",
+    "served",
+    "settle",
+]
 
 
 @inline_kernel
-def add_link(s: Sharing, flow: int, link: int, load: int) -> None:
-    """Add a link to the path of a flow, which has used none of its slots before the first."""
+def add_link(s: Sharing, slot_of_link: I64, flow: int, link: int, load: int) -> None:
+    """Add a link to the path of a flow, which has used none of its slots before the first.
+
+    Args:
+        s, flow, link, load: what is added to what.
+        slot_of_link: (E,) slot that was given to each link last: a flow that crosses one twice has one slot there.
+    """
     f = s.flows[flow]
+    before = slot_of_link[link]
+    if f.slot <= before < f.slot + f.used and s.slots[before].link == link:
+        s.slots[before].load += load
+        return
+    slot_of_link[link] = f.slot + f.used
     slot = s.slots[f.slot + f.used]
     slot.link, slot.load = link, load
     f.used += 1
@@ -63,7 +87,7 @@ def crosses(s: Sharing, flow: int, size: float, link_bytes: F64) -> None:
 
 
 @inline_kernel
-def _note(s: Sharing, link: int, work: int) -> None:
+def note(s: Sharing, link: int, work: int) -> None:
     """Add a link to the list ``TOUCHED`` or ``DIRTY`` unless it is there."""
     record = s.links[link]
     if not record.work_marks & (work + 1):
@@ -81,7 +105,7 @@ def enter(s: Sharing, flow: int, volume: float) -> None:
         slot = s.slots[i]
         add_slot(s, i, flow, slot.link)
         s.links[slot.link].load += slot.load
-        _note(s, slot.link, TOUCHED)
+        note(s, slot.link, TOUCHED)
     f.virtual_finish, f.home = volume, -1
     f.bottleneck = s.slots[f.slot].link  # some link, until `settle` finds the right one
     s.work[ENTERED, s.counts[ENTERED]] = flow
@@ -98,21 +122,21 @@ def end_flows(s: Sharing, limit: float, ended: Any) -> int:
         replace(s.ends, link, np.inf)
         soonest = np.inf
         # Beyond this virtual finish no division is needed.  Late in a long iteration, times are rounded to many bytes:
-        # what `_next_end` takes for an end must end here, too, or the clock would stand still.
+        # what `next_end` takes for an end must end here, too, or the clock would stand still.
         late = limit - record.since + limit * 1e-15
         latest = record.served + late * s.share[link] * (1 + 1e-6) + 1.0
         for position in range(record.row + record.bottlenecked_here - 1, record.row - 1, -1):
             finish = s.virtual_finish[position]
             if finish <= latest and record.since + max(finish - record.served, 0.0) / s.share[link] <= limit:
                 flow = s.incidence[position].flow
-                _leave(s, flow, record)
+                leave(s, flow, record)
                 _quit(s, flow)
                 ended[count] = flow
                 count += 1
             else:
                 soonest = min(soonest, finish)
         record.soonest, record.soonest_outdated = soonest, False
-        _note(s, link, DIRTY)
+        note(s, link, DIRTY)
     s.counts[ENDED] = count
     return count
 
@@ -128,12 +152,12 @@ def _quit(s: Sharing, flow: int) -> None:
         last = record.row + record.length
         put(s, slot.position, s.incidence[last].slot, s.incidence[last].flow, s.flow_bottleneck[last])
         record.load -= slot.load
-        _note(s, slot.link, TOUCHED)
+        note(s, slot.link, TOUCHED)
     f.bottleneck = -1
 
 
 @inline_kernel
-def _leave(s: Sharing, flow: int, record: Any) -> None:
+def leave(s: Sharing, flow: int, record: Any) -> None:
     """Take a flow from those that are bottlenecked at a link, given its record."""
     position = s.slots[s.flows[flow].home].position
     record.bottlenecked_here -= 1
@@ -145,7 +169,7 @@ def _leave(s: Sharing, flow: int, record: Any) -> None:
 
 
 @inline_kernel
-def _served(s: Sharing, link: int, now: float) -> float:
+def served(s: Sharing, link: int, now: float) -> float:
     """Bytes that a busy link has served to each of its flows by ``now``."""
     record = s.links[link]
     return float(record.served + s.share[link] * (now - record.since))
@@ -161,21 +185,29 @@ def _join(s: Sharing, flow: int, bytes_left: float, now: float) -> None:
         second = min(second, max(share, smallest))
         if share < smallest:
             smallest, home = share, slot
+    join_at(s, flow, home, bytes_left, now)
+    link = s.slots[home].link
+    s.links[link].reuse_threshold = min(s.links[link].reuse_threshold, second)
+    s.limit[link] = max(s.share[link], s.links[link].reuse_threshold)
+
+
+@inline_kernel
+def join_at(s: Sharing, flow: int, home: int, bytes_left: float, now: float) -> None:
+    """Give a flow with these bytes to go the bottleneck of its slot ``home``."""
+    f = s.flows[flow]
     link = s.slots[home].link
     for slot in range(f.slot, f.slot + f.used):
         s.flow_bottleneck[s.slots[slot].position] = link
     record = s.links[link]
     if record.bottlenecked_here == 0:
         record.reuse_threshold, record.soonest, record.soonest_outdated = np.inf, np.inf, False
-    f.virtual_finish, f.bottleneck, f.home = _served(s, link, now) + bytes_left, link, home
+    f.virtual_finish, f.bottleneck, f.home = served(s, link, now) + bytes_left, link, home
     place = record.row + record.bottlenecked_here
     swap(s, s.slots[home].position, place)
     s.virtual_finish[place] = f.virtual_finish
     record.bottlenecked_here += 1
-    record.reuse_threshold = min(record.reuse_threshold, second)
     record.soonest = min(record.soonest, f.virtual_finish)
-    s.limit[link] = max(s.share[link], record.reuse_threshold)
-    _note(s, link, DIRTY)
+    note(s, link, DIRTY)
 
 
 @inline_kernel
@@ -183,9 +215,9 @@ def _move(s: Sharing, flow: int, now: float) -> None:
     """Give a flow its new bottleneck."""
     link = s.flows[flow].bottleneck
     record = s.links[link]
-    bytes_left = max(s.flows[flow].virtual_finish - _served(s, link, now), 0.0)
-    _leave(s, flow, record)
-    _note(s, link, DIRTY)
+    bytes_left = max(s.flows[flow].virtual_finish - served(s, link, now), 0.0)
+    leave(s, flow, record)
+    note(s, link, DIRTY)
     _join(s, flow, bytes_left, now)
 
 
@@ -196,7 +228,7 @@ def bytes_left_over(s: Sharing, link: int, now: float) -> float:
     for position in range(record.row, record.row + record.length):
         flow = s.flows[s.incidence[position].flow]
         load = s.slots[s.incidence[position].slot].load
-        rest_bytes += max(flow.virtual_finish - _served(s, flow.bottleneck, now), 0.0) * (load / LOAD)
+        rest_bytes += max(flow.virtual_finish - served(s, flow.bottleneck, now), 0.0) * (load / LOAD)
     return rest_bytes
 
 
@@ -211,12 +243,12 @@ def settle(s: Sharing, now: float) -> None:
             record.served, s.share[link] = 0.0, np.inf
         else:
             if s.share[link] < np.inf:
-                record.served = _served(s, link, now)
+                record.served = served(s, link, now)
             s.share[link] = record.capacity * LOAD / record.load
         record.since = now
         if record.bottlenecked_here > 0:
             s.limit[link] = max(s.share[link], record.reuse_threshold)
-            _note(s, link, DIRTY)
+            note(s, link, DIRTY)
         else:
             s.limit[link] = s.share[link]
         record.work_marks &= DIRTY + 1
@@ -239,7 +271,7 @@ def settle(s: Sharing, now: float) -> None:
         link = s.work[DIRTY, i]
         record = s.links[link]
         record.work_marks = 0
-        replace(s.ends, link, _next_end(s, link))
+        replace(s.ends, link, next_end(s, link))
     s.counts[SETTLED] = s.counts[DIRTY]
     s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[DIRTY] = 0
 
@@ -279,7 +311,7 @@ def _look_elsewhere(s: Sharing, link: int, now: float) -> None:
 
 
 @inline_kernel
-def _next_end(s: Sharing, link: int) -> float:
+def next_end(s: Sharing, link: int) -> float:
     """End of the next flow that is bottlenecked at a link, in seconds; infinite if none is."""
     record = s.links[link]
     if record.bottlenecked_here == 0:

@@ -1,0 +1,250 @@
+"""Max-min fair rates on the wire: no flow can be faster but at the cost of one that is no faster.
+
+Rates are those of progressive filling (Bertsekas, Gallager, Data Networks, 1992, section 6.5.2): all flows get faster
+together; where a link is full, its flows keep their rate, and the others go on.  The link that stops a flow is its
+*bottleneck*; its flows have one rate, the *level* of the link.  A flow may load a link several times over.
+
+Levels are whole numbers of a unit so small that rounding down costs no flow more than a billionth (`units`).  So sums
+of what flows take of a link do not depend on their order: equal links get equal levels, and an entity that stands for
+k equal flows takes what they take, to the last bit.
+
+Data flow: `enter` and `end_flows` of `topoplan_simulator_fluid.sharing` change loads during an instant; `renew` then
+computes levels, moves flows whose bottleneck changed, and puts the next ends into the tree of ends.
+
+Work: one pass over the slots of all flows, and a heap of the links.  Where thousands of flows end one by one, rates are
+renewed after every 64th part of them has ended; until then nobody uses what they leave (`LATE_ENDS`).  A flow that
+enters renews all rates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.network.tables import LOAD
+from topoplan_simulator_fluid.queues import replace
+from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, TOUCHED, Sharing
+from topoplan_simulator_fluid.sharing import join_at, leave, next_end, note, served
+
+__all__ = ["ALWAYS", "LATE_ENDS", "Filling", "filling", "renew"]
+
+#: Rates are renewed when at least one in so many of the flows has ended; always where one entity may stand for many.
+LATE_ENDS, ALWAYS = 64, 1 << 31
+#: Units of load are counted in these, so that a level has as many digits as possible.
+_GRAIN = LOAD >> 10
+#: No capacity is more units of rate and load than this.
+_MOST = 1 << 61
+_EPOCH, _FLOWING, _ENDED, _BUSY, _HEAP = range(5)
+
+
+class Filling(NamedTuple):
+    """State of progressive filling; E links, N flows.
+
+    Attributes:
+        capacity: (E,) of each link, in units of rate times grains of load.
+        rest: (E,) what of it no flow has taken yet.
+        open_load: (E,) grains of load of the flows that still get faster.
+        level: (E,) rate of the flows that are bottlenecked at each link, in units; 0 where none is.
+        next_level: (E,) the same, computed anew.
+        busy: links that have flows, in no order; ``place`` (E,) of each link in it, -1 for none.
+        heap, key: heap of links by level, then number, and the level of each of its places.
+        stopped: (N,) epoch in which the bottleneck of each flow was found.
+        slot: (N,) its slot there.
+        unit: (1,) bytes/s of a unit of rate; a power of two.
+        counts: epoch; flows; flows that ended since rates were renewed; busy links; links in the heap.
+    """
+
+    capacity: I64
+    rest: I64
+    open_load: I64
+    level: I64
+    next_level: I64
+    busy: I32
+    place: I32
+    heap: I32
+    key: I64
+    stopped: I32
+    slot: I32
+    unit: F64
+    counts: I64
+
+
+@njit(no_cfunc_wrapper=True)
+def filling(bandwidth: F64, n_flows: int) -> Filling:
+    """Return the state before any flow has entered, of links of these bytes/s."""
+    n_links = len(bandwidth)
+    largest = 1.0
+    for link in range(n_links):
+        if bandwidth[link] < np.inf:
+            largest = max(largest, bandwidth[link])
+    unit = 2.0 ** (np.ceil(np.log2(largest * (LOAD // _GRAIN))) - 61)
+    capacity = np.empty(n_links, np.int64)
+    for link in range(n_links):
+        capacity[link] = np.int64(min(bandwidth[link] / unit * (LOAD // _GRAIN), float(_MOST)))
+    return Filling(
+        capacity,
+        np.zeros(n_links, np.int64),
+        np.zeros(n_links, np.int64),
+        np.zeros(n_links, np.int64),
+        np.zeros(n_links, np.int64),
+        np.zeros(n_links, np.int32),
+        np.full(n_links, -1, np.int32),
+        np.zeros(n_links + 1, np.int32),
+        np.zeros(n_links + 1, np.int64),
+        np.zeros(n_flows, np.int32),
+        np.zeros(n_flows, np.int32),
+        np.full(1, unit),
+        np.zeros(5, np.int64),
+    )
+
+
+@inline_kernel
+def _grains(load: int) -> int:
+    """Load in grains, rounded up: no link carries more than it can."""
+    return int((load + (_GRAIN - 1)) // _GRAIN)
+
+
+@inline_kernel
+def _before(f: Filling, a: int, b: int) -> bool:
+    """Whether place ``a`` of the heap comes before place ``b``."""
+    return bool((f.key[a] < f.key[b]) | ((f.key[a] == f.key[b]) & (f.heap[a] < f.heap[b])))
+
+
+@inline_kernel
+def _sink(f: Filling, node: int) -> None:
+    """Restore the heap below a place."""
+    size = f.counts[_HEAP]
+    while True:
+        child = 2 * node + 1
+        if child >= size:
+            return
+        if child + 1 < size and _before(f, child + 1, child):
+            child += 1
+        if not _before(f, child, node):
+            return
+        f.heap[node], f.heap[child] = f.heap[child], f.heap[node]
+        f.key[node], f.key[child] = f.key[child], f.key[node]
+        node = child
+
+
+@inline_kernel
+def _gather(s: Sharing, f: Filling) -> None:
+    """Note which links have flows, and put them into the heap by the level that they have if all flows stop there."""
+    for i in range(s.counts[TOUCHED]):
+        link = s.work[TOUCHED, i]
+        if f.place[link] < 0 and s.links[link].length > 0:
+            f.place[link], f.busy[f.counts[_BUSY]] = f.counts[_BUSY], link
+            f.counts[_BUSY] += 1
+        elif f.place[link] >= 0 and s.links[link].length == 0:
+            f.counts[_BUSY] -= 1
+            last = f.busy[f.counts[_BUSY]]
+            f.busy[f.place[link]], f.place[last] = last, f.place[link]
+            f.place[link] = -1
+            f.level[link] = f.next_level[link] = 0
+            s.share[link] = np.inf
+    size = f.counts[_BUSY]
+    for i in range(size):
+        link = f.busy[i]
+        load = 0
+        row = s.links[link].row
+        for place in range(row, row + s.links[link].length):
+            load += _grains(s.slots[s.incidence[place].slot].load)
+        f.rest[link], f.open_load[link], f.next_level[link] = f.capacity[link], load, 0
+        f.heap[i], f.key[i] = link, f.capacity[link] // load
+    f.counts[_HEAP] = size
+    for node in range(size // 2 - 1, -1, -1):
+        _sink(f, node)
+
+
+@inline_kernel
+def _fill(s: Sharing, f: Filling) -> None:
+    """Find the bottleneck of every flow, and the level of every link: of equal levels, the first link stops a flow."""
+    f.counts[_EPOCH] += 1
+    epoch = f.counts[_EPOCH]
+    while f.counts[_HEAP] > 0:
+        link = f.heap[0]
+        if f.open_load[link] > 0:
+            level = f.rest[link] // f.open_load[link]
+            if level > f.key[0]:  # flows that stopped elsewhere left more
+                f.key[0] = level
+                _sink(f, 0)
+                continue
+            level = max(level, 1)
+            f.next_level[link] = level
+            row = s.links[link].row
+            for place in range(row, row + s.links[link].length):
+                flow = s.incidence[place].flow
+                if f.stopped[flow] != epoch:
+                    f.stopped[flow], f.slot[flow] = epoch, s.incidence[place].slot
+                    first = s.flows[flow].slot
+                    for i in range(first, first + s.flows[flow].used):
+                        other, load = s.slots[i].link, _grains(s.slots[i].load)
+                        f.rest[other] -= load * level
+                        f.open_load[other] -= load
+        f.counts[_HEAP] -= 1
+        last = f.counts[_HEAP]
+        f.heap[0], f.key[0] = f.heap[last], f.key[last]
+        _sink(f, 0)
+
+
+@inline_kernel
+def _take_out(s: Sharing, f: Filling, now: float) -> int:
+    """Take flows out of bottlenecks that are theirs no more, and list them; return how many there are."""
+    count = 0
+    for i in range(f.counts[_BUSY]):
+        link = f.busy[i]
+        record = s.links[link]
+        for place in range(record.row + record.bottlenecked_here - 1, record.row - 1, -1):
+            flow = s.incidence[place].flow
+            if s.slots[f.slot[flow]].link != link:
+                s.flows[flow].virtual_finish = max(s.virtual_finish[place] - served(s, link, now), 0.0)
+                leave(s, flow, record)
+                note(s, link, DIRTY)
+                s.work[TOUCHED, count] = flow
+                count += 1
+    return count
+
+
+@inline_kernel
+def renew(s: Sharing, f: Filling, late_ends: int, now: float) -> None:
+    """Bring rates, bottlenecks and ends up to date at the end of an instant."""
+    f.counts[_FLOWING] += s.counts[ENTERED] - s.counts[ENDED]
+    f.counts[_ENDED] += s.counts[ENDED]
+    if s.counts[ENTERED] > 0 or (f.counts[_ENDED] > 0 and f.counts[_ENDED] * late_ends >= f.counts[_FLOWING]):
+        _renew_all(s, f, now)
+    for i in range(s.counts[DIRTY]):
+        link = s.work[DIRTY, i]
+        s.links[link].work_marks &= TOUCHED + 1
+        replace(s.ends, link, next_end(s, link))
+    s.counts[SETTLED] = s.counts[DIRTY]
+    s.counts[DIRTY] = 0
+
+
+@inline_kernel
+def _renew_all(s: Sharing, f: Filling, now: float) -> None:
+    """Compute all rates anew."""
+    _gather(s, f)
+    _fill(s, f)
+    for i in range(s.counts[TOUCHED]):
+        s.links[s.work[TOUCHED, i]].work_marks &= DIRTY + 1
+    moved = _take_out(s, f, now)
+    unit = f.unit[0]
+    for i in range(f.counts[_BUSY]):
+        link = f.busy[i]
+        if f.next_level[link] != f.level[link]:
+            record = s.links[link]
+            record.served = served(s, link, now) if f.level[link] > 0 else 0.0
+            record.since = now
+            s.share[link] = f.next_level[link] * unit if f.next_level[link] > 0 else np.inf
+            f.level[link] = f.next_level[link]
+            note(s, link, DIRTY)
+    for i in range(moved):
+        flow = s.work[TOUCHED, i]
+        join_at(s, flow, f.slot[flow], s.flows[flow].virtual_finish, now)
+    for i in range(s.counts[ENTERED]):
+        flow = s.work[ENTERED, i]
+        join_at(s, flow, f.slot[flow], s.flows[flow].virtual_finish, now)
+    f.counts[_ENDED] = s.counts[TOUCHED] = s.counts[ENTERED] = 0
