@@ -70,6 +70,7 @@ class PathColumns(NamedTuple):
         pair: (R,) sending host * hosts + receiving host of a row, whose draws of a path are a stream of their own; a
             number beyond these where the links of a ring's devices are on the way, too; -1 where the row has one path
             whoever asks (inside a host, over the jump of a ring).
+        first_inside: links from this one on are those of devices inside their hosts.
     """
 
     bandwidth: F64
@@ -82,6 +83,7 @@ class PathColumns(NamedTuple):
     slowest: F64
     cumulative_weight: F64
     pair: I64
+    first_inside: int
 
 
 class RingColumns(NamedTuple):
@@ -267,6 +269,7 @@ class Network:
             **self._sums(lengths, links),
             cumulative_weight=f64(np.ones(rows)),
             pair=i64(np.full(rows, -1)),
+            first_inside=self.fabric.n_links,
         )
 
     def _rows(self, src: I32, dst: I32) -> I32:

@@ -23,6 +23,7 @@ __all__ = [
     "Entities",
     "build",
     "guaranteed_bytes",
+    "inside_load",
     "link_uses",
     "path_times",
     "processing_times",
@@ -346,7 +347,19 @@ def _add_certain(row: int, nbytes: float, paths: PathColumns, sent: F64) -> None
     path = paths.row_ptr[row]
     if paths.row_ptr[row + 1] - path == 1:
         for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-            sent[paths.links[i]] += nbytes
+            sent[paths.links[i]] += nbytes * (inside_load(path, paths.links[i], LOAD, paths) / LOAD)
+
+
+@njit(inline="always")
+def inside_load(path: int, link: int, load: int, paths: PathColumns) -> int:
+    """Load of a link on the path of a ring's flow: of k devices that it passes in its host, each has (k - 1) / k."""
+    if link < paths.first_inside:
+        return load
+    devices = 0
+    for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+        devices += paths.links[i] >= paths.first_inside
+    devices //= 2
+    return load * (devices - 1) // devices if devices > 1 else load
 
 
 def message_bytes(size: I64, members: I32, transport: int) -> F64:
@@ -413,7 +426,8 @@ def _list_certain(row: int, nbytes: float, paths: PathColumns, link: I32, second
     if paths.row_ptr[row + 1] - path == 1:
         for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
             link[count] = paths.links[i]
-            seconds[count] = nbytes / paths.bandwidth[link[count]]
+            part = inside_load(path, link[count], LOAD, paths) / LOAD
+            seconds[count] = nbytes * part / paths.bandwidth[link[count]]
             count += 1
     return count
 

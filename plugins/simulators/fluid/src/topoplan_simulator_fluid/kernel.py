@@ -40,7 +40,7 @@ from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
-from topoplan_engine.simulation.flows import Entities, path_times
+from topoplan_engine.simulation.flows import Entities, inside_load, path_times
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.drawing import draw_path
@@ -411,20 +411,12 @@ def _draw_ring(p: Prepared, s: State, e: int, seed: int) -> Any:
     The slowest link sets the pace of the ring: one that two of its flows cross carries its bytes twice.  A flow that
     passes k devices of its host loads the link of each with (k - 1) / k of its own (`RingColumns.ranks`).
     """
-    entities, setup, drain = p.entities, 0.0, 0.0
-    inside = len(p.paths.bandwidth) - 2 * p.n_devices  # the first link inside a host
+    entities, paths, setup, drain = p.entities, p.paths, 0.0, 0.0
     for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
-        path = draw_path(p.paths, s.draws, p.rings.rows[i], seed)
-        longest_setup, longest_drain = path_times(path, p.paths, p.transport == _WIRE)
+        path = draw_path(paths, s.draws, p.rings.rows[i], seed)
+        longest_setup, longest_drain = path_times(path, paths, p.transport == _WIRE)
         setup, drain = max(setup, longest_setup), max(drain, longest_drain)
-        links = range(p.paths.path_ptr[path], p.paths.path_ptr[path + 1])
-        devices = 0
-        for k in links:
-            devices += p.paths.links[k] >= inside
-        devices //= 2
-        for k in links:
-            load = entities.load[e]
-            if devices > 1 and p.paths.links[k] >= inside:
-                load = load * (devices - 1) // devices
-            add_link(s.sharing, s.slot_of_link, e, p.paths.links[k], load)
+        for k in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
+            load = inside_load(path, paths.links[k], entities.load[e], paths)
+            add_link(s.sharing, s.slot_of_link, e, paths.links[k], load)
     return entities.latencies[e] * setup, entities.latencies[e] * drain

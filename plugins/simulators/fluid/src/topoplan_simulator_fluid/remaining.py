@@ -20,6 +20,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan_engine.kernels.jit import inline_kernel, njit
 from topoplan_engine.network.tables import LOAD, PathColumns
+from topoplan_engine.simulation.flows import inside_load
 from topoplan_simulator_fluid.drawing import draw_path
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.rows import Sharing
@@ -99,7 +100,7 @@ def _add_row(paths: PathColumns, row: int, volume: float, times: int, smallest: 
         smallest[row] = min(smallest[row], volume)
         return
     for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-        total[paths.links[i]] += volume * times
+        total[paths.links[i]] += volume * times * (inside_load(path, paths.links[i], LOAD, paths) / LOAD)
 
 
 @inline_kernel
@@ -122,7 +123,7 @@ def _add_draw(p: Prepared, row: int, smallest: F64, draws: I64, seed: int, total
     if smallest[row] < np.inf:
         path = draw_path(paths, draws, row, seed)
         for i in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
-            total[paths.links[i]] += smallest[row]
+            total[paths.links[i]] += smallest[row] * (inside_load(path, paths.links[i], LOAD, paths) / LOAD)
 
 
 @inline_kernel
