@@ -5,11 +5,12 @@ operand.  Where not everything is trained, those count that are done: none for t
 for that of an input before which nothing is trained (`topoplan_engine.training`).  Counted are matrix products, of
 attention the pairs of positions that attend to each other (its causal half, as NVIDIA's Megatron Bridge counts), and
 nothing twice that is recomputed.  Megatron's papers count causal attention in full (Narayanan et al., SC'21, section
-5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by +13 % for Llama 3 8B at 8,192 positions.
+5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by 13 % for Llama 3 8B at 8,192 positions.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 import attrs
@@ -19,8 +20,10 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import GradientFlow, gradient_flow
 
-__all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput"]
+__all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput", "unknown_flops"]
 
+#: Kinds of operators that a row names.
+_NAMED = 3
 #: Passes over a matrix product, in multiples of the forward one.
 _PASSES = 3
 
@@ -35,7 +38,7 @@ class Throughput:
         tokens_per_s: positions of all samples over seconds; likewise.
         mfu: model FLOPs over what the devices could do in that time; None where the model's FLOPs or the devices' peak
             in its precision are not known.
-        assumption: what ``mfu`` is of; empty where there is none.
+        assumption: what ``mfu`` is of, or which operators it would miss; empty where neither is known.
     """
 
     samples_per_s: float
@@ -59,15 +62,26 @@ def throughput(
     samples, length = graph.batch_size / seconds if seconds else 0.0, sequence_length(graph)
     precision = precision or graph.precision
     flops, peak = model_flops(graph), peak_flops(cluster, precision, device)
-    has_mfu = flops > 0 and peak is not None and seconds > 0
+    missing = unknown_flops(graph)
+    has_mfu = flops > 0 and peak is not None and seconds > 0 and not missing
     kinds = ", ".join(sorted({device} if device else set(cluster.device_preset)))
     return Throughput(
         samples_per_s=samples,
         sequence_length=length,
         tokens_per_s=None if length is None else samples * length,
         mfu=flops / (seconds * peak) if has_mfu and peak is not None else None,
-        assumption=f"{_counted(graph)} of matrix products over the {precision} peak of all {kinds}" if has_mfu else "",
+        assumption=f"{_counted(graph)} of matrix products over the {precision} peak of all {kinds}"
+        if has_mfu
+        else missing,
     )
+
+
+def unknown_flops(graph: OperatorGraph) -> str:
+    """Return which operators' FLOPs are not known, as frontends tag them (``flops``: ``unknown``); empty for none."""
+    kinds = Counter(op.kind for op in graph.operators if op.tags.get("flops") == "unknown")
+    named = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_NAMED))
+    more = f" and {len(kinds) - _NAMED} more kinds" if len(kinds) > _NAMED else ""
+    return f"FLOPs of {named}{more} are not known" if kinds else ""
 
 
 def _counted(graph: OperatorGraph) -> str:
@@ -81,15 +95,20 @@ def model_flops(graph: OperatorGraph) -> float:
     """Return FLOPs of forward and backward pass of the matrix products of a batch."""
     flow = gradient_flow(graph)
     return sum(
-        _passes(flow, number) * sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
+        _passes(flow, number, op)
+        * sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
         for number, op in enumerate(graph.operators)
         if _multiplies(op)
     )
 
 
-def _passes(flow: GradientFlow, number: int) -> int:
-    """Return the products of an operator, one of them forward: one more for each operand whose gradient is computed."""
-    if flow.everything:
+def _passes(flow: GradientFlow, number: int, op: Operator) -> int:
+    """Return the products of an operator, one of them forward: one more for each operand whose gradient is computed.
+
+    A weight counts with its input, so that the first layer of a model that is trained in whole has three, too, as
+    papers count it.  Operands that are data, such as a weight of integers, have no gradient.
+    """
+    if flow.everything and op.weights:
         return _PASSES
     return 1 + min(_PASSES - 1, any(flow.weights[number]) + sum(flow.inputs[number]))
 

@@ -42,6 +42,8 @@ def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     if throughput.mfu is not None:
         rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
         rows.append(("  (MFU)", throughput.assumption))
+    elif throughput.assumption:
+        rows.append(("model FLOPs utilization", f"not said: {throughput.assumption}"))
     assumptions = _mapping(plan.provenance.get("assumptions"))
     efficiencies = _mapping(assumptions.get("compute_efficiency")).items()
     shares = [f"{share:.0%} of the peak of {name}" for name, share in efficiencies if isinstance(share, float | int)]

@@ -8,7 +8,16 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, every_axis, plain
 
-__all__ = ["batch_norm", "batch_scale", "batch_statistics", "layer_norm", "local_response_norm", "rms_norm"]
+__all__ = [
+    "batch_norm",
+    "batch_scale",
+    "batch_statistics",
+    "group_norm",
+    "layer_norm",
+    "local_response_norm",
+    "rms_norm",
+    "weight_norm",
+]
 
 #: FLOPs that normalization spends on one element: mean, variance, scale, weight, bias.
 NORM_FLOPS = 8
@@ -81,6 +90,62 @@ def batch_norm(x: Handle) -> Operator:
         outputs=(plain("y", x, *axes),),
         work=(Term(NORM_FLOPS, axes),),
         extras=(Tensor("statistics", (Axis(2), Axis(channels, 1)), 4),),
+    )
+
+
+def group_norm(x: Handle, groups: int) -> Operator:
+    """Return ``x`` (samples, channels, ...) with mean 0 and variance 1 in every group of channels (Wu and He, 2018).
+
+    Dimensions: ``n`` samples, ``g`` groups, positions, ``c`` channels of a group.  Samples and groups are independent,
+    and can be cut; channels lie behind their group in one axis.
+
+    Args:
+        x: see above.
+        groups: of channels; as many as channels make it instance norm.
+
+    Raises:
+        TopoplanError: groups do not divide channels.
+    """
+    if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
+        raise TopoplanError(f"group_norm: {groups} groups do not divide the channels of {x.shape} (choose a divisor)")
+    samples, channels, *positions = x.shape
+    inner = channels // groups
+    of_channels = Axis(channels, 1, scale=inner, extent=inner)
+    axes = (Axis(samples, 0), of_channels, *(Axis(size, k) for k, size in enumerate(positions, 2)))
+    dims = (
+        Dimension("n", samples, Role.SAMPLE),
+        Dimension("g", groups, Role.PARAMETER),
+        *(Dimension(f"a{k}", size) for k, size in enumerate(positions, 2)),
+        Dimension("c", inner),
+    )
+    return Operator(
+        name="",
+        kind="group_norm",
+        dims=dims,
+        inputs=(Tensor("x", axes, x.itemsize),),
+        weights=tuple(Tensor(name, (of_channels,)) for name in ("weight", "bias")),
+        outputs=(Tensor("y", axes, x.itemsize),),
+        work=(Term(NORM_FLOPS, tuple(range(len(dims)))),),
+        extras=(Tensor("statistics", (Axis(samples, 0), Axis(groups, 1), Axis(2)), 4),),
+    )
+
+
+def weight_norm(direction: Handle, length: Handle) -> Operator:
+    """Return a weight of the direction of one and the lengths of another one (Salimans and Kingma, 2016).
+
+    Both are weights, and the operator has no inputs: it reads no sample, and is not cut.
+    """
+    if len(length.shape) not in (0, len(direction.shape)):
+        raise TopoplanError(f"weight_norm: lengths {length.shape} do not fit {direction.shape}")
+    dims = tuple(Dimension(f"a{k}", size) for k, size in enumerate(direction.shape))
+    axes = tuple(range(len(dims)))
+    return Operator(
+        name="",
+        kind="weight_norm",
+        dims=dims,
+        weights=(plain("v", direction, *axes), Tensor("g", tuple(map(Axis, length.shape)))),
+        outputs=(plain("y", direction, *axes),),
+        traffic=(Term(2 * 4 + 4, axes),),  # read for its length, read again and written
     )
 
 

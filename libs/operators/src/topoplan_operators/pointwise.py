@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Tensor, Term
 from topoplan_operators.dense import SOFTMAX_FLOPS
 from topoplan_operators.handle import Handle, every_axis, plain
 
-__all__ = ["FUNCTIONS", "concat", "elementwise", "softmax"]
+__all__ = ["FUNCTIONS", "accumulated", "concat", "elementwise", "softmax"]
 
 #: Numbers of FlexNet's operator types, which are part of the names under which it measures.
 FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
@@ -104,6 +106,19 @@ def softmax(x: Handle, axis: int = -1, *, log: bool = False) -> Operator:
         work=(Term(SOFTMAX_FLOPS, axes),),
         tags={} if log else {"flexnet": "Softmax"},
         saved=("y",),
+    )
+
+
+def accumulated(kind: str, x: Handle, axis: int) -> Operator:
+    """Return for each element what it makes with all before it along ``axis``, which cannot be cut: ``cumsum``, ...."""
+    operator = softmax(x, axis)
+    return attrs.evolve(
+        operator,
+        kind=kind,
+        work=(Term(1, operator.work[0].dims),),
+        tags={},
+        linear_in=((0,),) if kind == "cumsum" else (),
+        saved=() if kind == "cumsum" else ("x", "y"),
     )
 
 

@@ -9,7 +9,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Dimension, Operator, Role, Term
 from topoplan_operators.handle import Handle, plain
 
-__all__ = ["einsum"]
+__all__ = ["bilinear", "einsum"]
 
 
 def einsum(
@@ -71,4 +71,44 @@ def einsum(
         outputs=(plain("y", answer, *(dimension[letter] for letter in out)),),
         work=(Term(2, tuple(range(len(sizes)))),),
         linear_in=tuple((k,) for k in range(len(factors))),
+    )
+
+
+def bilinear(x: Handle, y: Handle, out: int, *, bias: bool) -> Operator:
+    """Return ``z[..., o] = sum_ij x[..., i] * w[o, i, j] * y[..., j] + b[o]``.
+
+    Dimensions: ``s`` samples, one attribute per axis between, ``o``, ``i`` and ``j``.  FLOPs are those of the product
+    of ``x`` and the weight, and of the one of that and ``y``.
+
+    Args:
+        x, y: (samples, ..., channels); their channels may differ.
+        out: output channels.
+        bias: whether it has a bias.
+
+    Raises:
+        TopoplanError: the tensors differ in other axes than the last.
+    """
+    if x.shape[:-1] != y.shape[:-1]:
+        raise TopoplanError(f"bilinear: {x.shape} and {y.shape} differ in other axes than the last")
+    *outer, first, second = *x.shape, y.shape[-1]
+    rows = tuple(range(len(outer)))
+    o, i, j = (len(outer) + k for k in range(3))
+    weights = [plain("kernel", Handle((out, first, second)), o, i, j)]
+    if bias:
+        weights.append(plain("bias", Handle((out,)), o))
+    return Operator(
+        name="",
+        kind="bilinear",
+        dims=(
+            Dimension("s", outer[0], Role.SAMPLE),
+            *(Dimension(f"t{k}", size, Role.ATTRIBUTE) for k, size in enumerate(outer[1:])),
+            Dimension("o", out, Role.PARAMETER),
+            Dimension("i", first, Role.REDUCTION),
+            Dimension("j", second, Role.REDUCTION),
+        ),
+        inputs=(plain("x", x, *rows, i), plain("y", y, *rows, j)),
+        weights=tuple(weights),
+        outputs=(plain("z", Handle((*outer, out), x.itemsize), *rows, o),),
+        work=(Term(2, (*rows, o, i, j)), Term(2, (*rows, o, j)), *((Term(1, (*rows, o)),) if bias else ())),
+        linear_in=((0,), (1,), (2, *((3,) if bias else ()))),
     )

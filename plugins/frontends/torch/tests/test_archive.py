@@ -58,7 +58,7 @@ def test_the_example_has_its_operators_names_parameters_and_flops():
     )
     attention = next(op for op in model.operators if op.kind == "scaled_dot_product_attention")
     flops = sum(term.coefficient * math.prod(attention.sizes[dim] for dim in term.dims) for term in attention.work)
-    assert flops == 2 * 2 * 4 * 16 * 16 * 32
+    assert flops == 2 * 2 * 4 * (16 * 17 // 2) * 32  # the pairs of causal attention
     assert [dim.role for dim in attention.dims if dim.name in "nqh"] == ["sample", "attribute", "attribute"]
 
 

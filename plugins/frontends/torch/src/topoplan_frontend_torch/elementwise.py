@@ -29,6 +29,8 @@ _FUNCTIONS = (
     "hardtanh leaky_relu log log1p logsigmoid masked_fill mish native_dropout neg pow reciprocal relu relu6 round "
     "rsqrt selu sigmoid silu sin softplus sqrt square tanh threshold where topoplan.gelu topoplan.silu"
 )
+#: Other functions of all elements along axes; what they need beside a sum is one number each.
+_NORMS = ("linalg_vector_norm", "logsumexp", "norm", "prod", "std", "var")
 
 
 def _function(call: Call) -> Sequence[Layout]:
@@ -135,7 +137,7 @@ ELEMENTWISE: Mapping[str, Callable[[Call], Sequence[Layout]]] = {
     **dict.fromkeys(_FUNCTIONS.split(), _function),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(("maximum", "minimum", "lerp", "addcmul"), _arithmetic),
-    **dict.fromkeys(("mean", "sum", "amax", "amin"), _reduction),
+    **dict.fromkeys(("mean", "sum", "amax", "amin", *_NORMS), _reduction),
     **dict.fromkeys(
         ("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
         _squared_error,

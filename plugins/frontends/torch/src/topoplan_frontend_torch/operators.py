@@ -16,6 +16,7 @@ from topoplan_frontend_torch.attention import ATTENTION
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.elementwise import ELEMENTWISE
 from topoplan_frontend_torch.layouts import Layout
+from topoplan_frontend_torch.recurrent import RECURRENT
 from topoplan_frontend_torch.routing import ROUTING
 from topoplan_frontend_torch.spatial import SPATIAL
 from topoplan_frontend_torch.views import VIEWS
@@ -53,19 +54,15 @@ def _product(call: Call, x: Layout, weight: Layout, bias: str) -> Sequence[Layou
 
 
 def _matmul(call: Call) -> Sequence[Layout]:
-    first, right = call.view("self"), call.view("other", "mat2", "batch2", "vec")
+    first, right = call.view("self"), call.view("other", "mat2", "batch2", "vec", "tensor")
     if right.parameter and len(right.shape) == 2 and len(first.shape) > 1:
         return _product(call, first, right.permuted((1, 0)), "")
     ranks = len(first.shape), len(right.shape)
-    if min(ranks) < 2:
-        raise UntranslatedError(f"a product of tensors of {ranks[0]} and {ranks[1]} axes")
-    batch = _LETTERS[: max(ranks) - 2]
-    return _summed(
-        call,
-        [f"{batch[len(batch) - ranks[0] + 2 :]}xy", f"{batch[len(batch) - ranks[1] + 2 :]}yz"],
-        f"{batch}xz",
-        [first, right],
-    )
+    batch = _LETTERS[: max(*ranks, 2) - 2]
+    rows, columns = "x" if ranks[0] > 1 else "", "z" if ranks[1] > 1 else ""  # a vector has neither
+    first_word = f"{batch[len(batch) - ranks[0] + 2 :]}xy" if rows else "y"
+    second_word = f"{batch[len(batch) - ranks[1] + 2 :]}yz" if columns else "y"
+    return _summed(call, [first_word, second_word], f"{batch}{rows}{columns}", [first, right])
 
 
 def _einsum(call: Call) -> Sequence[Layout]:
@@ -200,6 +197,50 @@ def _normalization(call: Call) -> Sequence[Layout]:
     return [call.on_last_axes(x, count, make, weights)] * len(call.node.outputs)
 
 
+def _group_norm(call: Call) -> Sequence[Layout]:
+    """Group norm, and instance norm, in which every channel is a group."""
+    x = call.plain("input")
+    if len(x.shape) < 2:
+        raise UntranslatedError(f"an input of {len(x.shape)} axes")
+    groups = call.integer("num_groups", "group", default=x.shape[1])
+    weights = [call.made_plain(call.view(name)) for name in ("weight", "bias") if call.has(name)]
+    operator = normalization.group_norm(x.handle, groups)
+    return call.emit(attrs.evolve(operator, weights=operator.weights[: len(weights)]), [x], weights) * len(
+        call.node.outputs
+    )
+
+
+def _weight_norm(call: Call) -> Sequence[Layout]:
+    """A direction with the length of a weight (Salimans and Kingma, 2016): each device that reads it computes it."""
+    direction, length = call.plain("v"), call.plain("g")
+    operator = normalization.weight_norm(direction.handle, length.handle)
+    return call.emit(operator, [], [direction, length])
+
+
+def _bilinear(call: Call) -> Sequence[Layout]:
+    first, second = call.plain("input1"), call.plain("input2")
+    biases = [call.made_plain(call.view("bias"))] if call.has("bias") else []
+    weight = call.view("weight")
+    operator = products.bilinear(first.handle, second.handle, weight.shape[0], bias=bool(biases))
+    return call.emit(operator, [first, second], [call.made_plain(weight), *biases])
+
+
+def _accumulated(call: Call) -> Sequence[Layout]:
+    """Sums or products of all elements up to each one along an axis."""
+    x = call.plain("self")
+    operator = pointwise.accumulated(call.operator, x.handle, call.axis("dim", rank=len(x.shape)))
+    return call.emit(operator, [x]) * len(call.node.outputs)
+
+
+def _prelu(call: Call) -> Sequence[Layout]:
+    """Leaky ReLU whose slope is a parameter: one, or one for each channel (axis 1)."""
+    x, weight = call.plain("self"), call.view("weight")
+    (slopes,) = weight.shape or (1,)
+    shape = (1, slopes, *(1,) * (len(x.shape) - 2)) if len(x.shape) > 1 else (slopes,)
+    slope = call.made_plain(_reshaped(weight, shape))
+    return call.emit(pointwise.elementwise("prelu", [x.handle], [slope.handle]), [x], [slope])
+
+
 def _softmax(call: Call) -> Sequence[Layout]:
     x = call.view("self", "input")
     axis = call.axis("dim", rank=len(x.shape))
@@ -244,16 +285,22 @@ TRANSLATIONS: Mapping[str, Translation] = {
     **ATTENTION,
     **ROUTING,
     **SPATIAL,
+    **RECURRENT,
     "linear": _linear,
     "addmm": _addmm,
-    "mm": _matmul,
-    "bmm": _matmul,
-    "matmul": _matmul,
+    **dict.fromkeys(("mm", "bmm", "matmul", "mv", "dot", "inner"), _matmul),
+    "bilinear": _bilinear,
+    "_weight_norm": _weight_norm,
+    "_weight_norm_interface": _weight_norm,
+    "prelu": _prelu,
+    "_prelu_kernel": _prelu,
     "einsum": _einsum,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "layer_norm": _normalization,
     "rms_norm": _normalization,
+    **dict.fromkeys(("group_norm", "native_group_norm", "instance_norm"), _group_norm),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _accumulated),
     "topoplan.rms_norm": _normalization,
     "softmax": _softmax,
     "_softmax": _softmax,

@@ -15,7 +15,8 @@ __all__ = ["SPATIAL"]
 
 def _convolution(call: Call) -> Sequence[Layout]:
     x, weight = call.plain("input"), call.view("weight")
-    if not weight.parameter or len(weight.shape) < 3 or len(x.shape) != len(weight.shape):
+    weight = call.made_plain(weight)
+    if len(weight.shape) < 3 or len(x.shape) != len(weight.shape):
         raise UntranslatedError(f"a convolution of {len(x.shape)} axes with a weight of {len(weight.shape)} axes")
     if call.argument("transposed") or "transpose" in call.operator:
         return _transposed(call, x, weight)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from topoplan import TopoplanError
-from topoplan.errors import exception_line
+from topoplan.errors import exception_line, shown
 from topoplan_frontend_torch.inputs import InputSpec
 from topoplan_frontend_torch.places import is_library, own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
@@ -58,6 +58,7 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     Raises:
         TopoplanError: torch cannot export it; the message has torch's cause, file and line.
     """
+    _refuse_quantized(module, where)
     try:
         with warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
@@ -66,6 +67,17 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
         raise
     except Exception as error:
         raise TopoplanError(f"{where}: torch.export: {_cause(error)}") from error
+
+
+def _refuse_quantized(module: Any, where: str) -> None:
+    """Raise `TopoplanError` where a module holds packed weights of integers, which no gradient trains."""
+    for path, part in module.named_modules():
+        if ".quantized" in type(part).__module__ and type(part).__module__.startswith("torch."):
+            named = f"{type(part).__module__}.{type(part).__name__}"
+            raise TopoplanError(
+                f"{where}: module {shown(path)} is {named}, whose packed weights torch.export cannot read "
+                "(plan the module before it was quantized: training computes in floating point)"
+            )
 
 
 @contextmanager
