@@ -31,6 +31,7 @@ from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.training_costs import training_costs
+from topoplan_engine.work import RateOptions, priced
 
 __all__ = ["between_ends", "simulate_file", "simulator_of", "written_seconds"]
 
@@ -43,6 +44,7 @@ def simulate_file(
     interface_bandwidth_gbps: float | None = None,
     latency_us: float | None = None,
     degree: int | None = None,
+    rates: RateOptions | None = None,
     seed: int = 0,
     record: bool = False,
     host: Host | None = None,
@@ -58,6 +60,7 @@ def simulate_file(
             ``fluid``.
         interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
             interfaces and of every link.
+        rates: of tasks that say their work and no time; the provenance says which, under ``rates``.
         seed: of the topology's randomness.
         record: the plan holds a recording, too, if the simulator can make one; a recording of the file's does not stay.
         host: where components come from; all installed plugins unless given.
@@ -71,6 +74,7 @@ def simulate_file(
     host = host or Host.discover()
     plan = read_plan(host, Path(path))
     plan.taskgraph.check(str(path))
+    plan, told = priced(plan, rates, host)
     plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
@@ -86,6 +90,8 @@ def simulate_file(
         recording = attrs.evolve(recording, memory=_memory_levels(attrs.evolve(plan, timeline=timeline), host))
     components = [part for part in recorded_components(plan) if part.get("kind") != Kind.SIMULATOR.value]
     provenance = {**plan.provenance, "components": [*components, component_record(host, component)]}
+    if told:
+        provenance["rates"] = told
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
 
 

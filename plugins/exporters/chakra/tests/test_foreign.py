@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Collective, Host, TaskKind, TopoplanError
+from topoplan.errors import TopoplanWarning
 from topoplan.testing import reference
 from topoplan_engine.folders import archive_of, files_of, write_folder
 from topoplan_engine.replay import simulate_file
+from topoplan_engine.work import RateOptions
 from topoplan_exporter_chakra import Chakra
 from topoplan_exporter_chakra.schema import Node, NodeType, Trace, encode
 from topoplan_exporter_chakra.wire import message, number, varint
@@ -37,6 +40,10 @@ def send(number, dst, *deps, tag=7, size=100):
 def recv(number, src, *deps, tag=7, size=100):
     attributes = {"comm_src": src, "comm_tag": tag, "comm_size": size}
     return Node(number, "recv", NodeType.RECV, (), deps, 0, 0, attributes)
+
+
+def work(number, ops, size, *deps):
+    return Node(number, "matmul", NodeType.COMP, (), deps, 0, 0, {"num_ops": ops, "tensor_size": size})
 
 
 def packed(*ranks, groups=None, **more):
@@ -138,9 +145,21 @@ WRONG = {
     "no member": (packed([coll(0, group="1")], [coll(0, group="1")], groups={"1": [0]}), "rank 1 is not in its"),
     "wrong group": (packed([comp(0)], groups={"1": [0, 3]}), "group '1' names rank 3"),
     "group twice": (packed([comp(0)], groups={"1": [0, 0]}), "group '1' is [0, 0] (expected different ranks)"),
-    "unsupported": (packed([coll(0, kind=4)], [coll(0, kind=4)]), "is a SCATTER, which is not simulated"),
+    "unsupported": (
+        packed([coll(0, kind=4)], [coll(0, kind=4)]),
+        "is a SCATTER without a duration, which is not simulated",
+    ),
     "memory": (packed([Node(0, "m", NodeType.MEM_LOAD)]), "is a MEM_LOAD node, which is not simulated"),
-    "lost node": (packed([comp(0, 17)]), "node 0 ('matmul') waits for node 17, which the trace lacks"),
+    "negative work": (packed([work(0, -1, 0)]), "node 0 ('matmul') has num_ops -1 (expected a number from 0 to 1e+30)"),
+    "no type": (
+        packed([Node(0, "c", NodeType.COLL)], [Node(0, "c", NodeType.COLL)]),
+        "node 0 ('c') has no comm_type (expected an integer from 0 to 9)",
+    ),
+    "no peer": (packed([Node(0, "s", NodeType.SEND)]), "node 0 ('s') has no comm_dst (expected an integer"),
+    "groups of PyTorch": (
+        packed([Node(0, "init", NodeType.METADATA, inputs="['[{\"pg_name\": 1}]']")]),
+        "node 0 ('init'): its inputs are no process groups (JSON)",
+    ),
     "ids": (packed([comp(4), comp(4)]), "two nodes have the id 4"),
     "several runs": (packed([comp(0)], **{"b.1.et": encode(Trace({}, ()))}), "holds traces of several runs, 'b' and"),
     "no number": (packed([comp(0)], **{"b.et": b""}), "run/b.et: is no trace of a rank by its name"),
@@ -177,7 +196,7 @@ def test_an_unknown_node_type():
     node = number(1, 0) + message(2, b"odd") + number(3, 12)
     head = encode(Trace({}, ()))
     with pytest.raises(
-        TopoplanError, match=r"run.0.et: node 0 at byte \d+ \('odd'\): unknown node type 12 \(expected 1 "
+        TopoplanError, match=r"run.0.et: node 0 at byte \d+ \('odd'\): unknown node type 12 \(expected 0 "
     ):
         Chakra().read(archive_of({"run.0.et": head + varint(len(node)) + node}), "run")
 
@@ -216,6 +235,106 @@ GOOD = [
 ]
 
 
+# ── What PyTorch's converter and generators write ───────────────────────────────────────────────────────
+
+
+def simulated_ms(tmp_path, *ranks, groups=None, **options):
+    write_folder(tmp_path / "run", packed(*ranks, groups=groups))
+    plan = simulate_file(tmp_path / "run", topology="bigswitch", host=HOST, latency_us=0.0, **options)
+    return plan.timeline.makespan * 1e3, plan
+
+
+def test_operations_take_time_at_the_rates_of_a_device(tmp_path):
+    """The roofline: 312e9 operations at 312 TFLOP/s of an A100 are 1 ms; 3.11e9 bytes at 1,555 GB/s are 2 ms."""
+    nodes = [work(0, 312_000_000_000, 8), work(1, 1, 3_110_000_000, 0), comp(2, 1, micros=500)]
+    told, plan = simulated_ms(tmp_path, nodes)
+    assert told == pytest.approx(3.5, rel=1e-9)
+    assert plan.provenance["rates"] == (
+        "2 of 3 tasks say their work and no time: at 312 TFLOP/s and 1555 GB/s "
+        "(peak of A100-40 in bf16, memory of A100-40)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "ms"),
+    [
+        ({"work_tflops": 156.0}, 2.0),
+        ({"work_device": "h100"}, 312 / 989.4),
+        ({"work_precision": "fp32"}, 16.0),
+        ({"work_device": "v100"}, 312 / 125),
+        ({"work_gb_per_s": 1e-6}, 8.0),
+    ],
+)
+def test_rates_that_are_given(tmp_path, rates, ms):
+    told, _ = simulated_ms(tmp_path, [work(0, 312_000_000_000, 8)], rates=RateOptions(**rates))
+    assert told == pytest.approx(ms, rel=1e-9)
+
+
+def test_a_precision_that_a_device_lacks(tmp_path):
+    with pytest.raises(TopoplanError, match=r"--work-precision tf32: V100 has no peak of it \(have: fp32, fp16\)"):
+        simulated_ms(tmp_path, [work(0, 1, 8)], rates=RateOptions(work_device="v100", work_precision="tf32"))
+
+
+def test_a_duration_goes_before_operations(tmp_path):
+    node = Node(0, "matmul", NodeType.COMP, (), (), 0, 700, {"num_ops": 10**15, "tensor_size": 8})
+    told, plan = simulated_ms(tmp_path, [node])
+    assert told == pytest.approx(0.7)
+    assert "rates" not in plan.provenance
+
+
+def test_parents_that_the_converter_dropped_are_not_waited_for():
+    with pytest.warns(TopoplanWarning, match=r"run.0.et: node 5 \('matmul'\): 2 dependencies on nodes that the traces"):
+        graph = read([comp(5, 3), comp(6, 5, 4)])
+    assert edges(graph) == [(0, 1)]
+
+
+WRAPPER = Node(1, "c10d::allreduce_", NodeType.COLL, (), (), 0, 20, {"is_cpu_op": True})
+
+
+def test_the_call_of_a_collective_takes_its_duration_on_the_cpu(tmp_path):
+    kernel = Node(2, "nccl", NodeType.COLL, (1,), (), 0, 50, {"comm_type": 0, "comm_size": 10**6, "is_cpu_op": False})
+    told, plan = simulated_ms(tmp_path, [WRAPPER, kernel], [WRAPPER, kernel])
+    # 20 us of the CPU, and 2 (n-1)/n of 1 MB at 12.5 GB/s.
+    assert told == pytest.approx(0.020 + 0.080, rel=0.02)
+    assert plan.cluster.n_devices == 4
+
+
+def test_calls_of_messages_are_no_messages():
+    call = Node(0, "c10d::send", NodeType.SEND, (), (), 0, 9, {"is_cpu_op": True})
+    other = Node(0, "c10d::recv_", NodeType.RECV, (), (), 0, 9, {"is_cpu_op": True})
+    graph = read([call, send(1, 1, 0)], [other, recv(1, 0, 0)])
+    assert np.bincount(graph.kind, minlength=4)[[TaskKind.FORWARD, TaskKind.TRANSFER]].tolist() == [2, 1]
+
+
+def test_a_broadcast_takes_its_duration_beside_kernels(tmp_path):
+    """As in ASTRA-sim: 28 us, then 100; a kernel that does not wait runs meanwhile."""
+    told = Node(1, "nccl", NodeType.COLL, (), (), 0, 28, {"comm_type": 5, "comm_size": 212480})
+    ranks = [told, comp(2, 1, micros=100), comp(3, micros=10)]
+    assert simulated_ms(tmp_path, ranks, ranks)[0] == pytest.approx(0.128)
+
+
+def test_reduce_scatter_of_equal_blocks():
+    graph = read([coll(0, kind=8)], [coll(0, kind=8)])
+    assert graph.collective.tolist() == [Collective.REDUCE_SCATTER]
+
+
+def test_process_groups_of_pytorch():
+    """Without a file of groups; a message between the two members of one needs no peer, and no tag."""
+    said = json.dumps([{"pg_name": "0", "ranks": []}, {"pg_name": "7", "ranks": [0, 2]}])
+    init = Node(0, "## process_group:init ##", NodeType.METADATA, inputs=f"['{said}']")
+    peer = {"comm_size": 64, "pg_name": "7"}
+    graph = read(
+        [init, coll(1, group="7"), coll(2, group="0"), Node(3, "s", NodeType.SEND, attributes=peer)],
+        [init, coll(2, group="0")],
+        [init, coll(1, group="7"), coll(2, group="0"), Node(3, "r", NodeType.RECV, attributes=peer)],
+    )
+    sizes = np.diff(graph.group_ptr)[graph.group[graph.collective == Collective.ALL_REDUCE]]
+    assert sorted(sizes.tolist()) == [2, 3]
+    transfer = graph.kind == TaskKind.TRANSFER
+    assert (graph.src[transfer].tolist(), graph.dst[transfer].tolist()) == ([0], [2])
+
+
+@pytest.mark.filterwarnings("ignore:.*dependencies on nodes that the traces lack:UserWarning")
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_damage_is_one_line_or_a_right_task_graph(data):

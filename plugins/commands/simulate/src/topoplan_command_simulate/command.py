@@ -12,6 +12,7 @@ import typer
 from topoplan_engine.flags import AsJson, Exports, Flags, Open
 from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
 from topoplan_engine.simulation.idle import exposed_communication
+from topoplan_engine.work import RateOptions
 
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
@@ -27,6 +28,7 @@ def simulate(
     file: Annotated[str, typer.Argument(help="Task graph (.fbuf), plan (.json) or folder of traces (.et).")],
     components: Annotated[Mapping[str, Any], Flags(of=ComponentOptions, only=_COMPONENTS, unset="the file's")],
     cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, only=_LINKS, unset="the file's")],
+    rates: Annotated[RateOptions, Flags()],
     run: Annotated[RunOptions, Flags(only=("seed", "record"))],
     export: Exports = None,
     as_json: AsJson = False,
@@ -55,7 +57,7 @@ def simulate(
         check_pages(host, outputs)
     record = run.record or records(host, outputs)
     with compilation_announced():
-        plan = simulate_file(file, **components, **cluster, seed=run.seed, record=record, host=host)
+        plan = simulate_file(file, **components, **cluster, rates=rates, seed=run.seed, record=record, host=host)
     simulator = components.get("simulator") or simulator_of(plan).name
     agreement = _agreement(host, plan)
     written = write_outputs(host, plan, outputs)
@@ -70,6 +72,7 @@ def simulate(
             *memory_rows(plan),
             ("network of a host", host_links(plan.fabric, plan.cluster)),
             ("tasks", str(plan.taskgraph.n_tasks)),
+            *([("computation", plan.provenance["rates"])] if "rates" in plan.provenance else []),
         ]
         table(f"{Path(file).name} on {plan.fabric.name}, {simulator}", rows)
     if open_page:
@@ -105,6 +108,7 @@ def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Wri
         **memory_json(plan),
         "tasks": plan.taskgraph.n_tasks,
         "events": plan.timeline.events,
+        "rates": plan.provenance.get("rates"),
         "file": file,
         "topology": plan.fabric.name,
         "simulator": simulator,

@@ -14,11 +14,12 @@ import attrs
 import numpy as np
 
 from topoplan import Cluster, Fabric, Routes, TaskGraph, TopoplanError
+from topoplan_exporter_chakra.schema import OURS
 
 __all__ = ["METADATA", "PLACES", "ROW", "ROW_FIELDS", "SYNC", "around", "metadata"]
 
 #: Names of attributes: of metadata; of the row of a task; of places among successors; of messages without a transfer.
-METADATA, ROW, PLACES, SYNC = "topoplan", "topoplan_task", "topoplan_places", "topoplan_sync"
+METADATA, ROW, PLACES, SYNC = OURS, "topoplan_task", "topoplan_places", "topoplan_sync"
 #: What a row holds, in this order: columns of the task graph, and seconds of the timeline.
 ROW_FIELDS = ("task", "kind", "seconds", "size", "op", "micro_batch", "collective", "group", "start", "finish")
 _VERSION = 1

@@ -1,8 +1,14 @@
 """Traces of other programs -> a task graph, for any network.
 
-Rank ``r`` is a device of host ``r``; where a trace has operators of a CPU, a host has a second device for them.  All
+Rank ``r`` is a device of host ``r``; where a trace has operators of a CPU, a host has a second device for them, and one
+more where it has collectives that take their duration.  All
 dependencies hold, ``ctrl_deps`` too.  A message starts when its SEND can, as in ASTRA-sim; a RECV that waits for more
 than the message is a join of both.  The n-th collective of a process group on one rank is the n-th on all others.
+
+What of PyTorch's converter has no other meaning is as in ASTRA-sim (Workload.cc at 518bd51): the call of a collective
+on the CPU takes its duration, and so does a broadcast; a dependency on a node that the trace lacks is none.  A node
+that says its work (``num_ops``, ``tensor_size``) and no duration gets its time from whoever simulates
+(`topoplan_engine.work`).
 """
 
 from __future__ import annotations
@@ -15,7 +21,8 @@ from topoplan import Cluster, Collective, Fabric, Plan, TaskGraph, TaskKind, Top
 from topoplan.errors import shown
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.csr import indptr
-from topoplan_exporter_chakra.reading import Ranks, integer, matched, message_ends
+from topoplan_engine.work import work_columns
+from topoplan_exporter_chakra.reading import Ranks, integer, matched, message_ends, on_cpu
 from topoplan_exporter_chakra.schema import CollectiveType, Node, NodeType
 
 __all__ = ["NETWORK", "plan_of"]
@@ -27,7 +34,11 @@ _SINGLE = {
     CollectiveType.ALL_REDUCE: Collective.ALL_REDUCE,
     CollectiveType.ALL_GATHER: Collective.ALL_GATHER,
     CollectiveType.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
+    CollectiveType.REDUCE_SCATTER_BLOCK: Collective.REDUCE_SCATTER,
 }
+#: Collectives that take their duration.
+_REPLAYED = (CollectiveType.BROADCAST, CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER)
+_MOST_OPS = 1e30
 
 
 def plan_of(ranks: Ranks) -> Plan:
@@ -48,10 +59,13 @@ class _Tasks:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self.per_host = 1 + any(_on_cpu(node) for trace in ranks.traces for node in trace.nodes)
+        nodes = [node for trace in ranks.traces for node in trace.nodes]
+        has_cpu, replays = any(map(_computes_on_cpu, nodes)), any(map(_is_replayed, nodes))
+        self.per_host = 1 + has_cpu + replays
         self._rows: list[tuple[int, int, float, int, int, int, int, int, int]] = []
         self._op_of: dict[str, int] = {}
         self._group_of: dict[tuple[int, ...], int] = {}
+        self._work: dict[int, tuple[float, float]] = {}  # task -> operations and bytes, in the place of seconds
         self._edges: set[tuple[int, int]] = set()
         self._place: list[tuple[int, Node]] = []  # where each task comes from
         self._starts: dict[tuple[int, int], int] = {}  # (rank, id) -> task that waits for what the node waits for
@@ -72,6 +86,23 @@ class _Tasks:
         group = self._group((rank * self.per_host,))
         return self._add(rank, node, TaskKind.COLLECTIVE, group=group, collective=Collective.JOIN)
 
+    def _add_operator(self, rank: int, node: Node) -> int:
+        """Add an operator, of the CPU or not; of one that says its work alone the seconds come later."""
+        device = rank * self.per_host + _computes_on_cpu(node)
+        task = self._add(rank, node, TaskKind.FORWARD, device=device, seconds=node.duration * 1e-6)
+        if not node.duration and node.type is NodeType.COMP:
+            ops, size = (self._quantity(rank, node, name) for name in ("num_ops", "tensor_size"))
+            if ops or (size and "num_ops" in node.attributes):
+                self._work[task] = ops, size
+        return task
+
+    def _quantity(self, rank: int, node: Node, attribute: str) -> float:
+        value = node.attributes.get(attribute, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_OPS:
+            what = f"has {attribute} {shown(value)} (expected a number from 0 to {_MOST_OPS:g})"
+            raise TopoplanError(f"{self._ranks.where(rank, node)} {what}")
+        return float(value)
+
     def _group(self, devices: tuple[int, ...]) -> int:
         return self._group_of.setdefault(devices, len(self._group_of))
 
@@ -83,10 +114,10 @@ class _Tasks:
                 key = rank, node.id
                 match node.type:
                     case NodeType.COMP:
-                        device = rank * self.per_host + _on_cpu(node)
-                        seconds = node.duration * 1e-6
-                        self._starts[key] = self._add(rank, node, TaskKind.FORWARD, device=device, seconds=seconds)
-                    case NodeType.METADATA:
+                        self._starts[key] = self._add_operator(rank, node)
+                    case NodeType.SEND | NodeType.RECV | NodeType.COLL if on_cpu(node):
+                        self._starts[key] = self._add_operator(rank, node)
+                    case NodeType.METADATA | NodeType.INVALID:
                         self._starts[key] = self._join(rank, node)
                     case NodeType.SEND:
                         self._starts[key] = self._add_message(rank, node)
@@ -118,7 +149,7 @@ class _Tasks:
         calls: dict[tuple[str, int], list[Node]] = defaultdict(list)
         for rank, trace in enumerate(self._ranks.traces):
             for node in sorted(trace.nodes, key=lambda node: node.id):
-                if node.type is NodeType.COLL:
+                if node.type is NodeType.COLL and not on_cpu(node):
                     calls[self._group_name(rank, node), rank].append(node)
         for group in dict.fromkeys(name for name, _ in calls):
             members = self._members(group)
@@ -164,6 +195,9 @@ class _Tasks:
             )
         kind, size, rank, node = CollectiveType(kinds[0]), sizes[0], members[0], nodes[0]
         keys = [(rank, node.id) for rank, node in zip(members, nodes, strict=True)]
+        if kind in _REPLAYED and len(members) > 1:
+            self._replay(members, nodes, kind)
+            return
         enter = leave = -1
         if len(members) == 1 or kind is CollectiveType.BARRIER:
             enter = leave = self._join(rank, node)
@@ -184,6 +218,19 @@ class _Tasks:
             )
         self._starts.update(dict.fromkeys(keys, enter))
         self._ends.update(dict.fromkeys(keys, leave))
+
+    def _replay(self, members: tuple[int, ...], nodes: list[Node], kind: CollectiveType) -> None:
+        """Add a collective that takes its duration on each rank, which waits for no other one."""
+        for rank, node in zip(members, nodes, strict=True):
+            if not node.duration:
+                names = ", ".join(each.name for each in (*_SINGLE, CollectiveType.ALL_TO_ALL, CollectiveType.BARRIER))
+                raise TopoplanError(
+                    f"{self._ranks.where(rank, node)} is a {kind.name} without a duration, which is not simulated (it "
+                    f"takes its duration, as in ASTRA-sim; simulated are {names})"
+                )
+            device = (rank + 1) * self.per_host - 1  # one of its own: kernels that compute run beside it
+            task = self._add(rank, node, TaskKind.FORWARD, device=device, seconds=node.duration * 1e-6)
+            self._starts[rank, node.id] = self._ends[rank, node.id] = task
 
     def _add_exchange(self, members: tuple[int, ...], node: Node, size: int, enter: int, leave: int) -> None:
         """Add the transfers of an all-to-all."""
@@ -221,6 +268,7 @@ class _Tasks:
             group_members=[device for each in members for device in each],
             op_names=tuple(self._op_of),
             n_devices=len(self._ranks.traces) * self.per_host,
+            foreign=work_columns(len(self._rows), self._work),
         )
         self._check_order(graph)
         return graph
@@ -242,8 +290,13 @@ class _Tasks:
             )
 
 
-def _on_cpu(node: Node) -> bool:
-    return node.type is NodeType.COMP and node.attributes.get("is_cpu_op", False) is True
+def _computes_on_cpu(node: Node) -> bool:
+    """Return whether a node occupies the CPU: an operator there, or the call of a message or a collective."""
+    return on_cpu(node) and node.type in (NodeType.COMP, NodeType.SEND, NodeType.RECV, NodeType.COLL)
+
+
+def _is_replayed(node: Node) -> bool:
+    return node.type is NodeType.COLL and not on_cpu(node) and node.attributes.get("comm_type") in _REPLAYED
 
 
 def _told(kind: int) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 
 import attrs
 
 from topoplan import Plan, TopoplanError
-from topoplan.errors import shown
+from topoplan.errors import TopoplanWarning, shown
 from topoplan_engine.folders import files_of
 from topoplan_exporter_chakra.schema import Node, NodeType, Trace, decode
 
-__all__ = ["Ranks", "plan_of"]
+__all__ = ["Ranks", "on_cpu", "plan_of"]
 
 #: Ranks of the largest set that is read, and signs of the number of one.
 _MOST_RANKS, _DIGITS = 2**20, 7
@@ -87,7 +88,50 @@ def _ranks(files: Mapping[str, bytes], name: str) -> Ranks:
         )
     names = tuple(named[rank] for rank in range(len(named)))
     traces = tuple(decode(files[file], f"{name}/{file}") for file in names)
-    return Ranks(name, traces, names, _groups(files, name, len(names)))
+    ranks = Ranks(name, traces, names, _groups(files, name, len(names)))
+    if ranks.groups is None:
+        ranks = attrs.evolve(ranks, groups=_groups_of_pytorch(ranks))
+    _warn_of_absent(ranks)
+    return ranks
+
+
+def _warn_of_absent(ranks: Ranks) -> None:
+    """Say how many dependencies lead to nodes that the traces lack."""
+    lost = [(rank, *each) for rank, trace in enumerate(ranks.traces) for each in trace.absent]
+    if lost:
+        rank, node, needed = lost[0]
+        note = f"{len(lost)} dependencies on nodes that the traces lack are left out, as in ASTRA-sim (first: {needed})"
+        warnings.warn(TopoplanWarning(f"{ranks.where(rank, node)}: {note}"), stacklevel=2)
+
+
+def _groups_of_pytorch(ranks: Ranks) -> dict[str, tuple[int, ...]] | None:
+    """Read the process groups that PyTorch writes into nodes of metadata; None where there are none.
+
+    Their inputs are the text of a list of one text of JSON: groups, with ``pg_name`` and ``ranks``, which is empty for
+    all of them.
+
+    Raises:
+        TopoplanError: two ranks say different things of a group, or one names a rank that has no trace.
+    """
+    groups: dict[str, tuple[int, ...]] = {}
+    for rank, trace in enumerate(ranks.traces):
+        for node in trace.nodes:
+            if node.type is not NodeType.METADATA or "pg_name" not in node.inputs:
+                continue
+            try:
+                rows = json.loads(node.inputs[2:-2])
+                named = [(str(row["pg_name"]), tuple(row["ranks"])) for row in rows]
+            except (ValueError, RecursionError, TypeError, KeyError):
+                raise TopoplanError(f"{ranks.where(rank, node)}: its inputs are no process groups (JSON)") from None
+            for name, members in named:
+                members = members or tuple(range(len(ranks.traces)))
+                if not all(type(each) is int and 0 <= each < len(ranks.traces) for each in members):
+                    last = f"the last trace is of rank {len(ranks.traces) - 1}"
+                    raise TopoplanError(f"{ranks.where(rank, node)}: group {shown(name)} is {shown(members)} ({last})")
+                if groups.setdefault(name, members) != members:
+                    what = f"group {shown(name)} is {shown(members)}, but {shown(groups[name])} of another rank"
+                    raise TopoplanError(f"{ranks.where(rank, node)}: {what}")
+    return groups or None
 
 
 def _groups(files: Mapping[str, bytes], name: str, n_ranks: int) -> dict[str, tuple[int, ...]] | None:
@@ -133,15 +177,31 @@ def integer(
 
 
 def message_ends(ranks: Ranks, rank: int, node: Node) -> tuple[int, int, int]:
-    """Return source, destination and tag of a SEND or RECV."""
+    """Return source, destination and tag of a SEND or RECV.
+
+    PyTorch's converter writes neither the peer nor a tag; in a process group of two the peer is the other one.
+    """
     last = len(ranks.traces) - 1
     sends = node.type is NodeType.SEND
-    src = integer(ranks, rank, node, "comm_src", 0, last, rank if sends else None)
-    dst = integer(ranks, rank, node, "comm_dst", 0, last, None if sends else rank)
+    group = (ranks.groups or {}).get(str(node.attributes.get("pg_name", "")), ())
+    peer = sum(group) - rank if len(group) == 2 and rank in group else None
+    src = integer(ranks, rank, node, "comm_src", 0, last, rank if sends else peer)
+    dst = integer(ranks, rank, node, "comm_dst", 0, last, peer if sends else rank)
     if (src if sends else dst) != rank:
         what = f"comm_src {src}" if sends else f"comm_dst {dst}"
         raise TopoplanError(f"{ranks.where(rank, node)} has {what}, but is in the trace of rank {rank}")
-    return src, dst, integer(ranks, rank, node, "comm_tag", 0, 2**63 - 1)
+    return src, dst, integer(ranks, rank, node, "comm_tag", 0, 2**63 - 1, 0)
+
+
+def on_cpu(node: Node) -> bool:
+    """Return whether a node is an operator of the CPU: of a message or a collective, the call and no transfer.
+
+    A call that says what is sent is the message itself, as where gradients are reduced by the CPU.
+    """
+    if node.attributes.get("is_cpu_op", False) not in (True, 1):
+        return False
+    says = {NodeType.COLL: "comm_type", NodeType.SEND: "comm_dst", NodeType.RECV: "comm_src"}.get(node.type)
+    return says is None or says not in node.attributes
 
 
 def check_messages(ranks: Ranks) -> None:
@@ -158,7 +218,7 @@ def matched(ranks: Ranks) -> dict[tuple[int, int], tuple[int, int]]:
     sides: dict[NodeType, dict[tuple[int, int, int], list[tuple[int, Node]]]] = {NodeType.SEND: {}, NodeType.RECV: {}}
     for rank, trace in enumerate(ranks.traces):
         for node in sorted(trace.nodes, key=lambda node: node.id):
-            if node.type in sides:
+            if node.type in sides and not on_cpu(node):
                 sides[node.type].setdefault(message_ends(ranks, rank, node), []).append((rank, node))
     partner = {}
     for side, opposite in ((NodeType.SEND, NodeType.RECV), (NodeType.RECV, NodeType.SEND)):

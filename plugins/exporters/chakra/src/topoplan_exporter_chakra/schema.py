@@ -34,13 +34,16 @@ from topoplan_exporter_chakra.wire import (
 __all__ = ["VERSION", "CollectiveType", "Node", "NodeType", "Trace", "Value", "decode", "encode"]
 
 VERSION = "0.0.4"
+#: Attribute of the metadata of traces that topoplan wrote, which are whole.
+OURS = "topoplan"
 
 Value = bool | int | float | str | bytes | list[Any]
 
 
 class NodeType(IntEnum):
-    """What a node does."""
+    """What a node does; an invalid one does nothing."""
 
+    INVALID = 0
     METADATA = 1
     MEM_LOAD = 2
     MEM_STORE = 3
@@ -76,6 +79,7 @@ class Node:
         ctrl_deps, data_deps: ids of nodes of the same trace that must have ended.
         start, duration: microseconds, whole ones.
         attributes: by name.
+        inputs: values of the inputs, as PyTorch's traces have them: a text.  Only of metadata.
     """
 
     id: int
@@ -86,14 +90,21 @@ class Node:
     start: int = 0
     duration: int = 0
     attributes: Mapping[str, Value] = MappingProxyType({})
+    inputs: str = ""
 
 
 @attrs.frozen
 class Trace:
-    """The trace of one rank: attributes of its metadata, and nodes."""
+    """The trace of one rank: attributes of its metadata, and nodes.
+
+    Attributes:
+        absent: (node, node that it waits for) where the trace has no such node.  PyTorch's converter drops operators
+            and leaves what waited for them; a dependency on one of these is none.
+    """
 
     attributes: Mapping[str, Value]
     nodes: tuple[Node, ...]
+    absent: tuple[tuple[Node, int], ...] = ()
 
 
 #: Field of an attribute for each type that we write; (field, wire type) -> how to read it.
@@ -120,6 +131,7 @@ def _node(node: Node) -> bytes:
             integers(5, node.data_deps),
             number(6, node.start) if node.start else b"",
             number(7, node.duration) if node.duration else b"",
+            message(8, message(1, node.inputs.encode())) if node.inputs else b"",
             *(_attribute(10, *each) for each in node.attributes.items()),
         )
     )
@@ -175,13 +187,18 @@ def decode(data: bytes, where: str) -> Trace:
         if node.id in ids:
             raise TopoplanError(f"{where}: two nodes have the id {node.id} (ids must be different)")
         ids.add(node.id)
-    for node in nodes:
-        for needed in (*node.ctrl_deps, *node.data_deps):
-            if needed not in ids:
-                raise TopoplanError(
-                    f"{where}: node {node.id} ({shown(node.name)}) waits for node {needed}, which the trace lacks"
-                )
-    return Trace(attributes, tuple(nodes))
+    absent = [(node, each) for node in nodes for each in (*node.ctrl_deps, *node.data_deps) if each not in ids]
+    for node, needed in absent[:1] if set(attributes) & {OURS} else ():
+        raise TopoplanError(f"{where}: node {node.id} ({shown(node.name)}) waits for node {needed}, which was lost")
+    if absent:
+        nodes = [_waiting_for(node, ids) for node in nodes]
+    return Trace(attributes, tuple(nodes), tuple(absent))
+
+
+def _waiting_for(node: Node, ids: set[int]) -> Node:
+    """Return a node without its dependencies on nodes that are not among ``ids``."""
+    ctrl, data = (tuple(each for each in deps if each in ids) for deps in (node.ctrl_deps, node.data_deps))
+    return attrs.evolve(node, ctrl_deps=ctrl, data_deps=data)
 
 
 def _metadata(content: bytes, where: str) -> dict[str, Value]:
@@ -201,7 +218,7 @@ def _read_node(content: bytes, where: str) -> Node:
     """Read one node."""
     numbers = dict.fromkeys((1, 3, 6, 7), 0)
     deps: dict[int, list[int]] = {4: [], 5: []}
-    name, attributes = "", dict[str, Value]()
+    name, inputs, attributes = "", "", dict[str, Value]()
     for field, wire, value in fields(content, where):
         if field in numbers and wire == VARINT and isinstance(value, int):
             numbers[field] = value
@@ -212,6 +229,10 @@ def _read_node(content: bytes, where: str) -> Node:
         elif field == 10 and isinstance(value, bytes):
             key, attribute = _read_attribute(value, where)
             attributes[key] = attribute
+        elif field == 8 and numbers[3] == NodeType.METADATA and isinstance(value, bytes):
+            inputs = next(
+                (_text(text, f"{where}: inputs") for number, _, text in fields(value, where) if number == 1), ""
+            )
         elif field not in (8, 9) or wire != BYTES:  # inputs and outputs say nothing that is simulated
             raise TopoplanError(f"{where}: field {field} of wire type {wire} is none of a node")
     try:
@@ -219,7 +240,7 @@ def _read_node(content: bytes, where: str) -> Node:
     except ValueError:
         names = ", ".join(f"{each.value} {each.name}" for each in NodeType)
         raise TopoplanError(f"{where} ({shown(name)}): unknown node type {numbers[3]} (expected {names})") from None
-    return Node(numbers[1], name, kind, tuple(deps[4]), tuple(deps[5]), numbers[6], numbers[7], attributes)
+    return Node(numbers[1], name, kind, tuple(deps[4]), tuple(deps[5]), numbers[6], numbers[7], attributes, inputs)
 
 
 def _read_attribute(content: bytes, where: str) -> tuple[str, Value]:
