@@ -217,7 +217,7 @@ def replay(
 
     ``files`` are programs, and the folder of the files of rows that they draw other paths for.
     """
-    component = host.make("simulator", "fluid", {"level": level})
+    component = host.make("simulator", "fluid", {"level": level, "transport": "flexnetpacket"})
     made = []
     for given, plan in rows:
         fabric = fabric_of(given, plan, host)

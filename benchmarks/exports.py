@@ -151,7 +151,7 @@ def export(host: Host, model: str, network: str, file: Path, programs: Path | No
 
 def replay(host: Host, plan: Plan, level: str) -> float:
     """Return the seconds that a plan that was read from a file takes, the mean over draws of paths."""
-    component = host.make("simulator", "fluid", {"level": level})
+    component = host.make("simulator", "fluid", {"level": level, "transport": "flexnetpacket"})
     seconds = component.build().makespans(plan.taskgraph, plan.fabric, plan.cluster, range(DRAWS))
     return float(seconds.mean())
 

@@ -25,6 +25,7 @@ import numpy as np
 from topoplan import Cluster, Fabric, TaskGraph, TopoplanError
 from topoplan_engine.network.tables import Network
 from topoplan_engine.replay import simulate_file
+from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid import model as fluid
 
 MTU, FIRST, MARKED_ABOVE = 8936, 100.0, 50
@@ -35,7 +36,7 @@ TASK, READY, SERVED, ARRIVED, TIMEOUT = range(5)
 def packet_seconds(taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, *, hosts_mark: bool = True, seed: int = 0):
     """Return the iteration time; ``hosts_mark`` tells whether the queues of hosts mark."""
     network = Network(fabric, cluster)
-    prepared = fluid.Model(stepped=True).prepare(taskgraph, network)
+    prepared = fluid.Model(stepped=True, transport=Transport.FLEXNETPACKET).prepare(taskgraph, network)
     marks = np.ones(network.n_links, dtype=bool)
     if not hosts_mark:
         marks[: fabric.n_links] = fabric.link_src >= fabric.n_hosts
@@ -298,7 +299,12 @@ def main() -> None:
     parser.add_argument("--degree", type=int, help="network interfaces of each host")
     given = parser.parse_args()
     plans = {
-        level: simulate_file(given.file, topology=given.topology, degree=given.degree, simulator=f"fluid:level={level}")
+        level: simulate_file(
+            given.file,
+            topology=given.topology,
+            degree=given.degree,
+            simulator=f"fluid:level={level},transport=flexnetpacket",
+        )
         for level in ("coupled", "stepped")
     }
     plan = plans["coupled"]

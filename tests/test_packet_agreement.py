@@ -71,7 +71,7 @@ def found(rows):
     """(n,) absolute errors at each level, ascending, and in words."""
     result = {}
     for level in LIMITS:
-        simulate, errors = Fluid(level=level).build(), {}
+        simulate, errors = Fluid(level=level, transport="flexnetpacket").build(), {}
         for name, taskgraph, fabric, cluster, expected in rows:
             if level == "coupled" or taskgraph.n_tasks <= 20_000:  # beyond, stepped takes seconds
                 seconds = simulate.makespans(taskgraph, fabric, cluster, range(DRAWS)).mean()
@@ -101,7 +101,7 @@ def test_stepped_is_no_worse_than_coupled(found):
 
 @pytest.mark.slow
 def test_128_hosts_stepped(rows):
-    simulate = Fluid(level="stepped").build()
+    simulate = Fluid(level="stepped", transport="flexnetpacket").build()
     for name, taskgraph, fabric, cluster, expected in rows:
         if taskgraph.n_tasks > 20_000:
             assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=0.04), name
@@ -110,7 +110,7 @@ def test_128_hosts_stepped(rows):
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_pure_data_parallel_bert_is_exact(rows, level):
     """Nothing contends in this one: compute, then rings one after the other."""
-    simulate = Fluid(level=level).build()
+    simulate = Fluid(level=level, transport="flexnetpacket").build()
     seconds = {name: simulate.makespan(*arguments) for name, *arguments, _ in rows if name == "100transformer_16 flat"}
     assert list(seconds.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
 
@@ -126,7 +126,11 @@ def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, near, 
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
-    seconds = Fluid(level=level).build().makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
+    seconds = (
+        Fluid(level=level, transport="flexnetpacket")
+        .build()
+        .makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
+    )
     assert seconds * 1e3 == pytest.approx(milliseconds, rel=near)
 
 
@@ -158,4 +162,4 @@ def test_simulate_states_the_errors_of_the_page():
     for level, (median, largest) in AGREEMENT.items():
         cells = re.search(rf"^\| {level} \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|$", page, re.M).groups()
         assert (median, largest) == tuple(map(float, cells))
-        assert f"median error {median:g} %" in Fluid(level=level).agreement
+        assert f"median error {median:g} %" in Fluid(level=level, transport="flexnetpacket").agreement

@@ -48,7 +48,7 @@ def plan(transfers, groups, made=None, size=8_000_000):
 
 
 def seconds(plan, level="stepped"):
-    return Fluid(level=level).build().makespan(plan.taskgraph, plan.fabric, plan.cluster)
+    return Fluid(level=level, transport="flexnetpacket").build().makespan(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def paths_taken(data):

@@ -83,7 +83,7 @@ def plan_of(taskgraph, fabric, **more):
 
 
 def simulated(plan, level):
-    return Fluid(level=level).build()(plan.taskgraph, plan.fabric, plan.cluster)
+    return Fluid(level=level, transport="flexnetpacket").build()(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def whole(graph):
