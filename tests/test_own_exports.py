@@ -17,7 +17,7 @@ from reference import own_exports
 from topoplan import Host
 from topoplan_simulator_fluid import Fluid
 
-#: Median, the ninth of ten rows and the largest error, in percent: of rows without draws, and of means of draws of all rows.
+#: Median, the ninth of ten rows and the largest error, in percent: of rows without draws, and of means over draws.
 TARGETS, LIMITS = (0.5, 4.0, 9.0), (1.0, 4.7, 6.7)
 #: Mean packet time of an export whose time in the table is the fastest of eight draws of paths, in ms.
 PACKET_MEANS = {"dlrm16_random": 203.1}
