@@ -34,6 +34,7 @@ __all__ = [
     "part_sizes",
     "replica_groups",
     "shared_weights",
+    "slice_bounds",
     "slice_elements",
     "transfers",
 ]
@@ -174,6 +175,20 @@ def transfers(
         src, dst, elements = _copies(src, dst, elements, consumer_degrees[dim], 0, dst_stride[dim])
     order = np.lexsort((src, dst))
     return Transfers(src[order].astype(np.int32), dst[order].astype(np.int32), elements[order])
+
+
+def slice_bounds(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
+    """(2, P, axes) where the slice of ``tensor`` that each part of ``op`` touches begins and ends along each axis."""
+    slices = [
+        np.zeros((2, math.prod(degrees)), dtype=np.int64)
+        + (
+            np.array([[0], [axis.size]])
+            if axis.dim < 0
+            else np.stack([_spread(bound, axis.dim, degrees) for bound in _axis_slices(axis, op, degrees)])
+        )
+        for axis in tensor.axes
+    ]
+    return np.stack(slices, axis=2) if slices else np.zeros((2, math.prod(degrees), 0), dtype=np.int64)
 
 
 def _equal_slice(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> int | None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import Axis, OperatorGraph, Tensor
 from topoplan.model.placement import Placement
 from topoplan_engine.cache import LruCache
 from topoplan_engine.interrupt import stop_if_wanted
@@ -27,7 +27,7 @@ from topoplan_engine.lowering.parts import PartTable, concatenate
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
 from topoplan_engine.optimizer import OptimizerCosts
-from topoplan_engine.partition import Transfers, transfers
+from topoplan_engine.partition import Transfers, slice_bounds, transfers
 from topoplan_engine.training import gradient_flow, trained_weights
 
 __all__ = ["FragmentCache"]
@@ -46,6 +46,7 @@ class FragmentCache:
         edges: (producer, output, consumer, input) of every edge.
         edge_ends: (kind, producer, consumer) of every edge; edges of one kind share their fragments.
         edge_ops: (2, m) producers and consumers of all edges.
+        edge_tensors: (m,) number of the tensor that passes each edge: equal for all that read one output.
         itemsizes: bytes of an element that passes each edge.
         op_class, edge_class: equal numbers for automorphic operators and edges.
         passes: which operators have a backward pass, and which edges gradients.
@@ -67,6 +68,9 @@ class FragmentCache:
         ]
         kinds = self._edge_kinds()
         self.edge_ends = [(kind, u, v) for kind, (u, _, v, _) in zip(kinds, self.edges, strict=True)]
+        outputs = [edge[:2] for edge in self.edges]
+        numbers = {output: number for number, output in enumerate(dict.fromkeys(outputs))}
+        self.edge_tensors = np.array([numbers[output] for output in outputs], dtype=np.int64)
         self.itemsizes = [graph.operators[v].inputs[argument].itemsize for _, _, v, argument in self.edges]
         self.edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
         self.op_class, self.edge_class = automorphic_operators(graph, kinds)
@@ -79,6 +83,7 @@ class FragmentCache:
         self._group_hosts: LruCache[FragmentKey, list[bytes]] = LruCache(_ENTRIES)
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
+        self._slices: LruCache[Any, I64] = LruCache(_ENTRIES)
         self._gradient_groups: LruCache[Any, GradientGroups] = LruCache(_ENTRIES)
 
     def operators(self, placements: Sequence[Placement]) -> list[OperatorFragment]:
@@ -178,6 +183,27 @@ class FragmentCache:
         product, argument_tensor = producer.outputs[output], consumer.inputs[argument]
         slices = transfers(producer, product, source.degrees, consumer, argument_tensor, target.degrees)
         return self._transfers.put(key, slices)
+
+    def edge_axes(self, edge: int) -> tuple[Axis, ...]:
+        """Return the axes of the tensor that passes an edge, as its producer has them."""
+        u, output, _, _ = self.edges[edge]
+        return self.graph.operators[u].outputs[output].axes
+
+    def slices_of(self, edge: int, placements: Sequence[Placement]) -> tuple[I64, I64]:
+        """(2, P, axes) where the slices of an edge's tensor begin and end that its producer's parts make.
+
+        And likewise those that its consumer's parts read.
+        """
+        u, output, v, argument = self.edges[edge]
+        made = self._slices_of(u, self.graph.operators[u].outputs[output], placements[u].degrees)
+        return made, self._slices_of(v, self.graph.operators[v].inputs[argument], placements[v].degrees)
+
+    def _slices_of(self, op: int, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
+        key = op, tensor.axes, degrees
+        cached = self._slices.find(key)
+        if cached is not None:
+            return cached
+        return self._slices.put(key, slice_bounds(self.graph.operators[op], tensor, degrees))
 
     def _edge_kinds(self) -> list[int]:
         """Number the edges so that edges between operators of one form share their fragments."""

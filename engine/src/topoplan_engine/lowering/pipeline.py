@@ -28,7 +28,8 @@ from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_und
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.pieces import Pieces
-from topoplan_engine.lowering.placements import PlacementLowering, placement_demand
+from topoplan_engine.lowering.placements import PlacementLowering, placement_demand, traffic_between
+from topoplan_engine.lowering.sent_once import along_edges, sent_once
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
@@ -75,10 +76,16 @@ class PipelineLowering:
             return self._placements.lower(strategy)
         cache = self._fragments
         forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
-        table = cache.part_table(strategy.placements)._replace(forward=forward, backward=backward)
+        table, gradients = self._tables(strategy)
         check_size(strategy.schedule.micro_batches * 2 * (len(table.device) + len(table.src)))
         return scheduled_taskgraph(
-            table, strategy.schedule, gradient, cache.op_names, cache.cluster.n_devices, cache.passes
+            table._replace(forward=forward, backward=backward),
+            strategy.schedule,
+            gradient,
+            cache.op_names,
+            cache.cluster.n_devices,
+            cache.passes,
+            gradients,
         )
 
     def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
@@ -114,18 +121,28 @@ class PipelineLowering:
 
     def demand(self, strategy: PipelineStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
-        return placement_demand(self._fragments, strategy, self._repeated_edges(strategy.schedule))
+        if strategy.schedule.trivial:
+            return self._placements.demand(strategy)
+        cluster, stage = self._fragments.cluster, strategy.schedule.stage
+        table, gradients = self._tables(strategy)
+        devices, ends = _ends_of_pairs(table)
+        forward = backward = traffic_between(cluster, devices, table.size)
+        if gradients is not None:
+            backward = traffic_between(cluster, _ends_of_pairs(gradients)[0], gradients.size)
+        # Messages inside stages that recompute are sent again.
+        recompute = np.array(strategy.schedule.recompute or (False,) * strategy.schedule.n_stages)
+        again = recompute[stage[ends[1]]] & (stage[ends[0]] == stage[ends[1]])
+        repeated = traffic_between(cluster, devices[:, again], table.size[again])
+        return placement_demand(self._fragments, strategy, forward, backward, repeated)
 
-    def _repeated_edges(self, schedule: Schedule) -> set[int]:
-        """Return the edges inside stages that recompute: their messages are sent again."""
-        if not any(schedule.recompute):
-            return set()
-        stage = schedule.stage.tolist()
-        return {
-            edge
-            for edge, (u, _, v, _) in enumerate(self._fragments.edges)
-            if stage[u] == stage[v] and schedule.recompute[stage[u]]
-        }
+    def _tables(self, strategy: PipelineStrategy) -> tuple[PartTable, PartTable | None]:
+        """Return the parts with one row for each message, and with those whose gradients go back, unless all do."""
+        whole, passes = self._fragments.part_table(strategy.placements), self._fragments.passes
+        stage = strategy.schedule.stage[whole.op]
+        table = sent_once(whole, stage, self._fragments, strategy.placements)
+        if passes.everything:
+            return table, None
+        return table, sent_once(along_edges(whole, passes.edges), stage, self._fragments, strategy.placements)
 
 
 def scheduled_taskgraph(
@@ -135,6 +152,7 @@ def scheduled_taskgraph(
     op_names: tuple[str, ...],
     n_devices: int,
     passes: BackwardPasses | None = None,
+    gradients: PartTable | None = None,
 ) -> TaskGraph:
     """Return the task graph of one iteration.
 
@@ -145,11 +163,14 @@ def scheduled_taskgraph(
         weight_gradient: (parts,) seconds of ``table.backward`` that gradients of weights take.
         op_names, n_devices: of the task graph.
         passes: what runs backward; None: everything.
+        gradients: the same parts, with the pairs along which gradients go back; None: all, or as ``passes`` says.
     """
     count, stage = schedule.micro_batches, schedule.stage[table.op]
     partial = passes is not None and not passes.everything
     steps = steps_under(schedule, stage, weight_gradient, passes.operators[table.op] if passes and partial else None)
-    batch = _micro_batch(table, steps, stage, weight_gradient, passes.edges if passes and partial else None)
+    if gradients is None:
+        gradients = along_edges(table, passes.edges) if passes and partial else table
+    batch = _micro_batch(table, gradients, steps, stage, weight_gradient)
     tasks, groups = len(batch.kind), len(table.group_bytes)
     runs = runs_of(schedule, steps, stage, table.device, n_devices)
     next_task = _next_tasks(runs, count, tasks)
@@ -200,35 +221,46 @@ def _message_bytes(size: I64, count: int) -> I64:
     return whole_bytes
 
 
-def _micro_batch(
-    table: PartTable, steps: Steps, stage: I32, weight_gradient: F64, gradients: np.ndarray | None = None
-) -> _MicroBatch:
-    """Lay out one of the micro-batches; ``gradients`` (m,) says along which edges they go back (None: all)."""
+def _messages(table: PartTable) -> tuple[I32, I32, I64, I32]:
+    """(n,) of the pairs on different devices: both parts, bytes, and the consumer."""
+    pairs, remote = np.diff(table.edge_ptr), ~table.local
+    source = (table.src + np.repeat(table.op_base[table.edge_src_op], pairs))[remote]
+    target = (table.dst + np.repeat(table.op_base[table.edge_dst_op], pairs))[remote]
+    return source, target, table.size[remote], np.repeat(table.edge_dst_op, pairs)[remote]
+
+
+def _ends_of_pairs(table: PartTable) -> tuple[I32, I32]:
+    """(2, pairs) the devices at both ends of every pair, and (2, pairs) the operators."""
+    pairs = np.diff(table.edge_ptr)
+    operators = np.stack([np.repeat(table.edge_src_op, pairs), np.repeat(table.edge_dst_op, pairs)])
+    devices: I32 = table.device[table.op_base[operators] + np.stack([table.src, table.dst])]
+    return devices, operators
+
+
+def _micro_batch(table: PartTable, gradients: PartTable, steps: Steps, stage: I32, weight_gradient: F64) -> _MicroBatch:
+    """Lay out one of the micro-batches; of ``gradients`` the pairs count, which send them back."""
     part, kind = steps.part, steps.kind
     split = steps.task[:, Pass.WEIGHTS] >= 0
     gradient = np.where(split, weight_gradient, 0.0)
     seconds = np.stack([table.forward, table.forward, table.backward - gradient, gradient], axis=1)
 
-    pairs, remote = np.diff(table.edge_ptr), ~table.local
-    source = (table.src + np.repeat(table.op_base[table.edge_src_op], pairs))[remote]
-    target = (table.dst + np.repeat(table.op_base[table.edge_dst_op], pairs))[remote]
-    size, op = table.size[remote], np.repeat(table.edge_dst_op, pairs)[remote]
+    source, target, size, op = _messages(table)
+    maker, reader, size_back, op_back = _messages(gradients)
     # What a stage gets from another one is an input, which it keeps; the rest is sent again.
     repeated = (steps.task[target, Pass.RECOMPUTE] >= 0) & (stage[source] == stage[target])
-    back = np.ones(len(source), np.bool_) if gradients is None else np.repeat(gradients, pairs)[remote]
     forward, recompute, backward = (steps.task[:, each] for each in (Pass.FORWARD, Pass.RECOMPUTE, Pass.BACKWARD))
-    sender = np.concatenate([forward[source], recompute[source[repeated]], backward[target[back]]])
-    receiver = np.concatenate([forward[target], recompute[target[repeated]], backward[source[back]]])
+    sender = np.concatenate([forward[source], recompute[source[repeated]], backward[reader]])
+    receiver = np.concatenate([forward[target], recompute[target[repeated]], backward[maker]])
     message = np.arange(len(part), len(part) + len(sender), dtype=np.int32)
     none = np.full(len(part), -1, dtype=np.int32)
     return _MicroBatch(
         kind=np.append(_KIND[kind], np.full(len(sender), TaskKind.TRANSFER, dtype=np.int8)),
         device=np.append(table.device[part], np.full(len(sender), -1, dtype=np.int32)),
         seconds=np.append(seconds[part, kind], np.zeros(len(sender))),
-        size=np.concatenate([size, size[repeated], size[back]]),
+        size=np.concatenate([size, size[repeated], size_back]),
         src=np.append(none, table.device[part[sender]]),
         dst=np.append(none, table.device[part[receiver]]),
-        op=np.concatenate([table.op[part], op, op[repeated], op[back]]),
+        op=np.concatenate([table.op[part], op, op[repeated], op_back]),
         tails=np.append(sender, message),
         heads=np.append(message, receiver),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topoplan.arrays import F64, I32
+from topoplan.arrays import F64, I32, I64
+from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
-__all__ = ["PlacementLowering", "placement_demand"]
+__all__ = ["PlacementLowering", "placement_demand", "traffic_between"]
 
 #: Bytes of the number of a host, as `FragmentCache.hosts_of_groups` writes it.
 _HOST_BYTES = 4
@@ -109,39 +110,49 @@ class PlacementLowering:
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
-        return placement_demand(self._fragments, strategy, ())
+        edges = self._fragments.all_edges(strategy.placements)
+        forward = self._traffic(edges)
+        trained = self._fragments.passes.everything
+        backward = forward if trained else self._traffic([edge for edge in edges if edge.gradient])
+        return placement_demand(self._fragments, strategy, forward, backward)
+
+    def _traffic(self, edges: Sequence[EdgeFragment]) -> F64:
+        devices = np.concatenate([np.zeros((2, 0), np.int32), *(edge.devices for edge in edges)], axis=1)
+        nbytes = np.concatenate([np.zeros(0, np.int64), *(edge.size for edge in edges)])
+        return traffic_between(self._fragments.cluster, devices, nbytes)
 
 
-def placement_demand(fragments: FragmentCache, strategy: Strategy, repeated: Collection[int]) -> Demand:
-    """Return what parts and the edges between them ask of the network; ``repeated`` edges send their messages twice."""
-    edges, n_hosts = fragments.all_edges(strategy.placements), fragments.cluster.n_hosts
+def placement_demand(
+    fragments: FragmentCache, strategy: Strategy, forward: F64, backward: F64, repeated: F64 | float = 0.0
+) -> Demand:
+    """Return what parts and the messages between them ask of the network.
+
+    Args:
+        fragments: of the model.
+        strategy: placements, with or without a schedule.
+        forward: (n_hosts, n_hosts) bytes from host to host in the forward pass (`traffic_between`).
+        backward: those of them whose gradients go back.
+        repeated: those of them that are sent again in the backward pass.
+    """
     group_bytes: dict[bytes, float] = {}  # by the hosts of the group
     for op in fragments.operators(strategy.placements):
         for hosts, size in zip(fragments.hosts_of_groups(op), op.group_bytes.tolist(), strict=True):
             if len(hosts) > _HOST_BYTES:
                 group_bytes[hosts] = group_bytes.get(hosts, 0.0) + size
     groups = [np.frombuffer(hosts, dtype=np.int32) for hosts in group_bytes]
-    forward = _traffic(edges, fragments.cluster.device_host, n_hosts)
-    backward = forward
-    if not fragments.passes.everything:
-        trained = [edge for edge in edges if edge.gradient]
-        backward = _traffic(trained, fragments.cluster.device_host, n_hosts)
-    second = _traffic([edges[number] for number in sorted(repeated)], fragments.cluster.device_host, n_hosts)
     return Demand(
         group_ptr=indptr([len(group) for group in groups]),
         group_members=np.concatenate(groups) if groups else [],
         group_bytes=list(group_bytes.values()),
-        matrix=forward + second + backward.T,  # gradients go back the same way
-        forward=forward,  # repeated messages are sent again in the backward pass
+        matrix=forward + repeated + backward.T,  # gradients go back the same way
+        forward=forward,
     )
 
 
-def _traffic(edges: Sequence[EdgeFragment], host: I32, n_hosts: int) -> F64:
-    """(n_hosts, n_hosts) bytes from host to host over all edges, once; those within a host do not count."""
-    if not edges:
-        return np.zeros((n_hosts, n_hosts))
-    source, target = host[np.concatenate([edge.devices for edge in edges], axis=1)].astype(np.int64)
-    nbytes = np.concatenate([edge.size for edge in edges]).astype(np.float64)
-    traffic = np.bincount(source * n_hosts + target, nbytes, n_hosts * n_hosts).astype(np.float64, copy=False)
-    np.fill_diagonal(matrix := traffic.reshape(n_hosts, n_hosts), 0.0)
+def traffic_between(cluster: Cluster, devices: I32, nbytes: I64) -> F64:
+    """(n_hosts, n_hosts) bytes from host to host, of messages between (2, n) devices; inside a host none counts."""
+    n_hosts = cluster.n_hosts
+    source, target = cluster.device_host[devices].astype(np.int64)
+    traffic = np.bincount(source * n_hosts + target, nbytes.astype(np.float64), n_hosts * n_hosts)
+    np.fill_diagonal(matrix := traffic.astype(np.float64, copy=False).reshape(n_hosts, n_hosts), 0.0)
     return matrix
