@@ -70,9 +70,9 @@ class TensorBytes:
 
     def __init__(self, graph: OperatorGraph) -> None:
         self._graph = graph
-        self._sources: list[list[tuple[int, int]]] = [[] for _ in graph.operators]
-        for u, _, v, argument in graph.edges.reshape(-1, 4).tolist():
-            self._sources[v].append((u, argument))
+        self._sources: list[list[tuple[int, int, int]]] = [[] for _ in graph.operators]
+        for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
+            self._sources[v].append((u, output, argument))
         self._slices: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
 
     def of_parts(
@@ -80,15 +80,18 @@ class TensorBytes:
     ) -> PartBytes:
         """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""
         activations, inputs = [], []
+        held: set[tuple[object, ...]] = set()
         for op, (placement, cost) in enumerate(zip(placements, costs, strict=True)):
             output_bytes, input_bytes = self._of_operator(op, placement.degrees)
             activations.append(np.minimum(output_bytes, cost.memory) if cost.kept is None else cost.memory - cost.kept)
-            from_stages = [
-                nbytes
-                for (u, _), nbytes in zip(self._sources[op], input_bytes, strict=True)
-                if schedule.stage[u] != schedule.stage[op]
-            ]
-            inputs.append(sum(from_stages, np.zeros(len(cost.memory))))
+            from_stages = np.zeros(len(cost.memory))
+            for source, nbytes in zip(self._sources[op], input_bytes, strict=True):
+                # What several operators on the same devices read is there once.
+                holder = source[:2], int(schedule.stage[op]), placement.devices.tobytes(), nbytes.tobytes()
+                if schedule.stage[source[0]] != schedule.stage[op] and holder not in held:
+                    held.add(holder)
+                    from_stages += nbytes
+            inputs.append(from_stages)
         activation_column = np.concatenate(activations)
         persistent = np.concatenate([cost.memory for cost in costs]) - activation_column
         return PartBytes(persistent, activation_column, np.concatenate(inputs))
@@ -103,7 +106,7 @@ class TensorBytes:
                 return slice_elements(operator, tensor, degrees).astype(np.float64) * tensor.itemsize
 
             outputs = [nbytes(tensor) for tensor in operator.outputs]
-            slices = np.sum(outputs, axis=0), [nbytes(operator.inputs[place]) for _, place in self._sources[op]]
+            slices = np.sum(outputs, axis=0), [nbytes(operator.inputs[place]) for *_, place in self._sources[op]]
             self._slices[op, degrees] = slices
         return slices
 

@@ -72,6 +72,7 @@ class StageColumns(NamedTuple):
     operator_gradients: F64
     edge: I64
     edge_bytes: F64
+    edge_tensor: I64
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -88,13 +89,14 @@ class Columns:
         kept, activations: (R, C) bytes that persist for the iteration, and bytes of activations.
         unpriced: (R, C) number of operators that cannot be cut into so many parts.
         gradients: (C,) bytes that replicas have to sum.
-        crossing, crossing_edges: (C,) bytes and number of all edges that start before a cut and end after it; 0 at both
-            ends.
+        crossing, crossing_edges: (C,) bytes and number of the tensors that are made before a cut and read after it,
+            by however many operators; 0 at both ends.
         closed: (C, n) the operators before each cut.
         operator_forward, operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by
             itself.
         operator_kept: (n,) bytes of ``kept`` of each undivided operator.
-        edge, edge_bytes: (E, 2) producers and consumers, and (E,) bytes between them.
+        edge, edge_bytes, edge_tensor: (E, 2) producers and consumers, (E,) bytes between them, and an ascending number
+            of the tensor: of those that read one, each stage gets it once.
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
@@ -119,6 +121,7 @@ class Columns:
     operator_kept: F64
     edge: I64
     edge_bytes: F64
+    edge_tensor: I64
     before_ptr: I64
     before: I32
     samples: int
@@ -187,15 +190,19 @@ class Columns:
         return StageColumns(*[getattr(self, name) for name in StageColumns._fields])
 
     def sent(self, cuts: Sequence[int]) -> F64:
-        """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages."""
+        """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages.
+
+        Operators that are not cut count as all others.
+        """
         stage = np.zeros(self.closed.shape[1], dtype=np.int64)
         for cut in cuts[1:]:
             stage += ~self.closed[cut]
         source, target = stage[self.edge].T
         count = len(cuts)
-        crossing = source != target
-        pairs = source[crossing] * count + target[crossing]
-        nbytes: F64 = np.bincount(pairs, self.edge_bytes[crossing], count * count).astype(np.float64)
+        crossing = np.flatnonzero(source != target)
+        once = crossing[np.unique(self.edge_tensor[crossing] * count + target[crossing], return_index=True)[1]]
+        pairs = source[once] * count + target[once]
+        nbytes: F64 = np.bincount(pairs, self.edge_bytes[once], count * count).astype(np.float64)
         return nbytes.reshape(count, count)
 
     def between(self, start: int, end: int) -> list[int]:
@@ -276,9 +283,14 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     of_whole = WholeOperators.of(whole, undivided, closed)
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)
+    ends = ends[np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0]))]  # tensor by tensor
     edge = ends[:, [0, 2]].astype(np.int64, order="C")  # also of one edge, for kernels are compiled for an order
+    starts = np.append(True, (ends[1:, :2] != ends[:-1, :2]).any(axis=1))[: len(ends)]
+    first = np.flatnonzero(starts)
     edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
     crosses = closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]
+    if len(first):
+        crosses = np.logical_or.reduceat(crosses, first, axis=1)
     before_ptr, before = _before(states, forward[0] + backward[0])
     return Columns(
         replicas=np.array(replicas, dtype=np.int32),
@@ -289,7 +301,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         activations=activations,
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
-        crossing=crosses @ edge_bytes,
+        crossing=crosses @ edge_bytes[first],
         crossing_edges=crosses.sum(axis=1, dtype=np.float64),
         closed=closed,
         operator_forward=prices[0],
@@ -298,6 +310,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         operator_kept=prices[3, 0],
         edge=edge,
         edge_bytes=edge_bytes,
+        edge_tensor=np.cumsum(starts) - 1,
         before_ptr=before_ptr,
         before=before,
         samples=math.gcd(

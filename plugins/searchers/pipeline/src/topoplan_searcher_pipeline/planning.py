@@ -181,8 +181,7 @@ class Planner:
             for plan in self.plans_under(pipeline, schedules, cutoff, _SLOWER, stop):
                 bisect.insort(plans, plan, key=_seconds)
             plans = drop_others(plans, most_selected)
-        # Those that came first were compared with nothing.
-        return select([plan for plan in plans if plan.seconds <= plans[0].seconds * _SLOWER], number)
+        return select(plans, number)
 
     def _variants(self, order: ScheduleKind, count: int) -> list[tuple[ScheduleKind, int]]:
         """Return the schedules to simulate of a pipeline that was planned for one, with its number of micro-batches."""

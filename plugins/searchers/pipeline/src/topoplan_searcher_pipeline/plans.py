@@ -139,6 +139,7 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     room = _Room(
         np.empty((2, count, count)),
         np.empty(n, dtype=np.int64),
+        np.empty((2, count), dtype=np.int64),
         np.empty(count),
         np.empty((2, hosts)),
         np.empty((5, pipeline.widest)),
@@ -177,6 +178,7 @@ class _Room(NamedTuple):
         sent: (2, S, S) bytes that each stage sends to each later one, and in how many messages each micro-batch of
             them; on the diagonal, what the devices of a stage send to each other.
         stage_of: (n,) the stage of each operator.
+        seen: (2, S) the last tensor that was found to be read by each stage: its cut operators, and the others.
         allreduce: (S,) seconds to all-reduce a byte.
         loads: (2, H) of `transfer_loads`.
         whole: (5, D) of `busiest_share`.
@@ -184,6 +186,7 @@ class _Room(NamedTuple):
 
     sent: F64
     stage_of: I64
+    seen: I64
     allreduce: F64
     loads: F64
     whole: F64
@@ -296,11 +299,13 @@ def _wait_inside(hosts: _Hosts, room: _Room, stages: F64) -> None:
 def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -> None:
     """Write ``room.sent``, the bytes of `Columns.sent` and their messages.
 
-    Every part of an operator sends to, or receives from, one other part at least.  Inside a stage, messages go between
-    an operator that is not cut and one that is.  (S, H) ``counts`` are the devices of stages.
+    Every part of an operator sends to, or receives from, one other part at least.  What several operators of a stage
+    read of a tensor is sent once; those that are not cut get all of it at one device.  Inside a stage, messages go
+    between an operator that is not cut and one that is.  (S, H) ``counts`` are the devices of stages.
     """
     room.stage_of[:] = 0
     room.sent[:] = 0.0
+    room.seen[:] = -1
     for stage in range(1, len(cuts) - 1):
         for op in range(len(room.stage_of)):
             if not columns.closed[cuts[stage], op]:
@@ -308,6 +313,10 @@ def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -
     for row in range(len(columns.edge)):
         producer, consumer = columns.edge[row]
         source, target = room.stage_of[producer], room.stage_of[consumer]
+        kind = 1 if columns.whole.is_whole[consumer] else 0
+        if room.seen[kind, target] == columns.edge_tensor[row]:
+            continue
+        room.seen[kind, target] = columns.edge_tensor[row]
         senders = 1 if columns.whole.is_whole[producer] else counts[source].sum()
         receivers = 1 if columns.whole.is_whole[consumer] else counts[target].sum()
         if source != target:
