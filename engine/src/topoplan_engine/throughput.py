@@ -18,7 +18,7 @@ import attrs
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan_engine.partition import multiplies
-from topoplan_engine.training import GradientFlow, gradient_flow
+from topoplan_engine.training import GradientFlow, gradient_flow, trains_product
 
 __all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput", "unknown_flops"]
 
@@ -110,7 +110,7 @@ def _passes(flow: GradientFlow, number: int, op: Operator) -> int:
     """
     if flow.everything and op.weights:
         return _PASSES
-    return 1 + min(_PASSES - 1, any(flow.weights[number]) + sum(flow.inputs[number]))
+    return 1 + min(_PASSES - 1, trains_product(op, flow.weights[number]) + sum(flow.inputs[number]))
 
 
 def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | None:

@@ -31,6 +31,7 @@ __all__ = [
     "tensors_read",
     "trained_bytes",
     "trained_weights",
+    "trains_product",
 ]
 
 
@@ -116,6 +117,12 @@ def has_sparse_gradient(op: Operator) -> bool:
     are not.
     """
     return op.tags.get("gradient", "sparse" if op.kind == "embedding" else "dense") == "sparse"
+
+
+def trains_product(op: Operator, trained: Sequence[bool]) -> bool:
+    """Whether a weight that enters the operator's product is ``trained``: one of most axes, not a bias beside it."""
+    rank = max((len(tensor.axes) for tensor in op.weights), default=0)
+    return any(has for tensor, has in zip(op.weights, trained, strict=True) if len(tensor.axes) == rank)
 
 
 def tensors_read(op: Operator, has_gradient: Sequence[bool]) -> tuple[set[int], set[int]]:

@@ -25,7 +25,7 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_engine.partition import multiplies, part_sizes, slice_elements
-from topoplan_engine.training import gradient_flow
+from topoplan_engine.training import gradient_flow, trains_product
 
 __all__ = ["BackwardFactors", "PartWork", "backward_factors", "factors_of", "part_work", "weight_shares"]
 
@@ -76,15 +76,9 @@ def weight_shares(graph: OperatorGraph) -> list[float | None]:
     if flow.everything:
         return [None] * len(graph.operators)
     return [
-        1 / (1 + any(inputs)) if any(_in_products(op, weights)) else 0.0
+        1 / (1 + any(inputs)) if trains_product(op, weights) else 0.0
         for op, inputs, weights in zip(graph.operators, flow.inputs, flow.weights, strict=True)
     ]
-
-
-def _in_products(op: Operator, trained: Sequence[bool]) -> list[bool]:
-    """Return for each weight of most axes whether it is trained: the others, biases, enter no product."""
-    rank = max((len(tensor.axes) for tensor in op.weights), default=0)
-    return [has for tensor, has in zip(op.weights, trained, strict=True) if len(tensor.axes) == rank]
 
 
 def backward_factors(op: Operator, produced: int, trained: Sequence[bool] | None = None) -> BackwardFactors:
@@ -97,10 +91,10 @@ def backward_factors(op: Operator, produced: int, trained: Sequence[bool] | None
     """
     products = 0
     if op.weights:
-        in_products = [True] if trained is None else _in_products(op, trained)
+        weight_product = trained is None or trains_product(op, trained)
         # Inside attention, products of projections need gradients even where all inputs are data.
-        products = any(in_products) + (produced > 0 or op.kind == "attention")
-        if not any(in_products) and max(len(tensor.axes) for tensor in op.weights) < 2:
+        products = weight_product + (produced > 0 or op.kind == "attention")
+        if not weight_product and max(len(tensor.axes) for tensor in op.weights) < 2:
             products = 0  # a normalization whose scale is frozen maps its input
         elif not products:
             return BackwardFactors(0, 1, 1)  # the bias of a frozen first layer sums the gradients of its output

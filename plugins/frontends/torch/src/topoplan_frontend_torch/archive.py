@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from topoplan import TopoplanError
 from topoplan.errors import shown
 from topoplan_engine.files import check_readable
+from topoplan_frontend_torch.checkpointing import refuse_reentrant
 from topoplan_frontend_torch.places import own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
 from topoplan_frontend_torch.symbols import Symbols
@@ -129,11 +130,13 @@ class _Reader:
         self._symbols = symbols
         self._values: dict[str, Value] = {}
         self._nodes: list[Node] = []
+        self._gradient = True  # whether autograd records the nodes that are read
 
     def program(self, name: str) -> Program:
         """Read all."""
         parameters: dict[str, str] = {}
         constants: set[str] = set()
+        frozen: set[str] = set()
         inputs: list[str] = []
         for k, spec in enumerate(_get(self._signature, "input_specs", list, f"{self._where}: signature")):
             where = f"{self._where}: input_specs[{k}]"
@@ -144,7 +147,10 @@ class _Reader:
                     inputs.append(_get(argument, "name", str, where))
             elif kind == "parameter":
                 parameter = _get(content, "parameter_name", str, where)
-                parameters[_get(_get(content, "arg", dict, where), "name", str, where)] = parameter
+                argument_name = _get(_get(content, "arg", dict, where), "name", str, where)
+                parameters[argument_name] = parameter
+                if _get(self._graph, "tensor_values", dict, where).get(argument_name, {}).get("requires_grad") is False:
+                    frozen.add(parameter)
             elif kind in ("buffer", "tensor_constant"):
                 constants.add(_get(_get(content, "arg", dict, where), "name", str, where))
         self._bind(inputs)
@@ -162,6 +168,7 @@ class _Reader:
             constants=frozenset(constants),
             inputs=tuple(inputs),
             outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
+            frozen=frozenset(frozen),
         )
 
     def _bind(self, inputs: list[str]) -> None:
@@ -229,9 +236,14 @@ class _Reader:
             inside: dict[str, Argument] = dict(zip(holes, values_given, strict=False))
             deeper = f"{prefix}{outputs_made[0] if outputs_made else 'graph'}."
             self._declare(inner, inside, deeper, where)
+            before = self._gradient
+            if target.endswith("set_grad_enabled"):
+                self._gradient = _get(inputs[0]["arg"], "as_bool", bool, where)
             outputs = self._read(inner, inside, deeper, modules, depth + 1)
+            self._gradient = before
             scope.update(zip(outputs_made, _flat(outputs), strict=False))
             return
+        refuse_reentrant(metadata.get("stack_trace"), False, self._where)
         self._nodes.append(
             Node(
                 name=prefix + (outputs_made[0] if outputs_made else f"{target}{len(self._nodes)}"),
@@ -242,6 +254,7 @@ class _Reader:
                 outputs=tuple(prefix + name for name in outputs_made if prefix + name in self._values),
                 module=modules,
                 where=own_line(metadata.get("stack_trace")),
+                gradient=self._gradient,
             )
         )
 

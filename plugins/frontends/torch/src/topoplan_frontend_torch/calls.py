@@ -8,16 +8,17 @@ arguments, in the forms that it needs.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
 from topoplan import Operator, OperatorGraph, Tensor, TopoplanError
 from topoplan.errors import shown
-from topoplan.model.graph import Axis, Dimension, Role
+from topoplan.model.graph import Axis, Checkpoint, Dimension, Role
 from topoplan_frontend_torch.layouts import Atom, Layout
-from topoplan_frontend_torch.program import Argument, Node, Program, Ref
+from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Region
 from topoplan_frontend_torch.simplify import operator_of
 from topoplan_operators import GraphBuilder, Handle, shaping
 
@@ -45,6 +46,12 @@ class Construction:
         self.chosen: Layout | None = None
         self.layouts: dict[str, Layout] = {}
         self.used: Counter[str] = Counter()
+        #: Values through which no gradient flows back to what they are views of.
+        self.cut: set[str] = set()
+        #: Names of the parameters that are trained.
+        self._trained = _trained_parameters(program)
+        self._moved_from: dict[Handle, Handle] = {}
+        self._region = -1
         self._declare(batch_size)
 
     def _declare(self, batch_size: int) -> None:
@@ -84,13 +91,63 @@ class Construction:
             Its outputs, as they are.
         """
         operator, samples = _with_samples(operator, [layout.sample for layout in inputs], slots)
-        operator, sources = self._with_weights(operator, [*inputs, *weights])
+        operator, sources = self._with_weights(operator, [*inputs, *weights], self._cut_sources(node, moves))
+        operator = attrs.evolve(operator, checkpoint=self._checkpoint(node.region))
         self._places.append((node.path, operator.kind, moves))
         name = f"{len(self._places)}"
         handles = self._builder.append(operator, sources, name)
+        if moves and sources:
+            self._moved_from.update(dict.fromkeys(handles, sources[0]))
         return [Layout.of(handle, sample) for handle, sample in zip(handles, samples, strict=True)]
 
-    def _with_weights(self, operator: Operator, layouts: Sequence[Layout]) -> tuple[Operator, list[Handle]]:
+    def cut_by(self, node: Node) -> set[str]:
+        """Return the values that a call reads and through which it sends no gradient back."""
+        return {name for name in node.reads if name in node.cut or name in self.cut or not node.gradient}
+
+    def look(self, node: Node, outputs: Sequence[Layout]) -> None:
+        """Take note of what a call makes; a view on what it reads detached is detached, too."""
+        self.layouts.update(zip(node.outputs, outputs, strict=False))
+        cut = self._sources(self.cut_by(node))
+        self.cut.update(name for name in node.outputs if self._sources({name}) & cut)
+
+    def _sources(self, names: Collection[str]) -> set[Handle | str]:
+        """Return what values are or look at: tensors that operators make, and names of parameters."""
+        layouts = [self.layouts[name] for name in names if name in self.layouts]
+        return {x.parameter or x.handle for x in layouts if x.parameter or x.handle.producer >= 0}
+
+    def _cut_sources(self, node: Node, moves: bool) -> set[Handle | str]:
+        """Return the tensors and parameters through which the operators of a call send no gradient back.
+
+        A view for the call may be read by others, that do: it sends back what it gets.
+        """
+        if moves:
+            return set()
+        cut = self.cut_by(node)
+        return self._sources(cut) - self._sources({*node.reads} - cut)
+
+    def _checkpoint(self, region: Region | None) -> Checkpoint | None:
+        """Return what an operator says of its region, given the last one's."""
+        begins = region is not None and region.number != self._region
+        self._region = -1 if region is None else region.number
+        return None if region is None else Checkpoint(begins=begins, reentrant=region.reentrant)
+
+    def _requires_grad(self, layout: Layout, cut: set[Handle | str], weight: bool) -> bool:
+        """Whether a gradient of a tensor is computed, or one flows back through it.
+
+        An operator that has a parameter as its ``weight`` stands for all that read it.
+        """
+        if layout.parameter:
+            return layout.parameter in self._trained and (weight or layout.parameter not in cut)
+        handle: Handle | None = layout.handle
+        while handle is not None:
+            if handle in cut:
+                return False
+            handle = self._moved_from.get(handle)
+        return True
+
+    def _with_weights(
+        self, operator: Operator, layouts: Sequence[Layout], cut: set[Handle | str]
+    ) -> tuple[Operator, list[Handle]]:
         """Return an operator whose weights are the parameters that no earlier operator holds, and its inputs' handles.
 
         What is computed is an input wherever it stands.  A parameter that an earlier operator holds is an input of
@@ -99,13 +156,19 @@ class Construction:
         Args:
             operator: of the algebra.
             layouts: where its inputs lie, then where its weights lie.
+            cut: tensors through which it sends no gradient back.
         """
         weights: list[int] = []
         for index, layout in enumerate(layouts):
             if layout.parameter and not self.used[layout.parameter]:
                 weights.append(index)
             self.used[layout.parameter] += 1
-        tensors = (*operator.inputs, *operator.weights)
+        tensors = [
+            tensor
+            if self._requires_grad(layouts[index], cut, index in weights)
+            else attrs.evolve(tensor, requires_grad=False)
+            for index, tensor in enumerate((*operator.inputs, *operator.weights))
+        ]
         inputs = [index for index in range(len(tensors)) if index not in weights]
         place = {index: number for number, index in enumerate((*inputs, *weights))}
         shared = " ".join(tensors[index].name for index in inputs if layouts[index].parameter)
@@ -186,6 +249,16 @@ class Construction:
         names = _names(self._places)
         operators = [attrs.evolve(op, name=name) for op, name in zip(graph.operators, names, strict=True)]
         return attrs.evolve(graph, operators=tuple(operators))
+
+
+def _trained_parameters(program: Program) -> set[str]:
+    """Return the names of the parameters that require a gradient and are read where one is recorded."""
+    read = {name for node in program.nodes if node.gradient for name in node.reads if name not in node.cut}
+
+    def is_frozen(parameter: str) -> bool:
+        return parameter in program.frozen or re.sub(r"(\.part\d+)+$", "", parameter) in program.frozen
+
+    return {parameter for name, parameter in program.parameters.items() if name in read and not is_frozen(parameter)}
 
 
 def joined(operator: Operator, split: Sequence[int], shape: Sequence[int]) -> Operator:

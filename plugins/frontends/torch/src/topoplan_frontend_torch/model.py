@@ -59,7 +59,7 @@ def graph_of(program: Program, *, strict: bool) -> OperatorGraph:
                 raise TopoplanError(f"frontend torch: strict: {node.target} at {place or node.name}: {error}") from None
             opaque[call.operator] += 1
             outputs = _opaque(call)
-        graph.layouts.update(zip(node.outputs, outputs, strict=False))
+        graph.look(node, outputs)
     if opaque:
         _warn(program, opaque)
     return graph.build()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from topoplan import Operator
+from topoplan_engine.training import has_sparse_gradient
 from topoplan_frontend_torch.attention import ATTENTION
 from topoplan_frontend_torch.calls import Call, UntranslatedError
 from topoplan_frontend_torch.elementwise import ELEMENTWISE
@@ -153,9 +154,17 @@ def _embedding(call: Call) -> Sequence[Layout]:
     rows, channels = _table(table)
     shape = indices.shape if indices.shape else (1,)
     flat = Handle((shape[0], math.prod(shape[1:])), indices.handle.itemsize)
-    operator = dense.token_embedding(flat, rows, channels)
+    operator = _as_said(call, dense.token_embedding(flat, rows, channels))
     output = call.emit(operator, [Layout.of(flat, indices.sample)], [table])[0]
     return [_reshaped(output, call.shape)]
+
+
+def _as_said(call: Call, operator: Operator) -> Operator:
+    """Return an embedding whose gradient is sparse or dense as ``sparse=`` says."""
+    if has_sparse_gradient(operator) == bool(call.argument("sparse", default=False)):
+        return operator
+    gradient = "dense" if has_sparse_gradient(operator) else "sparse"
+    return attrs.evolve(operator, tags={**operator.tags, "gradient": gradient})
 
 
 def _table(table: Layout) -> tuple[int, int]:
@@ -168,7 +177,7 @@ def _embedding_bag(call: Call) -> Sequence[Layout]:
     rows, channels = _table(call.view("weight"))
     bags, indices = call.shape[0], call.plain("indices")
     flat = Handle((bags, max(1, math.prod(indices.shape) // bags)), indices.handle.itemsize)
-    operator = dense.embedding(flat, rows, channels, itemsize=4)
+    operator = _as_said(call, dense.embedding(flat, rows, channels, itemsize=4))
     output = call.emit(operator, [Layout.of(flat, 0)], [call.view("weight")])
     return [*output, *output * (len(call.node.outputs) - 1)]
 

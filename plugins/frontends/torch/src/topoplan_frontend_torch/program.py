@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-__all__ = ["ITEMSIZES", "Argument", "Node", "Program", "Ref", "Value", "references"]
+__all__ = ["ITEMSIZES", "Argument", "Node", "Program", "Ref", "Region", "Value", "references"]
 
 #: Type of an element, in torch's words -> bytes.
 ITEMSIZES: Mapping[str, int] = {
@@ -74,6 +74,14 @@ class Value:
 
 
 @attrs.frozen
+class Region:
+    """A call of ``torch.utils.checkpoint``: its number, and whether all of it runs again (``use_reentrant=True``)."""
+
+    number: int
+    reentrant: bool
+
+
+@attrs.frozen
 class Node:
     """A call of an operator.
 
@@ -84,6 +92,9 @@ class Node:
         outputs: names of the values that it makes.
         module: (path, class) of the modules whose ``forward`` calls it, outermost first.
         where: file and line of the call, as ``model.py:12``; empty where it is not known.
+        gradient: whether autograd records it; not within ``torch.no_grad``.
+        cut: values that it reads detached, so that no gradient flows back through them.
+        region: the region of activation checkpointing that it lies in; None for none.
     """
 
     name: str
@@ -92,6 +103,9 @@ class Node:
     outputs: tuple[str, ...]
     module: tuple[tuple[str, str], ...] = ()
     where: str = ""
+    gradient: bool = True
+    cut: frozenset[str] = frozenset()
+    region: Region | None = None
 
     @property
     def path(self) -> str:
@@ -126,6 +140,7 @@ class Program:
         inputs: values that the caller gives, in order.
         outputs: values that the caller gets.
         data: constants that depend on what the caller gives, and so have samples.
+        frozen: names of parameters that are not trained (``requires_grad=False``).
     """
 
     name: str
@@ -136,3 +151,4 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     data: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()

@@ -95,24 +95,37 @@ class _Functional:
         self._now: dict[str, str] = {}
         self._made_by: dict[str, Node] = {}
         self._nodes: list[Node] = []
+        #: Names in the program of values that are detached.
+        self._detached: set[str] = set()
 
     def program(self) -> Program:
         """Return the program."""
         for original in self._program.nodes:
             arguments = {key: renamed(argument, self._now) for key, argument in original.arguments.items()}
-            node = attrs.evolve(original, arguments=arguments)
+            node = attrs.evolve(original, arguments=arguments, cut=self._cut(original))
             name = operator_of(node.target)
             first = next(iter(node.reads), "")
             in_place = name.endswith("_") and not name.endswith("__") and node.target.startswith("aten.")
-            if in_place and node.outputs and first:
+            if name == "detach_" and first:
+                self._detached.update((*original.reads[:1], *node.outputs))
+                self._now.update(dict.fromkeys(node.outputs, first))
+            elif in_place and node.outputs and first:
                 target = node.target.replace(f".{name}.", f".{name[:-1]}.")
                 self._write(attrs.evolve(node, target=target), next(iter(original.reads)), first)
             elif node.outputs and first and self._is_same(node, first):
                 self._now[node.outputs[0]] = first
+                if name == "detach" or node.cut or not node.gradient:
+                    self._detached.update(node.outputs)
             else:
                 self._add(node)
         outputs = tuple(self._now.get(name, name) for name in self._program.outputs)
         return attrs.evolve(self._program, nodes=tuple(self._nodes), values=self._values, outputs=outputs)
+
+    def _cut(self, node: Node) -> frozenset[str]:
+        """Return the values that a call of the program reads detached, and not as they are, too."""
+        now = [(name, self._now.get(name, name)) for name in node.reads]
+        as_they_are = {value for name, value in now if name not in self._detached}
+        return frozenset(value for name, value in now if name in self._detached) - as_they_are
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)

@@ -17,6 +17,7 @@ from typing import Any
 
 from topoplan import TopoplanError
 from topoplan.errors import exception_line, shown
+from topoplan_frontend_torch.checkpointing import check_exported, marked_checkpoints, region_of
 from topoplan_frontend_torch.inputs import InputSpec
 from topoplan_frontend_torch.places import is_library, own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
@@ -62,7 +63,8 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         with warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
-            return torch.export.export(module, args, dict(kwargs), strict=False)
+            with marked_checkpoints(torch):
+                return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
     except Exception as error:
@@ -134,7 +136,12 @@ def _place(error: BaseException, text: str) -> str:
 
 
 def program_of(torch: Any, exported: Any, name: str) -> Program:
-    """Return an exported program as plain values."""
+    """Return an exported program as plain values.
+
+    Raises:
+        TopoplanError: it was exported through a call of ``torch.utils.checkpoint`` that hides what is trained.
+    """
+    check_exported(exported, f"frontend torch: {name}")
     return _Reader(torch, exported, name).program()
 
 
@@ -154,12 +161,14 @@ class _Reader:
         kinds = self._torch.export.graph_signature.InputKind
         storages: dict[int, str] = {}
         parameters: dict[str, str] = {}
-        constants, inputs = set(), []
+        constants, inputs, frozen = set(), [], set[str]()
         for spec in signature.input_specs:
             argument = spec.arg.name
             if spec.kind is kinds.PARAMETER:
                 tensor = self._exported.state_dict[spec.target]
                 parameters[argument] = storages.setdefault(id(tensor), spec.target)
+                if not tensor.requires_grad:
+                    frozen.add(parameters[argument])
             elif spec.kind is kinds.USER_INPUT:
                 inputs.append(argument)
             else:
@@ -173,10 +182,16 @@ class _Reader:
             constants=frozenset(constants),
             inputs=tuple(name for name in inputs if name in self._values),
             outputs=tuple(outputs),
+            frozen=frozenset(frozen),
         )
 
     def _read(
-        self, module: Any, bindings: Mapping[str, Argument], prefix: str, outer: tuple[tuple[str, str], ...]
+        self,
+        module: Any,
+        bindings: Mapping[str, Argument],
+        prefix: str,
+        outer: tuple[tuple[str, str], ...],
+        gradient: bool = True,
     ) -> list[str]:
         """Read the nodes of a graph; return the names of its outputs.
 
@@ -185,6 +200,7 @@ class _Reader:
             given: its placeholders -> what the caller gives for them; empty for the program's own graph.
             prefix: of the names of a graph within another.
             outer: modules of the node that calls it.
+            gradient: whether autograd records it.
         """
         scope: dict[str, Argument] = dict(bindings)
         outputs: list[str] = []
@@ -202,11 +218,17 @@ class _Reader:
                     scope[node.name] = Ref(name)
                     self._value(name, node.meta.get("val", value))
             elif node.op == "call_function":
-                self._call(module, node, name, scope, outer)
+                self._call(module, node, name, scope, outer, gradient)
         return outputs
 
     def _call(
-        self, module: Any, node: Any, name: str, scope: dict[str, Argument], outer: tuple[tuple[str, str], ...]
+        self,
+        module: Any,
+        node: Any,
+        name: str,
+        scope: dict[str, Argument],
+        outer: tuple[tuple[str, str], ...],
+        gradient: bool,
     ) -> None:
         """Read a call: an item of a tuple, a graph within the graph, or an operator."""
         modules = _modules(node.meta.get("nn_module_stack")) or outer
@@ -219,7 +241,9 @@ class _Reader:
             after = node.args[node.args.index(graphs[0]) + 1 :]
             holes = [each.name for each in inner.graph.nodes if each.op == "placeholder"]
             bindings = dict(zip(holes, [self._argument(each, scope) for each in after], strict=False))
-            results = self._read(inner, bindings, f"{name}.", modules)
+            if str(node.target).endswith("set_grad_enabled"):
+                gradient = bool(node.args[0])
+            results = self._read(inner, bindings, f"{name}.", modules, gradient)
             scope[node.name] = tuple(Ref(each) for each in results)
         else:
             where = own_line(node.meta.get("stack_trace"))
@@ -237,6 +261,8 @@ class _Reader:
                     outputs=tuple(ref.name for ref in _flat(outputs) if isinstance(ref, Ref)),
                     module=modules,
                     where=where,
+                    gradient=gradient,
+                    region=region_of(node),
                 )
             )
 
