@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["integers", "model", "node", "tensor", "value"]
 
 Shape = Sequence[int | str]
-_TYPES = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
+_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 
 
 def _varint(number: int) -> bytes:

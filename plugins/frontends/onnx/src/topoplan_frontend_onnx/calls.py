@@ -221,8 +221,21 @@ class Call:
         if sources and all(x.data for x in sources) and not operator.weights:
             handles: Sequence[Handle] = [Handle(y.shape, y.itemsize) for y in operator.outputs]
             return [Activation(handle, place, True) for handle, place in zip(handles, places, strict=True)]
-        handles = self.graph.add(self._without_shared(operator), sources)
+        handles = self.graph.add(self._without_shared(self._frozen(operator)), sources)
         return [Activation(handle, place) for handle, place in zip(handles, places, strict=True)]
+
+    def _frozen(self, operator: Operator) -> Operator:
+        """Return the operator with weights of integers as what they are: of fewer bytes, and not trained."""
+        of_integers = {x.elements: x for x in self.inputs if isinstance(x, Constant) and not x.trained}
+        if not of_integers:
+            return operator
+        weights = [
+            attrs.evolve(weight, itemsize=of_integers[weight.elements].itemsize, requires_grad=False)
+            if weight.elements in of_integers
+            else weight
+            for weight in operator.weights
+        ]
+        return attrs.evolve(operator, weights=tuple(weights))
 
     def _without_shared(self, operator: Operator) -> Operator:
         """Return the operator with parameters of another one as inputs: they are in memory there, and reduced."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from topoplan import TopoplanError
@@ -20,6 +21,8 @@ Array = np.ndarray[Any, Any]
 #: Scores that are no more than this come from a mask.
 _FORBIDS = -1e4
 
+#: Elements of the longest range.
+_LONGEST = 1 << 30
 #: Operators that give a constant other axes, and leave it the parameter that it was.
 _MOVES = ("Identity", "Cast", "CastLike", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Dropout")
 
@@ -53,7 +56,9 @@ _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "Sign": np.sign,
 }
 #: Operators whose output is a parameter where an input is one: some of its rows, or the same in another unit.
-_KEEP_SOURCE = (*_ARITHMETIC, "Div", "Gather", "Slice", "Expand")
+_KEEP_SOURCE = (*_ARITHMETIC, "Div", "Gather", "Slice", "Expand", "Concat", "Split", "Tile")
+#: Operators between real numbers and integers that stand for them: a weight of integers is a parameter.
+_SCALES = ("QuantizeLinear", "DequantizeLinear")
 _SUMS: Mapping[str, Callable[..., Any]] = {
     "ReduceProd": np.prod,
     "ReduceSum": np.sum,
@@ -67,7 +72,7 @@ def constant_of(tensor: Stored, name: str) -> Constant:
     """Return a tensor of the file as a constant; real numbers are a parameter, unless they forbid something."""
     value = tensor.value
     mask = value is not None and value.size > 1 and value.dtype.kind == "f" and bool((value <= _FORBIDS).any())
-    return Constant(tensor.shape, tensor.itemsize, value, name if tensor.real and not mask else "")
+    return Constant(tensor.shape, tensor.itemsize, value, name if tensor.real and not mask else "", stored=True)
 
 
 def folded(node: Node, inputs: Sequence[Constant | None]) -> list[Constant] | None:
@@ -82,16 +87,31 @@ def folded(node: Node, inputs: Sequence[Constant | None]) -> list[Constant] | No
         xs = [x for x in inputs if x is not None]
         if node.kind in _MOVES and xs:
             return [_moved(node, xs)]
+        if node.kind in _SCALES and xs:
+            return [_scaled(node, xs[0])]
         parameters = node.kind in _KEEP_SOURCE and any(x.source and not x.number for x in xs)
         if not xs or parameters or any(x.value is None for x in xs):
             return _unknown(node, xs)
         arrays = [x.value for x in xs if x.value is not None]
         if node.kind in _ARITHMETIC and math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > SMALL:
             return _unknown(node, xs)
+        if node.kind == "Split":
+            return _split(node, xs)
         answer = _computed(node, arrays)
     if answer is None:
         return _unknown(node, xs)
     return [Constant(answer.shape, answer.dtype.itemsize, answer)]
+
+
+def _scaled(node: Node, x: Constant) -> Constant:
+    """Return what a tensor of integers stands for, or the integers that stand for a tensor.
+
+    Source: ONNX's operators QuantizeLinear and DequantizeLinear.  Several integers of the file are a parameter that
+    no gradient trains; one number is none.
+    """
+    of_integers = node.kind == "DequantizeLinear" and not x.source and x.stored and not x.number
+    source, trained = (node.inputs[0], False) if of_integers else (x.source, x.trained)
+    return Constant(x.shape, x.itemsize, None, source, x.table, trained=trained)
 
 
 def _unknown(node: Node, xs: Sequence[Constant]) -> list[Constant] | None:
@@ -100,21 +120,66 @@ def _unknown(node: Node, xs: Sequence[Constant]) -> list[Constant] | None:
         if len({x.source for x in xs if x.source and not x.number}) > 1:
             return None
         shape = np.broadcast_shapes(*(x.shape for x in xs))
-        largest = max(xs, key=lambda x: x.elements)
-        return [Constant(shape, largest.itemsize, None, largest.source, largest.table)]
-    if node.kind == "Gather" and len(xs) == 2 and xs[1].value is not None and xs[0].shape:
+        largest = max(xs, key=lambda x: (bool(x.source) and not x.number, x.elements))
+        return [attrs.evolve(largest, shape=shape, value=None, stored=False)]
+    if node.kind == "Gather" and len(xs) == 2 and xs[0].shape:
         axis = _axis(node.attributes.get("axis", 0), len(xs[0].shape))
-        shape = (*xs[0].shape[:axis], *xs[1].shape, *xs[0].shape[axis + 1 :])
-        return [Constant(shape, xs[0].itemsize, None, xs[0].source, xs[0].table or xs[0].shape)]
-    if node.kind == "Expand" and len(xs) == 2 and xs[1].value is not None:
-        shape = np.broadcast_shapes(xs[0].shape, tuple(int(size) for size in xs[1].value.ravel()))
-        return [Constant(shape, xs[0].itemsize, None, xs[0].source, xs[0].table or xs[0].shape)]
-    if node.kind == "Slice" and len(xs) > 1 and all(x.value is not None for x in xs[1:]):
+        return [_some(xs[0], (*xs[0].shape[:axis], *xs[1].shape, *xs[0].shape[axis + 1 :]))]
+    if node.kind in ("Expand", "Tile") and len(xs) == 2 and xs[1].value is not None:
+        numbers = tuple(int(size) for size in xs[1].value.ravel())
+        if node.kind == "Tile":
+            return [_some(xs[0], tuple(size * count for size, count in zip(xs[0].shape, numbers, strict=True)))]
+        return [_some(xs[0], np.broadcast_shapes(xs[0].shape, numbers))]
+    if node.kind == "Slice" and all(x.value is not None for x in xs[1:]):
         lengths = [*xs[0].shape]
-        for axis, key in slices_of(len(xs[0].shape), [x.value.ravel().tolist() for x in xs[1:] if x.value is not None]):
+        columns = [x.value.ravel().tolist() for x in xs[1:] if x.value is not None] or _slice_attributes(node)
+        for axis, key in slices_of(len(xs[0].shape), columns):
             lengths[axis] = len(range(*key.indices(lengths[axis])))
-        return [Constant(tuple(lengths), xs[0].itemsize, None, xs[0].source, xs[0].table or xs[0].shape)]
+        return [_some(xs[0], tuple(lengths))]
+    if node.kind == "Split":
+        return _split(node, xs)
+    if node.kind == "Concat":
+        return _joined(node, xs)
+    if node.kind == "Range" and all(x.value is not None for x in xs):
+        start, stop, step = (x.value.ravel()[0].item() for x in xs if x.value is not None)
+        count = max(0, math.ceil((stop - start) / step)) if step else 0
+        return [Constant((count,), xs[0].itemsize)] if count <= _LONGEST else None
+    if node.kind == "Trilu":
+        return [attrs.evolve(xs[0], value=None, stored=False)]
     return None
+
+
+def _some(x: Constant, shape: tuple[int, ...]) -> Constant:
+    """Return some of the elements of a constant, or all of them several times."""
+    return attrs.evolve(x, shape=shape, value=None, table=(x.table or x.shape) if x.source else (), stored=False)
+
+
+def _joined(node: Node, xs: Sequence[Constant]) -> list[Constant] | None:
+    """Return constants side by side; None where several parameters are among them, which an operator then holds."""
+    sources = {x.source: x for x in xs if x.source}
+    if len(sources) > 1 or (sources and sum(bool(x.source) for x in xs) > 1):
+        return None
+    axis = _axis(node.attributes.get("axis", 0), len(xs[0].shape))
+    shape = list(xs[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in xs)
+    whole = next(iter(sources.values()), xs[0])
+    return [_some(whole, tuple(shape))]
+
+
+def _split(node: Node, xs: Sequence[Constant]) -> list[Constant]:
+    """Return the parts of a constant, which are computed where its elements are known."""
+    x, axis = xs[0], _axis(node.attributes.get("axis", 0), len(xs[0].shape))
+    sizes = node.attributes.get("split") if len(xs) < 2 or xs[1].value is None else xs[1].value.ravel().tolist()
+    if not sizes:
+        each = -(-x.shape[axis] // max(len(node.outputs), 1))
+        sizes = [min(each, x.shape[axis] - k * each) for k in range(len(node.outputs))]
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        raise TopoplanError(f"parts {sizes} of {x.shape[axis]}")
+    parts = [_some(x, (*x.shape[:axis], int(size), *x.shape[axis + 1 :])) for size in sizes]
+    if x.value is None or x.source:
+        return parts
+    values = np.split(x.value, np.cumsum(sizes)[:-1], axis)
+    return [attrs.evolve(part, value=value) for part, value in zip(parts, values, strict=True)]
 
 
 def _filled(node: Node, inputs: Sequence[Constant | None]) -> Constant:
@@ -129,7 +194,8 @@ def _filled(node: Node, inputs: Sequence[Constant | None]) -> Constant:
         filled = value if isinstance(value, Stored) else Stored((1,), "float32", 4, np.zeros(1, np.float32))
         few = math.prod(shape) <= SMALL and filled.value is not None and filled.value.size == 1
         array = np.full(shape, filled.value.ravel()[0]) if few and filled.value is not None else None
-        return Constant(shape, filled.itemsize, array, name if filled.real else "")
+        # Weights of one number are written so; what follows the shape of an input is none.
+        return Constant(shape, filled.itemsize, array, name if filled.real and inputs[0].stored else "")
     if isinstance(value, Stored):
         return constant_of(value, name)
     for key, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
@@ -149,15 +215,15 @@ def _moved(node: Node, xs: Sequence[Constant]) -> Constant:
         dtype = kinds.get(node.attributes.get("to", 1))
         value: Array | None = None if x.value is None or dtype is None else x.value.astype(dtype)
         itemsize = x.itemsize if dtype is None else np.dtype(dtype).itemsize
-        return Constant(x.shape, itemsize, value, x.source, x.table)
+        return attrs.evolve(x, itemsize=itemsize, value=value)
     if node.kind == "Transpose":
         order = node.attributes.get("perm") or list(range(len(x.shape)))[::-1]
         shape = tuple(x.shape[k] for k in order)
         value = None if x.value is None else x.value.transpose(order)
-        return Constant(shape, x.itemsize, value, x.source, x.table)
+        return attrs.evolve(x, shape=shape, value=value)
     shape = reshaped(node, x.shape, xs[1].value if len(xs) > 1 else None)
     value = None if x.value is None else x.value.reshape(shape)
-    return Constant(shape, x.itemsize, value, x.source, x.table)
+    return attrs.evolve(x, shape=shape, value=value)
 
 
 def reshaped(node: Node, shape: tuple[int, ...], argument: Array | None) -> tuple[int, ...]:

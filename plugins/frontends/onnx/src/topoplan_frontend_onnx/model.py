@@ -32,6 +32,17 @@ __all__ = ["build"]
 _BATCH_SIZE = 64
 #: Operators without translation whose first output has the shape of their first input.
 _SAME_SHAPE = frozenset({"CumSum", "GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"})
+#: Operators that hold no matrix products, so that a plan's model FLOPs miss nothing where one is opaque.
+_NAMES = """
+AffineGrid ArgMax ArgMin Bernoulli BitShift Cast CenterCropPad Col2Im Compress Concat CumSum DepthToSpace Det Dropout
+Expand EyeLike Flatten Gather GatherElements GatherND GridSample GroupNormalization Hardmax InstanceNormalization IsInf
+IsNaN LpNormalization LpPool MaxRoiPool MaxUnpool MeanVarianceNormalization Multinomial NonMaxSuppression NonZero OneHot
+Pad RandomNormal RandomNormalLike RandomUniform RandomUniformLike ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape Resize ReverseSequence RoiAlign Round
+RotaryEmbedding Scatter ScatterElements ScatterND Shrink Slice SoftmaxCrossEntropyLoss SpaceToDepth Split Squeeze
+ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where
+"""
+_WITHOUT_PRODUCTS = frozenset(_NAMES.split())
 #: What a node raises whose attributes or inputs are of another kind than its operator has.
 _ODD = (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError)
 
@@ -232,6 +243,7 @@ class _Joining:
             inputs=tuple(tensor(f"x{k}", x.handle, x.samples == 0) for k, x in enumerate(sources)),
             weights=tuple(tensor(f"w{k}", x, False) for k, x in enumerate(weights)),
             outputs=tuple(tensor(f"y{k}", y, True) for k, y in enumerate(shapes)),
+            tags={} if node.kind in _WITHOUT_PRODUCTS else {"flops": "unknown"},
         )
         self._opaque[node.kind] += 1
         return [Activation(handle, 0 if cut else -1) for handle in self.add(operator, sources)]

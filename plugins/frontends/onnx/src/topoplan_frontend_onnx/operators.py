@@ -14,7 +14,7 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan.errors import shown
-from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor
+from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_frontend_onnx.calls import Call, Unknown
 from topoplan_frontend_onnx.folding import reshaped
 from topoplan_frontend_onnx.fusing import ATTENTION
@@ -28,10 +28,12 @@ from topoplan_operators import (
     normalization,
     pointwise,
     products,
+    recurrent,
     reductions,
     shaping,
     tokens,
 )
+from topoplan_operators.recurrent import GATES, Recurrence
 
 __all__ = ["OPERATORS"]
 
@@ -210,7 +212,10 @@ def _gemm(call: Call) -> Value:
     if isinstance(call.inputs[1], Activation):
         y = call.activation(1)
         expression = "bi,oi->bo" if call.integer("transB", 0) else "bi,io->bo"
-        return call.emit(products.einsum(expression, [x.handle, y.handle]), [x, y])
+        factors = attrs.evolve(call, inputs=[x, y])
+        product = factors.emit(products.einsum(expression, [x.handle, y.handle]), [x, y])
+        bias = call.inputs[2] if call.present(2) else None
+        return product if bias is None else _pair(attrs.evolve(call, inputs=[bias]), "add", product, bias)
     w = call.weight(1)
     out, channels = (w.shape if call.integer("transB", 0) else w.shape[::-1]) if len(w.shape) == 2 else (0, 0)
     if channels != x.shape[1]:
@@ -234,9 +239,8 @@ def _matmul(call: Call) -> Value:
         raise TopoplanError(f"factors {x.shape} and {y.shape} do not fit")
     letters = "abcdefghijklmnopqrstuvw"[: rank - 2]
     first, second = letters[rank - len(x.shape) :], letters[rank - len(y.shape) :]
-    if (first != second and x.shape[:-2][-len(second) :] != y.shape[:-2]) or (
-        first == second and x.shape[:-2] != y.shape[:-2]
-    ):
+    outer, of_second = x.shape[:-2], y.shape[:-2]
+    if len(outer) < len(of_second) or outer[len(outer) - len(of_second) :] != of_second:
         raise Unknown("factors that are repeated along an axis")
     expression = f"{first}xy,{second}yz->{letters}xz"
     if isinstance(y, Constant):
@@ -344,6 +348,8 @@ def _transpose(call: Call) -> Value:
 
 def _concat(call: Call) -> Value:
     sources = [x for x in call.inputs if isinstance(x, Activation)]
+    if not sources:
+        raise Unknown("constants alone")
     rank = len(sources[0].shape)
     axis = call.axis("axis", 1, rank)
     if axis == sources[0].samples:
@@ -397,6 +403,81 @@ def _expand(call: Call) -> Value:
     return call.emit(attrs.evolve(operator, inputs=operator.inputs[:1], work=(), linear_in=((0,),)), [x])
 
 
+def _quantized(call: Call) -> Value:
+    """Integers for real numbers, or these again, element by element."""
+    x = call.activation(0)
+    itemsize = 1 if call.node.kind == "QuantizeLinear" else 4
+    operator = pointwise.elementwise(call.node.kind, [x.handle])
+    output = attrs.evolve(operator.outputs[0], itemsize=itemsize)
+    return call.emit(attrs.evolve(operator, outputs=(output,), linear_in=()), [x])
+
+
+def _dynamically(call: Call) -> Sequence[Value]:
+    """Integers for real numbers, with the scale and the zero that the largest and the smallest ask for."""
+    scales = [Activation(Handle((), itemsize), -1, True) for itemsize in (4, 1)]
+    return [_quantized(attrs.evolve(call, node=attrs.evolve(call.node, kind="QuantizeLinear"))), *scales]
+
+
+def _on_integers(call: Call) -> Value:
+    """A product or convolution of integers: as that of the numbers that they stand for.
+
+    Source: ONNX's MatMulInteger and ConvInteger (factors first), QLinearMatMul and QLinearConv (each factor with its
+    scale and zero).
+    """
+    is_linear = call.node.kind.startswith("QLinear")
+    second = 3 if is_linear else 1
+    factors = [call.inputs[0], call.inputs[second]]
+    names = [call.node.inputs[0], call.node.inputs[second]]
+    inputs = [
+        attrs.evolve(x, source=name, value=None, trained=False) if isinstance(x, Constant) and not x.source else x
+        for x, name in zip(factors, names, strict=True)
+    ]
+    kind = "Conv" if "Conv" in call.node.kind else "MatMul"
+    if kind == "Conv" and is_linear and call.present(8):
+        inputs.append(call.inputs[8])
+    product = attrs.evolve(call, inputs=inputs, node=attrs.evolve(call.node, kind=kind))
+    return OPERATORS[kind](product)  # type: ignore[return-value]
+
+
+def _group_norm(call: Call) -> Value:
+    """Group norm, and instance norm, in which every channel is a group."""
+    x = call.activation(0)
+    if len(x.shape) < 2:
+        raise Unknown(f"an input of {len(x.shape)} axes")
+    groups = x.shape[1] if call.node.kind == "InstanceNormalization" else call.integer("num_groups", 1)
+    return call.emit(normalization.group_norm(x.handle, groups), [x])
+
+
+def _recurrent(call: Call) -> Sequence[Value]:
+    """LSTM, GRU or RNN: one layer in one direction or both, steps first (layout 0)."""
+    x, w, r = call.activation(0), call.weight(1), call.weight(2)
+    if call.integer("layout", 0) or len(x.shape) != 3 or any(call.present(k) for k in range(5, len(call.inputs))):
+        raise Unknown("samples first, or states that are given")
+    kind, (directions, rows, channels) = call.node.kind.lower(), w.shape
+    sizes = Recurrence(kind=kind, channels=channels, hidden=r.shape[2], bias=call.present(3))
+    operator = recurrent.recurrent(x.handle, sizes, sample=1)
+    each = [Tensor(weight.name, (Axis(directions), *weight.axes)) for weight in operator.weights]
+    if rows != GATES[kind] * r.shape[2]:
+        raise TopoplanError(f"weights {w.shape} and {r.shape} do not fit")
+    outer = operator.outputs[0].axes
+    answers = Tensor("y", (outer[0], Axis(directions), *outer[1:]), x.handle.itemsize)
+    lasts = [attrs.evolve(last, axes=(Axis(directions), *last.axes)) for last in operator.outputs[1:]]
+    both = attrs.evolve(
+        operator,
+        weights=tuple(each),
+        outputs=(answers, *lasts),
+        work=tuple(Term(directions * term.coefficient, term.dims) for term in operator.work),
+        traffic=tuple(Term(directions * term.coefficient, term.dims) for term in operator.traffic),
+    )
+    return call.emit_all(both, [x])
+
+
+def _accumulated(call: Call) -> Value:
+    x = call.activation(0)
+    axis = call.constant_integers(1)[0]
+    return call.emit(pointwise.accumulated("cumsum", x.handle, axis % len(x.shape)), [x])
+
+
 def _top_k(call: Call) -> Sequence[Value]:
     x = call.activation(0)
     k = call.constant_integers(1)[0] if call.present(1) else call.integer("k", 1)
@@ -421,6 +502,12 @@ OPERATORS: Mapping[str, Callable[[Call], Value | Sequence[Value]]] = {
     ),
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduce),
     **dict.fromkeys((ATTENTION, "Attention"), _attention),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantized),
+    **dict.fromkeys(("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"), _on_integers),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "DynamicQuantizeLinear": _dynamically,
+    "CumSum": _accumulated,
     "BatchNormalization": _batch_norm,
     "Concat": _concat,
     "Einsum": _einsum,

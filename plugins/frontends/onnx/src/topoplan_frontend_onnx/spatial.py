@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from topoplan import TopoplanError
+import attrs
+
+from topoplan import Operator, TopoplanError
 from topoplan_frontend_onnx.calls import Call, Unknown
-from topoplan_frontend_onnx.values import Value
+from topoplan_frontend_onnx.values import Activation, Value
 from topoplan_operators import resampling, spatial
 
 __all__ = ["SPATIAL"]
@@ -16,7 +18,7 @@ _ORDERS = {"nearest": 0, "linear": 1, "cubic": 3}
 
 
 def _conv(call: Call) -> Value:
-    x, w = call.activation(0), call.weight(1)
+    x, w = call.activation(0), _kernel(call)
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != rank + 2:
         raise TopoplanError(f"input {x.shape} and kernel {w.shape} do not fit")
@@ -36,11 +38,11 @@ def _conv(call: Call) -> Value:
         groups=groups,
         dilation=dilation,
     )
-    return call.emit(operator, [x])
+    return _emitted(call, operator, x, w)
 
 
 def _conv_transpose(call: Call) -> Value:
-    x, w = call.activation(0), call.weight(1)
+    x, w = call.activation(0), _kernel(call)
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != rank + 2 or x.shape[1] != w.shape[0]:
         raise TopoplanError(f"input {x.shape} and kernel {w.shape} do not fit")
@@ -76,7 +78,24 @@ def _conv_transpose(call: Call) -> Value:
         groups=groups,
         dilation=dilation,
     )
-    return call.emit(operator, [x])
+    return _emitted(call, operator, x, w)
+
+
+def _kernel(call: Call) -> Value:
+    """Return a kernel, which may be computed."""
+    w = call.inputs[1] if call.present(1) else None
+    if w is None:
+        raise Unknown("the kernel is missing")
+    return w
+
+
+def _emitted(call: Call, operator: Operator, x: Activation, w: Value) -> Value:
+    """Add a convolution; a kernel that is computed is an input of it."""
+    if not isinstance(w, Activation):
+        return call.emit(operator, [x])
+    kernel, *others = operator.weights
+    with_kernel = attrs.evolve(operator, inputs=(*operator.inputs, kernel), weights=tuple(others))
+    return call.emit(with_kernel, [x, w])
 
 
 def _pool(call: Call) -> Value:

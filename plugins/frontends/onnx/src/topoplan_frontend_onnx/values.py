@@ -23,6 +23,8 @@ class Constant:
         value: its elements, where they are few and known.
         source: the tensor of the file that it is, perhaps with other axes; empty for what is computed, such as a mask.
         table: shape of that tensor, where this is only some of its rows; empty otherwise.
+        stored: whether the file has it, and nothing computed it.
+        trained: whether it can have a gradient; a weight of integers has none.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +32,8 @@ class Constant:
     value: np.ndarray[Any, Any] | None = None
     source: str = ""
     table: tuple[int, ...] = ()
+    stored: bool = False
+    trained: bool = True
 
     @property
     def elements(self) -> int:
