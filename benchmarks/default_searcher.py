@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/default_searcher.py [--seconds 20] [--devices 8,64,128,512] [--models llama,dlrm] \
         [--searchers spmd,pipeline,mcmc]
 
-Each search is a process of its own that may take so many CPU seconds: its clock is that of its CPU time, and compilation
-counts for nothing.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps.  The last column is the time of
-the plan of `auto` over that of the best single searcher, both as the simulator says; the aim is at most 1.02.  A plan
-that does not fit into memory is none.  With all models and sizes it takes 24 times five searches.
+Each search is a process of its own that may take so many CPU seconds: its clock is that of its CPU time, without that
+of compilation.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps.  The last column is the time of the
+plan of `auto` over that of the best single searcher, both as the simulator says; the aim is at most 1.02.  A plan that
+does not fit into memory is none.  With all models and sizes it takes 24 times five searches.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def row(model: str, devices: int, searchers: list[str], seconds: float) -> list[
     found = times["auto"]
     ratio = "-"
     if single:
-        ratio = "none" if found is None else f"{found / min(single):.4f}" + ("" if found <= AIM * min(single) else " **")
+        ratio = (
+            "none" if found is None else f"{found / min(single):.4f}" + ("" if found <= AIM * min(single) else " **")
+        )
     auto = answers["auto"]
     origin = f"{auto.get('origin', auto.get('refused', ''))[:60]} ({auto.get('cpu_seconds', 0.0):.0f} s)"
     return [

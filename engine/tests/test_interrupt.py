@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from topoplan_engine.interrupt import Stop, Stopped, TooLargeError, check_size, obeyed, stop_if_wanted
+from topoplan.search.stopping import Stop, Stopped, TooLargeError, check_size, obeyed, stop_if_wanted
 
 
 def test_nothing_is_left_outside_of_a_search():

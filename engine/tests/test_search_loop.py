@@ -12,8 +12,8 @@ import pytest
 from topoplan import Candidate, Cluster, Search, Simulate, TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan.search.protocol import Run
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.fitting import check_fits_somewhere
-from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty

@@ -28,6 +28,7 @@ from topoplan.plugin.hookspecs import hookimpl as hookimpl
 from topoplan.plugin.host import Host as Host
 from topoplan.plugin.simulate import Simulate as Simulate
 from topoplan.search.protocol import Candidate as Candidate, Search as Search, State as State, Trial as Trial
+from topoplan.search.stopping import stop_if_wanted as stop_if_wanted
 from topoplan_engine.exporting import export as export
 from topoplan_engine.replay import simulate_file as simulate_file
 from topoplan_engine.search.optimize import optimize as optimize

@@ -125,7 +125,7 @@ class Search(ABC):
         """Whether it is still planning, where `ask` proposed nothing: it is asked again, and the run goes on.
 
         A planner works in small turns: each call of `ask` takes one step of its plan, so that others have their turns
-        meanwhile and the driver can look at the clock.
+        meanwhile and the driver can look at the clock.  Steps of more than a second call `topoplan.stop_if_wanted`.
         """
         return False
 

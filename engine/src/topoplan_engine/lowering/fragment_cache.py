@@ -12,8 +12,8 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, OperatorGraph, Tensor
 from topoplan.model.placement import Placement
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
-from topoplan_engine.interrupt import stop_if_wanted
 from topoplan_engine.lowering.fragments import (
     EdgeFragment,
     FragmentKey,

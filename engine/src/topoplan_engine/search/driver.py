@@ -29,8 +29,9 @@ from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
+from topoplan.search.stopping import Stopped, TooLargeError, obeyed
 from topoplan_engine.guarded import strategy_fault
-from topoplan_engine.interrupt import Stop, Stopped, TooLargeError, interruptible, obeyed
+from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
@@ -105,7 +106,8 @@ class SearchRun:
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
         self._keep, self.planning = keep, planning
-        self.unfinished, self.too_large = "", 0
+        unbuilt = [search.unfinished for _, search in searchers if isinstance(search, NoSearch) and search.unfinished]
+        self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that each searcher took to propose, and its candidates to be priced.
         self._spent = [0.0] * len(searchers)
         sole_search = searchers[0][1] if len(searchers) == 1 and not journal.keeps else None
@@ -292,7 +294,7 @@ class SearchRun:
 
     def _stop_at(self, doing: str) -> None:
         """Take note that the search ended in the middle of something."""
-        self.unfinished = doing
+        self.unfinished = self.unfinished or doing
         if self._seconds_left() <= 0.0 and self._clock_says is None:
             self._clock_says = "time limit"
             self._journal.end("time limit", self.elapsed)
@@ -542,7 +544,14 @@ class SearchRun:
 
 
 class NoSearch(Search):
-    """In the place of a searcher that could not be built."""
+    """In the place of a searcher that could not be built.
+
+    Attributes:
+        unfinished: name of the searcher, if there was no time to build it.
+    """
+
+    def __init__(self, unfinished: str = "") -> None:
+        self.unfinished = unfinished
 
     def ask(self) -> list[Candidate]:
         """Propose nothing."""

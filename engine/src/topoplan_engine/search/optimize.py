@@ -30,6 +30,7 @@ from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Progress, Run, State
+from topoplan.search.stopping import obeyed
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
@@ -283,7 +284,9 @@ def _driven(
 ) -> Result:
     """Run a search of one chain; ``rng`` draws its first fabric."""
     options, started = setup.experiment.run, clock()
-    searches = setup.searches(restart=part.number)[1]
+    limit = part.limits.seconds
+    with interruptible() as stop, obeyed(stop, lambda: limit - (clock() - started)):
+        searches = setup.searches(restart=part.number)[1]
     planning = clock() - started
     recorder = SearchRecorder(options.restarts) if options.record else NoRecorder()
     evaluator = setup.new_evaluator() if part.number else setup.evaluator

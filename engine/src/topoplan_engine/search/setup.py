@@ -20,6 +20,7 @@ from topoplan.plugin.components import Component, Estimator, Frontend, Searcher,
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Search
+from topoplan.search.stopping import Stopped
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
@@ -93,6 +94,8 @@ class SearchSetup:
 
         Raises:
             TopoplanError: a searcher cannot search the problem, or finds no plan that fits, and no other one can.
+
+        Where the search must end (`topoplan_engine.interrupt`) while one is built, there is none in its place.
         """
         count, searched = len(self.searchers), self._searched_problem()
         fabric_rng, *rngs = np.random.default_rng(self.seed).spawn(1 + count)
@@ -107,6 +110,8 @@ class SearchSetup:
             else:
                 try:
                     search = build_search(searcher, searched, rng)
+                except Stopped:
+                    search = NoSearch(searcher.name)
                 except TopoplanError as error:
                     errors[turn] = error
             built.append((searcher.axis, search))

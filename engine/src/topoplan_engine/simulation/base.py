@@ -24,7 +24,7 @@ from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import Interfaces, star

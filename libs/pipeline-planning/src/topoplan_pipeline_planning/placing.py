@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_pipeline_planning.machine import Devices, Machine
 
 __all__ = ["placements", "replicated_placements"]
@@ -43,6 +44,7 @@ def _replicated(host: tuple[int, ...], occupied: frozenset[int], need: int, repl
 
 @functools.lru_cache(maxsize=4096)
 def _placements(host: tuple[int, ...], occupied: frozenset[int], need: int) -> tuple[Devices, ...]:
+    stop_if_wanted()
     free_devices: dict[int, list[int]] = {}
     used_hosts = {host[device] for device in occupied}
     for device, position in enumerate(host):

@@ -22,6 +22,7 @@ import numpy as np
 
 from topoplan import TopoplanError
 from topoplan.arrays import F64
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_pipeline_planning.latency import analytical_seconds
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Devices, Machine
@@ -174,6 +175,7 @@ def _two_stages(task: Task) -> Iterator[HpgoPlan]:
 
 def _cut_anywhere(task: Task, front: Devices, back: Devices) -> F64:
     """Return (L-1,) speedups of two stages on the given devices, for a cut after each layer except the last."""
+    stop_if_wanted()
     layers, machine, micro_batches = task.layers, task.machine, task.micro_batches(1)
     start = np.arange(1, layers.count)  # of the second stage
     elapsed, crossing = layers.seconds[:-1], layers.crossing[:-1]

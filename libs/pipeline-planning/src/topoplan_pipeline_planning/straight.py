@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import Devices, Machine
 from topoplan_pipeline_planning.placing import placements, replicated_placements
@@ -92,6 +93,7 @@ def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, com
     turns: list[_Turn] = []
     for number, (occupied, row) in enumerate(zip(step.device_sets, step.rows, strict=True)):
         for devices in replicated_placements(machine, occupied, 1, replicas):
+            stop_if_wanted()
             bottleneck = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
             np.maximum(compute, bottleneck, out=scratch)
             cut = scratch.argmin(axis=1)

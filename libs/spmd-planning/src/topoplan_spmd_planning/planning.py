@@ -15,6 +15,7 @@ import numpy as np
 from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import Signature
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns, columns_of
 from topoplan_spmd_planning.counting import most_states
 from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
@@ -171,7 +172,8 @@ def solve(
     while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most, crowd or EACH * most)) != DONE:
         if patience is not None and (status == CROWDED or tables.counts[GONE_ON] > patience):
             raise SearchTooLongError(f"{who}: more than {patience} entries")
-        if status == PAUSED:  # so that Ctrl-C is handled
+        stop_if_wanted()
+        if status == PAUSED:
             continue
         if status == CROWDED:
             if tables.counts[STATES] + tables.counts[FORGOTTEN] > _PATIENCE:

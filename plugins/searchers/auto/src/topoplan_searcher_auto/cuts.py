@@ -17,7 +17,7 @@ import numpy as np
 from topoplan import Placement, Problem
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Tensor
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.partition import part_bounds
 from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_placement_moves.forms import form_of

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 
 __all__ = ["least_sum"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_searcher_pipeline.dynamic import SLACK, PipelineEstimate, Task, ends_of
 
 __all__ = ["pipelines"]

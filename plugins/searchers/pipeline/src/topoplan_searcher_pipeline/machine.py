@@ -25,7 +25,7 @@ import numpy as np
 
 from topoplan import Cluster
 from topoplan.arrays import F64, I32, I64, f64, i32
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.kernels.jit import kernel
 
 __all__ = [

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.planning import Planner

@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.interrupt import stop_if_wanted
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
