@@ -24,6 +24,7 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
     cycles = [list(cycle) for cycle in fabric.cycles]
     graph = nx.DiGraph(name=fabric.name, max_paths=fabric.max_paths, rings=rings, cycles=cycles)
     graph.graph["switching"] = fabric.switching
+    graph.graph["rings_along_links"] = fabric.rings_along_links
     graph.add_nodes_from(range(fabric.n_hosts), kind="host")
     graph.add_nodes_from(range(fabric.n_hosts, fabric.n_nodes), kind="switch")
     for node, label in enumerate(fabric.node_names):
@@ -82,6 +83,7 @@ def from_networkx(
         max_paths=max_paths or int(graph.graph.get("max_paths", 1)),
         rings={int(size): tuple(map(tuple, rings)) for size, rings in graph.graph.get("rings", {}).items()},
         cycles=graph.graph.get("cycles", ()),
+        rings_along_links=graph.graph.get("rings_along_links", True),
         switching=graph.graph.get("switching"),
         node_names=_names(graph, hosts_first, n_hosts),
     )

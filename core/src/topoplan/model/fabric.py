@@ -103,6 +103,9 @@ class Fabric(OneLine):
         cycles: rings that no jumps can say, as in a torus: hosts in the order in which data goes round, each over a
             direct link to the next one, and from the last to the first.  A group on exactly the hosts of some cycles
             runs all of these at a time, unless it has ``rings``.
+        rings_along_links: where there are neither rings nor cycles, a group looks for rings along the direct links
+            between its hosts (`topoplan_engine.network.ring_search`), and runs in listed order only if there are none.
+            So do networks that users bring along (`from_networkx`).
         switching: what its links pass, for pricing them; None where the topology does not say.  No part of the fabric's
             identity: fabrics that differ in nothing else are equal.
         node_names: what its owner calls each node, hosts first; empty where nodes have numbers alone.  No part of the
@@ -122,6 +125,7 @@ class Fabric(OneLine):
     max_paths: int = 1
     rings: Mapping[int, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
     cycles: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_rows)
+    rings_along_links: bool = False
     switching: Switching | None = attrs.field(default=None, eq=False)
     node_names: tuple[str, ...] = attrs.field(default=(), converter=tuple, eq=False)
 
@@ -226,6 +230,7 @@ class Fabric(OneLine):
         max_paths: int = 1,
         rings: Mapping[int, tuple[tuple[int, ...], ...]] | None = None,
         cycles: Sequence[Sequence[int]] = (),
+        rings_along_links: bool = False,
         switching: Switching | None = None,
         node_names: Sequence[str] = (),
     ) -> Fabric:
@@ -271,6 +276,7 @@ class Fabric(OneLine):
             max_paths=max_paths,
             rings=dict(rings or {}),
             cycles=cycles,
+            rings_along_links=rings_along_links,
             switching=switching,
             node_names=node_names,
         )
@@ -313,8 +319,8 @@ class Fabric(OneLine):
         Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``), and
         ``label`` where the fabric has names of nodes.  Edges have
         ``bandwidth`` (bytes/s of the row, all its parallel links together), ``latency`` (seconds), ``count`` (parallel
-        links) and ``link`` (a `LinkKind`, in lower case).  The graph has ``name``, ``max_paths``, ``rings``, ``cycles``
-        and ``switching``.  Explicit routes are not part of it.
+        links) and ``link`` (a `LinkKind`, in lower case).  The graph has ``name``, ``max_paths``, ``rings``,
+        ``cycles``, ``rings_along_links`` and ``switching``.  Explicit routes are not part of it.
         """
         from topoplan.model._networkx import to_networkx
 

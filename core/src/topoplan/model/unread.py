@@ -31,7 +31,7 @@ LINK_ATTRIBUTES: Mapping[str, str] = {
     "link": "network, lane or inside",
 }
 #: Attributes of a graph that are read.
-_GRAPH_ATTRIBUTES = ("name", "max_paths", "rings", "cycles", "switching", "routes", "one_way")
+_GRAPH_ATTRIBUTES = ("name", "max_paths", "rings", "cycles", "rings_along_links", "switching", "routes", "one_way")
 #: Attributes that programs give to edges for themselves: networkx, GraphML and its editors.
 _OF_PROGRAMS = frozenset(("id", "key", "source", "target"))
 #: Words that other programs have for the attributes of a link.

@@ -8,6 +8,7 @@ import numpy as np
 
 from topoplan.arrays import I32, I64, i64
 from topoplan.model.fabric import Fabric
+from topoplan_engine.network.ring_search import find_cycles
 
 __all__ = ["cycles_of", "rings_of"]
 
@@ -29,8 +30,11 @@ def rings_of(fabric: Fabric, hosts: I32) -> list[tuple[int, ...]]:
 def cycles_of(fabric: Fabric, hosts: I32) -> I64:
     """Return the cycles for a group on ``hosts``, as (cycles, members) places in it to which each member sends.
 
-    None where no cycle is on exactly these hosts, and where the group has `rings_of` its own.
+    None where no cycle is on exactly these hosts, and where the group has `rings_of` its own.  A fabric without rings
+    and cycles may have those that are found along its links.
     """
+    if fabric.rings_along_links and not fabric.rings and not fabric.cycles and len(np.unique(hosts)) == len(hosts):
+        return find_cycles(fabric, hosts)
     if not fabric.cycles:
         return np.zeros((0, len(hosts)), dtype=np.int64)
     members = hosts.tolist()

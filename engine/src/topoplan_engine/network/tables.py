@@ -12,7 +12,8 @@ Two devices of one host talk over up(a) and down(b); devices of different hosts 
 Rings: where the fabric has rings for the size of a group, and the group is one device on each of the hosts
 ``h, h + stride, h + 2 stride, ...`` with stride = hosts / size, every member sends along each of these rings,
 over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
-A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links.
+A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links; so does
+one for which cycles are found, where the fabric has none and lets them be found.
 All other groups run one ring over the routes, in the order in which their members are listed.
 
 A group with several devices on some of its hosts runs these rings among its hosts, in the order in which they are first

@@ -3,7 +3,7 @@
 Nodes have the attribute ``kind``, ``host`` or ``switch``; all are hosts where none has it.  Links have ``bandwidth``
 (bytes/s of all ``count`` cables, or a text with a unit), ``latency`` (seconds, or a text), ``count`` and ``link`` (a
 `LinkKind`).  The graph has what belongs to no single node or link: ``name``, ``max_paths``, ``rings``, ``cycles``,
-``switching``, ``routes`` and ``one_way``.  GraphML has no lists: there they are texts of JSON.
+``rings_along_links``, ``switching``, ``routes`` and ``one_way``.  GraphML has no lists: there they are texts of JSON.
 
 Nodes keep their names: the attribute ``label`` where all have one, else their ids.  Attributes that are not read are
 refused where they look like one that is, and named in a warning otherwise (`topoplan.model.unread`).
@@ -253,6 +253,8 @@ def _check_attributes(attributes: dict[str, Any], name: str) -> None:
         raise TopoplanError(f"{name}: graph attribute rings is {shown(rings)} (expected lists of jumps by group size)")
     if not rows(cycles):
         raise TopoplanError(f"{name}: graph attribute cycles is {shown(cycles)} (expected lists of hosts)")
+    if (found := attributes.get("rings_along_links", True)) not in (True, False):
+        raise TopoplanError(f"{name}: graph attribute rings_along_links is {shown(found)} (expected true or false)")
     if type(paths) is not int or not 1 <= paths <= 1_000_000:
         raise TopoplanError(f"{name}: graph attribute max_paths is {shown(paths)} (expected 1 to 1000000)")
 

@@ -168,6 +168,7 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
         bandwidth=table[:, 2],
         latency=table[:, 3],
         max_paths=defaults.max_paths,
+        rings_along_links=True,
         node_names=reader.node_names(),
     )
 

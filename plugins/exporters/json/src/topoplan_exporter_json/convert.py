@@ -52,7 +52,7 @@ _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricField
 _UNLESS_DEFAULT: Mapping[type, tuple[str, ...]] = {
     Operator: ("checkpoint",),
     Plan: ("recording", "history"),
-    FabricFields: ("node_names",),
+    FabricFields: ("node_names", "rings_along_links"),
     Tensor: ("requires_grad",),
 }
 #: Value with tags -> the tag that has a key of its own, that key, and what stands there for none.  Other tags follow

@@ -36,6 +36,7 @@ class FullyConnected(Topology):
             link_bandwidth=np.minimum(share[src], share[dst]),
             link_latency=np.full(len(src), cluster.latency),
             link_kind=np.full(len(src), LinkKind.NETWORK if has_own_interfaces else LinkKind.LANE),
+            rings_along_links=True,
             switching="packet",
         )
 
