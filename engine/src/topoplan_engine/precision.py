@@ -132,7 +132,9 @@ def at_speed(estimator: Estimator, costs: CostFunction, graph: OperatorGraph, sp
 def _smaller(op: Operator, computed: list[bool]) -> Operator:
     """Halve everything but training data; ``computed`` says of each input that it is none."""
     data = [tensor for tensor, is_computed in zip(op.inputs, computed, strict=True) if not is_computed]
-    activations = op.tags.get("activations", "").split()  # of its extras; others are indices, or sums in fp32
+    activations = op.tags.get(
+        "activations", ""
+    ).split()  # of its extras and scratch; others are indices, or sums in fp32
     # A term over just the dimensions of training data is their traffic.
     reads = {frozenset(axis.dim for axis in tensor.axes if axis.dim >= 0) for tensor in data}
     return attrs.evolve(
@@ -143,6 +145,7 @@ def _smaller(op: Operator, computed: list[bool]) -> Operator:
         weights=tuple(map(_halved, op.weights)),
         outputs=tuple(map(_halved, op.outputs)),
         extras=tuple(_halved(tensor) if tensor.name in activations else tensor for tensor in op.extras),
+        scratch=tuple(_halved(tensor) if tensor.name in activations else tensor for tensor in op.scratch),
         traffic=tuple(
             term if frozenset(term.dims) in reads else attrs.evolve(term, coefficient=term.coefficient / _SMALLER)
             for term in op.traffic

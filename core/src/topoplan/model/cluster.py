@@ -126,7 +126,7 @@ class Cluster(OneLine):
             memory_reserve=memory_reserve,
         )
 
-    @functools.cached_property
+    @property
     def usable_memory(self) -> F64:
         """(D,) bytes that a plan may fill on each device: its memory without the reserve.
 

@@ -30,6 +30,9 @@ class PartCosts:
             says that it is all but the part's outputs.
         weight_gradient: seconds of the backward pass that the gradients of weights take, which nothing but their
             all-reduce waits for.  None says half of them, for an operator with weights.
+        gradients: (2, P) bytes of gradients of activations: those of the part's outputs, which are there before its
+            backward pass, and what that makes, gradients of inputs above all.  No part of ``memory``, for they come and
+            go within the pass.  None says that nothing is counted for them.
     """
 
     forward: F64
@@ -38,6 +41,7 @@ class PartCosts:
     states: F64 | None = None
     kept: F64 | None = attrs.field()
     weight_gradient: F64 | None = None
+    gradients: F64 | None = None
 
     @kept.default
     def _stays(self) -> F64 | None:

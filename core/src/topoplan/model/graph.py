@@ -216,6 +216,8 @@ class Operator:
         saved: names of inputs and outputs that its backward pass reads; None for what `linear_in` implies.
         extras: what it keeps for its backward pass beside these, such as a mask.
         checkpoint: the region of activation checkpointing that it lies in; None for none.
+        scratch: what its backward pass makes and gives back before it ends, if that is more than the gradients of its
+            inputs, which it makes after them: a loss in fp32 has two gradients of the size of all scores.
     """
 
     name: str
@@ -233,9 +235,10 @@ class Operator:
     saved: tuple[str, ...] | None = None
     extras: tuple[Tensor, ...] = ()
     checkpoint: Checkpoint | None = None
+    scratch: tuple[Tensor, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        for tensor in (*self.inputs, *self.weights, *self.outputs, *self.extras):
+        for tensor in (*self.inputs, *self.weights, *self.outputs, *self.extras, *self.scratch):
             used = [axis.dim for axis in tensor.axes if axis.dim >= 0]
             if len(used) != len(set(used)) or any(d >= len(self.dims) for d in used):
                 raise TopoplanError(

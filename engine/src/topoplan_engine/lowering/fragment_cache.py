@@ -23,6 +23,7 @@ from topoplan_engine.lowering.fragments import (
     operator_fragment,
 )
 from topoplan_engine.lowering.gradient_groups import GradientGroups, PlacedGroups, gradient_groups, placed_groups
+from topoplan_engine.lowering.gradient_peaks import gradient_order
 from topoplan_engine.lowering.parts import PartTable, concatenate
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
@@ -48,6 +49,7 @@ class FragmentCache:
         edge_ops: (2, m) producers and consumers of all edges.
         edge_tensors: (m,) number of the tensor that passes each edge: equal for all that read one output.
         itemsizes: bytes of an element that passes each edge.
+        gradient_order: in which a backward pass makes gradients of activations.
         op_class, edge_class: equal numbers for automorphic operators and edges.
         passes: which operators have a backward pass, and which edges gradients.
     """
@@ -74,6 +76,7 @@ class FragmentCache:
         self.itemsizes = [graph.operators[v].inputs[argument].itemsize for _, _, v, argument in self.edges]
         self.edge_ops = np.array(self.edges, dtype=np.int32).reshape(-1, 4)[:, [0, 2]].T.copy()
         self.op_class, self.edge_class = automorphic_operators(graph, kinds)
+        self.gradient_order = gradient_order(graph)
         self._edges_at: list[list[int]] = [[] for _ in self.op_names]
         for edge, (u, _, v, _) in enumerate(self.edges):
             self._edges_at[u].append(edge)

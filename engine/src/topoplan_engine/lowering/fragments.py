@@ -42,7 +42,7 @@ class OperatorFragment:
     Attributes:
         key: equal for equal fragments of one graph.
         devices, forward, backward, memory: (P,) per part.
-        states, kept, weight_gradient: (P,) see `PartCosts`; the last one is there for every operator.
+        states, kept, weight_gradient, gradients: (P,) see `PartCosts`; weight_gradient is there for every operator.
         part_counts, group_parts: the parts whose gradients enter each all-reduce, weight by weight: (G,) how many, and
             the parts of all of them, one after the other.
         device_counts, group_devices: the devices that take part (each once), in the same form.
@@ -63,6 +63,7 @@ class OperatorFragment:
     weight_gradient: F64
     kept: F64 | None
     states: F64 | None
+    gradients: F64 | None
 
 
 @attrs.frozen(eq=False)
@@ -114,6 +115,7 @@ def operator_fragment(
         weight_gradient=weight_seconds(operator, prices),
         kept=prices.kept,
         states=prices.states,
+        gradients=prices.gradients,
     )
 
 

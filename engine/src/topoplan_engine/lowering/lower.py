@@ -57,8 +57,17 @@ class StrategyLowering(Protocol):
     def memory(self, strategy: Any) -> F64:
         """Return the (D,) bytes that each device holds during the iteration: the most at a time."""
 
+    def resting_memory(self, strategy: Any) -> F64:
+        """Return the (D,) bytes of the parts of a placed strategy alone, without gradients of activations.
+
+        A sum over parts, and no more than `memory`.
+        """
+
+    def holds_gradients(self, strategy: Any) -> bool:
+        """Return whether `memory` may be more than `resting_memory`."""
+
     def memory_use(self, strategy: Any) -> MemoryUse:
-        """Return the same by what it is for, in whole bytes."""
+        """Return the same as `memory` by what it is for, in whole bytes."""
 
     def activations(self, strategy: Any, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time, in a simulated iteration of what `lower` returns."""
@@ -114,6 +123,14 @@ class Lowering:
     def memory(self, strategy: Strategy) -> F64:
         """See `StrategyLowering.memory`."""
         return self._of(strategy).memory(strategy)
+
+    def resting_memory(self, strategy: Strategy) -> F64:
+        """See `StrategyLowering.resting_memory`."""
+        return self._of(strategy).resting_memory(strategy)
+
+    def holds_gradients(self, strategy: Strategy) -> bool:
+        """See `StrategyLowering.holds_gradients`."""
+        return self._of(strategy).holds_gradients(strategy)
 
     def memory_use(self, strategy: Strategy) -> MemoryUse:
         """See `StrategyLowering.memory_use`."""

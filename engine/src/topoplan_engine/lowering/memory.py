@@ -3,7 +3,8 @@
 The weights of a part, with all that belongs to them, stay throughout.  Its activations of one micro-batch, a share of
 those of the whole batch, live from the end of its forward pass to the end of its last backward one.  Where a stage
 recomputes, a part holds its inputs from other stages in between, and its activations from the second forward pass
-on.  Devices run passes in a fixed order, so that the peak does not depend on how long passes take.
+on.  Gradients of activations come and go within a backward pass (`topoplan_engine.lowering.gradient_peaks`).  Devices
+run passes in a fixed order, so that the peak does not depend on how long passes take.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
+from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
 from topoplan_engine.lowering.passes import BackwardPasses
@@ -32,6 +34,7 @@ from topoplan_engine.partition import slice_elements
 __all__ = [
     "MemoryCurve",
     "PartBytes",
+    "Peak",
     "TensorBytes",
     "memory_curve",
     "memory_use_of",
@@ -42,11 +45,22 @@ __all__ = [
 
 
 class PartBytes(NamedTuple):
-    """(P,) bytes of each part, of the whole batch: persistent, activations, and inputs from other stages."""
+    """(P,) bytes of each part, of the whole batch: persistent, activations, and inputs from other stages.
+
+    ``gradients`` are (2, P), see `topoplan.model.costs.PartCosts`; None where nothing is counted for them.
+    """
 
     persistent: F64
     activations: F64
     inputs: F64
+    gradients: F64 | None
+
+
+class Peak(NamedTuple):
+    """(D,) bytes that each device holds at most, and those of gradients of activations among them."""
+
+    total: F64
+    gradients: F64
 
 
 class MemoryCurve(NamedTuple):
@@ -66,7 +80,11 @@ class MemoryCurve(NamedTuple):
 
 
 class TensorBytes:
-    """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut."""
+    """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut.
+
+    Attributes:
+        order: in which a backward pass makes gradients.
+    """
 
     def __init__(self, graph: OperatorGraph) -> None:
         self._graph = graph
@@ -74,6 +92,7 @@ class TensorBytes:
         for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
             self._sources[v].append((u, output, argument))
         self._slices: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
+        self.order = gradient_order(graph)
 
     def of_parts(
         self, placements: Sequence[Placement], costs: Sequence[OperatorFragment | PartCosts], schedule: Schedule
@@ -94,7 +113,7 @@ class TensorBytes:
             inputs.append(from_stages)
         activation_column = np.concatenate(activations)
         persistent = np.concatenate([cost.memory for cost in costs]) - activation_column
-        return PartBytes(persistent, activation_column, np.concatenate(inputs))
+        return PartBytes(persistent, activation_column, np.concatenate(inputs), gradient_bytes(costs))
 
     def _of_operator(self, op: int, degrees: tuple[int, ...]) -> tuple[F64, list[F64]]:
         """(P,) bytes of all outputs, and of each input that comes from another operator."""
@@ -112,28 +131,57 @@ class TensorBytes:
 
 
 def scheduled_peak(
-    schedule: Schedule, part_bytes: PartBytes, stage: I32, device: I32, weight_gradient: F64, n_devices: int
-) -> F64:
-    """Return the (D,) peak of the bytes that each device holds.
+    schedule: Schedule,
+    part_bytes: PartBytes,
+    order: GradientOrder,
+    op_ptr: I32,
+    stage: I32,
+    device: I32,
+    weight_gradient: F64,
+    n_devices: int,
+) -> Peak:
+    """Return the peak of the bytes that each device holds.
 
     Args:
         schedule: one that fits the parts.
         part_bytes: of every part.
+        order: of the graph's gradients.
+        op_ptr: (n_ops + 1,) first part of each operator.
         stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled_taskgraph`.
         n_devices: of the cluster.
     """
     steps = steps_under(schedule, stage, weight_gradient)
     runs = runs_of(schedule, steps, stage, device, n_devices)
     # Within a block memory only grows, or only shrinks, so that the peak is between two of them.
-    change = np.bincount(runs.block_of, _changes(steps, part_bytes) / schedule.micro_batches, len(runs.task_ptr) - 1)
+    changes = _changes(steps, part_bytes)
+    change = np.bincount(runs.block_of, changes / schedule.micro_batches, len(runs.task_ptr) - 1)
     level = np.cumsum(change[runs.block])
+    # But for a backward pass, whose gradients raise the level that it begins with.
+    rise, is_backward = np.zeros(len(level)), runs.block % 4 == Pass.BACKWARD
+    if part_bytes.gradients is not None:
+        freed = np.zeros(len(device))
+        backward = steps.kind == Pass.BACKWARD
+        freed[steps.part[backward]] = -changes[backward]
+        slots = rises(
+            order,
+            op_ptr,
+            device * schedule.n_stages + stage,
+            part_bytes.gradients,
+            freed,
+            n_devices * schedule.n_stages,
+        )
+        rise[is_backward] = slots[runs.block[is_backward] // 4] / schedule.micro_batches
+    begin = level - np.where(is_backward, change[runs.block], 0.0)
     peak = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
-    before = 0.0
+    gradients, before = np.zeros(n_devices), 0.0
     for d in np.flatnonzero(np.diff(runs.device_ptr)).tolist():
-        rows = level[runs.device_ptr[d] : runs.device_ptr[d + 1]]
-        peak[d] += max(0.0, float(rows.max()) - before)
-        before = float(rows[-1])
-    return peak
+        rows = slice(runs.device_ptr[d], runs.device_ptr[d + 1])
+        highest = np.maximum(level[rows], begin[rows] + rise[rows])
+        most = int(highest.argmax())
+        peak[d] += max(0.0, float(highest[most]) - before)
+        gradients[d] = rise[rows][most] if highest[most] > level[rows][most] else 0.0
+        before = float(level[rows][-1])
+    return Peak(peak, gradients)
 
 
 def memory_use_of(total: F64, states: F64, undivided: F64, at_once: F64 | None = None) -> MemoryUse:
@@ -160,7 +208,7 @@ def memory_use_of(total: F64, states: F64, undivided: F64, at_once: F64 | None =
 
 
 def placed_memory_use(
-    strategy: Strategy, fragments: Sequence[OperatorFragment], tensor_bytes: TensorBytes, total: F64
+    strategy: Strategy, fragments: Sequence[OperatorFragment], tensor_bytes: TensorBytes, peak: Peak
 ) -> MemoryUse:
     """Return the bytes of a strategy whose operators are placed, by their use.
 
@@ -168,9 +216,9 @@ def placed_memory_use(
         strategy: placements, with or without a schedule.
         fragments: of every operator.
         tensor_bytes: of the graph.
-        total: (D,) peak of the bytes that each device holds.
+        peak: of the bytes that each device holds.
     """
-    schedule = strategy.schedule
+    schedule, total = strategy.schedule, peak.total
     part_bytes = tensor_bytes.of_parts(strategy.placements, fragments, schedule)
     device = np.concatenate([fragment.devices for fragment in fragments])
 
@@ -182,7 +230,7 @@ def placed_memory_use(
         np.zeros((3, len(fragment.devices))) if fragment.states is None else fragment.states for fragment in fragments
     ]
     of_batch = on_devices(part_bytes.activations)
-    in_use = total - on_devices(part_bytes.persistent)
+    in_use = total - on_devices(part_bytes.persistent) - peak.gradients
     return memory_use_of(
         total,
         np.stack([on_devices(row) for row in np.concatenate(states, axis=1)]),
@@ -217,9 +265,27 @@ def memory_curve(
     # Micro-batches lie one after the other, at equal distances.
     distance = 0 if taskgraph.micro_batch is None else int((taskgraph.micro_batch == 0).sum())
     device_of_row = np.tile(device[steps.part], count)
-    time = _finish_of_steps(steps, device, BackwardPasses.of(graph).operators[op], timeline.finish, count, distance)
-    # At equal times, growth counts before shrinking.
-    order = np.lexsort((-change, time, device_of_row))
+    of_steps = BackwardPasses.of(graph).operators[op]
+    time = _time_of_steps(steps, device, of_steps, timeline.finish, count, distance)
+    shrinks_first = np.zeros(len(time), dtype=bool)
+    if part_bytes.gradients is not None:
+        start = _time_of_steps(steps, device, of_steps, timeline.start, count, distance)
+        rows = _gradient_rows(
+            gradient_order(graph),
+            op,
+            ordered.stage,
+            device,
+            part_bytes.gradients / count,
+            steps,
+            start.reshape(count, -1),
+            time.reshape(count, -1),
+        )
+        change = np.concatenate([change, rows.change])
+        time = np.concatenate([time, rows.time])
+        device_of_row = np.concatenate([device_of_row, device[rows.part]])
+        shrinks_first = np.concatenate([np.tile(steps.kind == Pass.BACKWARD, count), rows.change < 0])
+    # At equal times growth counts before shrinking, but for the end of a backward pass, before the next one begins.
+    order = np.lexsort((-change, ~shrinks_first, time, device_of_row))
     device_of_row, time = device_of_row[order], time[order]
     persistent = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64)
     level = np.cumsum(change[order])
@@ -230,7 +296,7 @@ def memory_curve(
     return MemoryCurve(persistent, peak, device_of_row, time, used)
 
 
-def _finish_of_steps(steps: Steps, device: I32, backward: np.ndarray, finish: F64, count: int, distance: int) -> F64:
+def _time_of_steps(steps: Steps, device: I32, backward: np.ndarray, times: F64, count: int, distance: int) -> F64:
     """(count * K,) when each step of each micro-batch ends, of which there are tasks where its part runs backward.
 
     What a part without a backward pass keeps is freed with the last backward task of its device, or at once where there
@@ -239,12 +305,12 @@ def _finish_of_steps(steps: Steps, device: I32, backward: np.ndarray, finish: F6
     Args:
         steps: of parts that all run backward.
         device, backward: (P,) of every part, and whether it does run backward.
-        finish: (T,) of the tasks, of which each micro-batch has those of its steps first.
+        times: (T,) ends of the tasks, or their starts, of which each micro-batch has those of its steps first.
         count, distance: micro-batches, and tasks between two of them.
     """
     runs = backward[steps.part] | (steps.kind < Pass.BACKWARD)
     task = np.arange(count)[:, None] * distance + np.cumsum(runs)[None, :] - 1
-    time = finish[np.where(runs, task, 0)]
+    time = times[np.where(runs, task, 0)]
     if not runs.all():
         back = np.flatnonzero(runs & (steps.kind >= Pass.BACKWARD))
         forward = steps.task[steps.part[~runs], Pass.FORWARD]
@@ -253,6 +319,58 @@ def _finish_of_steps(steps: Steps, device: I32, backward: np.ndarray, finish: F6
             np.maximum.at(last, device[steps.part[back]], row[back])
             row[~runs] = np.maximum(last[device[steps.part[~runs]]], row[forward])
     return time.ravel()
+
+
+class _GradientRows(NamedTuple):
+    """(n,) changes of the bytes of gradients of activations: of which part, when, and by how much."""
+
+    part: I32
+    time: F64
+    change: F64
+
+
+def _gradient_rows(
+    order: GradientOrder,
+    op: I32,
+    stage: I32,
+    device: I32,
+    gradients: F64,
+    steps: Steps,
+    starts: F64,
+    ends: F64,
+) -> _GradientRows:
+    """Return when gradients come and go; see `topoplan_engine.lowering.gradient_peaks`.
+
+    The gradient of an output is there when the pass that makes it has ended, at the latest when the pass that reads it
+    begins; it goes with that.  One that another stage makes is there when the backward pass of its own stage begins.
+    What a pass makes beside it comes and goes with the pass.
+
+    Args:
+        order: of the graph.
+        op, device: (P,) of every part; ``stage`` (n_ops,) of every operator.
+        gradients: (2, P) bytes of a micro-batch.
+        steps: of all parts.
+        starts, ends: (micro-batches, K) of every step.
+    """
+    outputs, made = gradients
+    reader = np.full(len(stage), -1)
+    reader[order.producer] = np.repeat(np.arange(len(order.ptr) - 1), np.diff(order.ptr))
+    from_stage = stage[reader[op]] != stage[op]
+    slot, parts, backward = (
+        device * (int(stage.max()) + 1) + stage[op],
+        np.arange(len(op)),
+        steps.task[:, Pass.BACKWARD],
+    )
+    columns = []
+    for start, finish in zip(starts, ends, strict=True):
+        begin, end = start[backward], finish[backward]
+        ended, pass_begins = np.zeros(len(stage)), np.full(int(slot.max()) + 1, np.inf)
+        np.maximum.at(ended, op, end)
+        np.minimum.at(pass_begins, slot, begin)
+        there = np.where(from_stage, pass_begins[slot], np.minimum(ended[reader[op]], begin))
+        columns += [(parts, there, outputs), (parts, begin, made), (parts, end, -outputs - made)]
+    part, time, change = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return _GradientRows(part.astype(np.int32), time, change)
 
 
 def placed_activations(
@@ -277,6 +395,8 @@ def _changes(steps: Steps, part_bytes: PartBytes) -> F64:
     after[:, Pass.FORWARD] = np.where(recompute, part_bytes.inputs, part_bytes.activations)
     after[:, Pass.RECOMPUTE] = part_bytes.activations
     freed = -(after[:, Pass.FORWARD] + np.where(recompute, part_bytes.activations, 0.0))
-    after[:, Pass.BACKWARD], after[:, Pass.WEIGHTS] = np.where(split, 0.0, freed), freed
+    # The gradients of weights are made of those of outputs, which stay until then.
+    outputs = 0.0 if part_bytes.gradients is None else part_bytes.gradients[0]
+    after[:, Pass.BACKWARD], after[:, Pass.WEIGHTS] = np.where(split, outputs, freed), freed - outputs
     changes: F64 = after[steps.part, steps.kind]
     return changes

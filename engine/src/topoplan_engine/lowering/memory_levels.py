@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32
 from topoplan.model.recording import MemoryKind, MemoryLevels, MemoryUse
@@ -22,9 +23,14 @@ class Activations(NamedTuple):
     nbytes: F64
 
 
-def activations_of(device: I32, time: F64, change: F64) -> Activations:
-    """Return the levels of (n,) changes in bytes; at equal times, growth counts before shrinking."""
-    order = np.lexsort((-change, time, device))
+def activations_of(device: I32, time: F64, change: F64, before: NDArray[np.bool_] | None = None) -> Activations:
+    """Return the levels of (n,) changes in bytes.
+
+    At equal times growth counts before shrinking, but for changes that come ``before`` all others: the end of a
+    backward pass, when the next one begins.
+    """
+    keys = (-change, time, device) if before is None else (-change, ~before, time, device)
+    order = np.lexsort(keys)
     device, time, level = device[order], time[order], np.cumsum(change[order])
     first = np.searchsorted(device, device)
     return Activations(device, time, np.maximum(0.0, level - np.where(first > 0, level[first - 1], 0.0)))

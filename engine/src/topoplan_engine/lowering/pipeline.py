@@ -22,7 +22,7 @@ from topoplan.model.timeline import Timeline
 from topoplan.search.stopping import check_size
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.lowering.memory import TensorBytes, placed_activations, placed_memory_use, scheduled_peak
+from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
@@ -98,12 +98,26 @@ class PipelineLowering:
 
     def memory(self, strategy: PipelineStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
+        return self._peak(strategy).total
+
+    def resting_memory(self, strategy: PipelineStrategy) -> F64:
+        """Return the same; it is asked for of placements alone, see `StrategyLowering`."""
+        return self.memory(strategy)
+
+    def holds_gradients(self, strategy: PipelineStrategy) -> bool:
+        """Return True: sums of parts' bytes say nothing of it."""
+        return True
+
+    def _peak(self, strategy: PipelineStrategy) -> Peak:
+        """Return the peak of the bytes that each device holds."""
         if strategy.schedule.trivial:
-            return self._placements.memory(strategy)
+            return self._placements.peak(strategy)
         schedule, fragments = strategy.schedule, self._fragments.operators(strategy.placements)
         return scheduled_peak(
             schedule,
             self._tensor_bytes.of_parts(strategy.placements, fragments, schedule),
+            self._tensor_bytes.order,
+            indptr([len(fragment.devices) for fragment in fragments], np.int32),
             np.repeat(schedule.stage, [len(fragment.devices) for fragment in fragments]),
             np.concatenate([fragment.devices for fragment in fragments]),
             np.concatenate([fragment.weight_gradient for fragment in fragments]),
@@ -113,7 +127,7 @@ class PipelineLowering:
     def memory_use(self, strategy: PipelineStrategy) -> MemoryUse:
         """Return the same bytes by their use, rounded to whole bytes."""
         fragments = self._fragments.operators(strategy.placements)
-        return placed_memory_use(strategy, fragments, self._tensor_bytes, self.memory(strategy))
+        return placed_memory_use(strategy, fragments, self._tensor_bytes, self._peak(strategy))
 
     def activations(self, strategy: PipelineStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time."""

@@ -25,6 +25,7 @@ from topoplan_engine.lowering.passes import without_gradients
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
+    from topoplan_engine.lowering.memory import Peak
     from topoplan_engine.lowering.memory_levels import Activations
     from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
@@ -87,7 +88,11 @@ class PlacementLowering:
         return any(seconds is not None for seconds in steps)
 
     def memory(self, strategy: Strategy) -> F64:
-        """Return the (D,) bytes that each device holds: the memory of all its parts."""
+        """Return the (D,) bytes that each device holds at most."""
+        return self.peak(strategy).total
+
+    def resting_memory(self, strategy: Strategy) -> F64:
+        """Return the (D,) bytes of all parts of each device, without gradients of activations."""
         fragments = self._fragments.operators(strategy.placements)
         return np.bincount(
             np.concatenate([fragment.devices for fragment in fragments]),
@@ -95,12 +100,38 @@ class PlacementLowering:
             minlength=self._fragments.cluster.n_devices,
         ).astype(np.float64)
 
+    def holds_gradients(self, strategy: Strategy) -> bool:
+        """Return whether gradients of activations are counted."""
+        fragments = self._fragments.operators(strategy.placements)
+        return any(fragment.gradients is not None for fragment in fragments)
+
+    def peak(self, strategy: Strategy) -> Peak:
+        """Return the peak of the bytes that each device holds: all its parts', and gradients of activations."""
+        from topoplan_engine.lowering.gradient_peaks import gradient_bytes, rises
+        from topoplan_engine.lowering.memory import Peak
+
+        resting, n_devices = self.resting_memory(strategy), self._fragments.cluster.n_devices
+        fragments = self._fragments.operators(strategy.placements)
+        gradients = gradient_bytes(fragments)
+        if gradients is None:
+            return Peak(resting, np.zeros(n_devices))
+        devices = np.concatenate([fragment.devices for fragment in fragments])
+        freed = np.concatenate(
+            [
+                fragment.memory - fragment.kept if fragment.kept is not None else np.zeros(len(fragment.memory))
+                for fragment in fragments
+            ]
+        )
+        op_ptr = indptr([len(fragment.devices) for fragment in fragments], np.int32)
+        rise = rises(self._fragments.gradient_order, op_ptr, devices, gradients, freed, n_devices)
+        return Peak(resting + rise, rise)
+
     def memory_use(self, strategy: Strategy) -> MemoryUse:
         """Return the same bytes by their use, rounded to whole bytes."""
         from topoplan_engine.lowering.memory import TensorBytes, placed_memory_use
 
         fragments = self._fragments.operators(strategy.placements)
-        return placed_memory_use(strategy, fragments, TensorBytes(self._fragments.graph), self.memory(strategy))
+        return placed_memory_use(strategy, fragments, TensorBytes(self._fragments.graph), self.peak(strategy))
 
     def activations(self, strategy: Strategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time."""

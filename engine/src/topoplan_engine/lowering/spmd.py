@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -18,13 +18,16 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.gradient_peaks import gradient_order
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import (
     DeviceCosts,
     ProgramPrices,
+    gradient_bytes_of,
     operator_bytes,
     program_memory,
     program_memory_use,
+    sum_of,
 )
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient, program_quotient
 from topoplan_engine.lowering.spmd_tasks import program_taskgraph
@@ -62,20 +65,57 @@ class SpmdLowering:
 
     def memory(self, strategy: SpmdStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
-        return program_memory(strategy.program, self._graph, self._prices(strategy))
+        return program_memory(strategy.program, strategy.schedule, self._graph, self._prices(strategy))
+
+    def resting_memory(self, strategy: SpmdStrategy) -> F64:
+        """Return the same without gradients of activations."""
+        return sum_of(operator_bytes(strategy.program, self._graph, self._prices(strategy)))
+
+    def holds_gradients(self, strategy: SpmdStrategy) -> bool:
+        """Return whether gradients of activations are counted."""
+        return gradient_bytes_of(self._prices(strategy)) is not None
 
     def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
-        return program_memory_use(strategy.program, self._graph, self._prices(strategy))
+        return program_memory_use(strategy.program, strategy.schedule, self._graph, self._prices(strategy))
 
     def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
-        """Return the bytes of activations over time: from the forward pass of an operator to its backward one."""
-        program, graph = strategy.program, self._graph
-        nbytes = np.stack([row.activations for row in operator_bytes(program, graph, self._prices(strategy))])
+        """Return the bytes of activations over time: from the forward pass of an operator to its backward one.
+
+        Gradients of activations come with the backward pass that makes them first, and go with that of their operator.
+        """
+        program, graph, copies = strategy.program, self._graph, strategy.schedule.micro_batches
+        prices = self._prices(strategy)
+        nbytes = np.stack([row.activations for row in operator_bytes(program, graph, prices)])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
         device, forward = taskgraph.device[tasks], taskgraph.kind[tasks] == TaskKind.FORWARD
-        share = nbytes[taskgraph.op[tasks], device] / strategy.schedule.micro_batches
-        return activations_of(device, timeline.finish[tasks], np.where(forward, share, -share))
+        share = nbytes[taskgraph.op[tasks], device] / copies
+        change, finish = np.where(forward, share, -share), timeline.finish[tasks]
+        gradients = gradient_bytes_of(prices)
+        if gradients is None:
+            return activations_of(device, finish, change)
+        passes, of_pass = tasks[~forward], device[~forward]
+        outputs, made = gradients[:, taskgraph.op[passes]] / copies
+        begin, end = timeline.start[passes], timeline.finish[passes]
+        there = np.minimum(self._made_at(taskgraph, passes, end), begin)
+        return activations_of(
+            np.concatenate([device, of_pass, of_pass, of_pass]),
+            np.concatenate([finish, there, begin, end]),
+            np.concatenate([change, outputs, made, -outputs - made]),
+            np.concatenate([~forward, np.zeros(2 * len(passes), bool), np.ones(len(passes), bool)]),
+        )
+
+    def _made_at(self, taskgraph: TaskGraph, passes: I64, end: F64) -> F64:
+        """Return when the first pass ends that makes the gradient of the output of each of some backward passes."""
+        order, n_ops = gradient_order(self._graph), len(self._graph.operators)
+        reader = np.arange(n_ops)  # an output that nobody reads has no gradient
+        reader[order.producer] = np.repeat(np.arange(n_ops), np.diff(order.ptr))
+        device, op = taskgraph.device[passes], taskgraph.op[passes]
+        micro_batch = 0 if taskgraph.micro_batch is None else taskgraph.micro_batch[passes]
+        ends = np.zeros((taskgraph.n_devices, n_ops, int(np.max(micro_batch)) + 1))
+        ends[device, op, micro_batch] = end
+        made_at: F64 = ends[device, reader[op], micro_batch]
+        return made_at
 
     def demand(self, strategy: SpmdStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

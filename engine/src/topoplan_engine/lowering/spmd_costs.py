@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.recording import MemoryUse
+from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.lowering.gradient_peaks import order_of_edges, rises
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
@@ -25,10 +27,14 @@ from topoplan_engine.sharding.programs import pieces
 __all__ = [
     "DeviceCosts",
     "OperatorBytes",
+    "Passes",
     "ProgramPrices",
+    "gradient_bytes_of",
     "operator_bytes",
+    "ordered_passes",
     "program_memory",
     "program_memory_use",
+    "sum_of",
 ]
 
 
@@ -37,7 +43,8 @@ class DeviceCosts(NamedTuple):
 
     Seconds are those of one micro-batch, bytes those of the batch.
 
-    ``kept`` and ``states`` (three rows) are those of `PartCosts`; ``outputs`` are bytes of the largest part's.
+    ``kept`` and ``states`` (three rows) are those of `PartCosts`; ``outputs`` are bytes of the largest part's, and
+    so are both ``gradients``.
     """
 
     forward: F64
@@ -46,6 +53,7 @@ class DeviceCosts(NamedTuple):
     kept: F64 | None
     states: F64 | None
     outputs: int
+    gradients: tuple[float, float] | None
 
 
 class _Parts(NamedTuple):
@@ -101,6 +109,7 @@ class ProgramPrices:
         batch = MicroBatch.of(self._graph.operators[op], micro_batches)
         columns, states = np.empty((4, len(parts.part))), np.empty((3, len(parts.part)))
         persistent_known = states_known = True
+        gradients = None
         for devices in parts.devices:
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
@@ -109,6 +118,7 @@ class ProgramPrices:
             columns[:, devices] = passes.forward, passes.backward, price.memory, persistent
             if price.states is not None:
                 states[:, devices] = price.states
+            gradients = _largest(price)
         return DeviceCosts(
             forward=columns[0],
             backward=columns[1],
@@ -116,6 +126,7 @@ class ProgramPrices:
             kept=columns[3] if persistent_known else None,
             states=states if states_known else None,
             outputs=outputs,
+            gradients=gradients,
         )
 
     def _outputs(self, op: int, degrees: tuple[int, ...]) -> int:
@@ -149,7 +160,13 @@ def _spread(price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> Dev
         kept=None if price.kept is None else price.kept[part],
         states=None if price.states is None else price.states[:, part],
         outputs=outputs,
+        gradients=_largest(price),
     )
+
+
+def _largest(price: PartCosts) -> tuple[float, float] | None:
+    """Return the bytes of gradients of the largest part; parts of programs are equal."""
+    return None if price.gradients is None else (float(price.gradients[0].max()), float(price.gradients[1].max()))
 
 
 class OperatorBytes(NamedTuple):
@@ -170,20 +187,68 @@ class OperatorBytes(NamedTuple):
     gathered: float
 
 
-def program_memory(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
+def program_memory(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
     """Return the (D,) peak of the bytes that each device holds.
 
     Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
     slices in which they are stored; gathered parameters stay until the backward pass.  With sharded state, a device
-    holds only its own share of everything but the parameters.
+    holds only its own share of everything but the parameters.  Gradients of activations come on top, where a backward
+    pass makes them before activations are free.
     """
-    total = np.zeros(program.n_devices)
-    for nbytes in operator_bytes(program, graph, prices):
+    rows = operator_bytes(program, graph, prices)
+    return sum_of(rows) + _rise(schedule, graph, prices, rows)
+
+
+def sum_of(rows: list[OperatorBytes]) -> F64:
+    """(D,) bytes of all operators."""
+    total = np.zeros_like(rows[0].held)
+    for nbytes in rows:
         total += nbytes.held
     return total
 
 
-def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
+def _rise(schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts], rows: list[OperatorBytes]) -> float:
+    """Return the bytes of gradients of activations beyond those at the begin of the backward pass, on every device."""
+    gradients = gradient_bytes_of(prices)
+    if gradients is None:
+        return 0.0
+    passes, copies = ordered_passes(schedule), schedule.micro_batches
+    place = np.empty((len(prices), copies), dtype=np.int32)
+    place[passes.op, passes.micro_batch] = np.arange(len(passes.op))
+    edges = graph.edges.reshape(-1, 4)
+    ends = place[edges[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
+    freed = np.array([row.activations.min() for row in rows])
+    numbers, one_device = np.arange(len(passes.op) + 1, dtype=np.int32), np.zeros(len(passes.op), dtype=np.int32)
+    order = order_of_edges(ends, len(passes.op))
+    share = gradients[:, passes.op] / copies, freed[passes.op] / copies
+    return float(rises(order, numbers, one_device, *share, 1)[0])
+
+
+def gradient_bytes_of(prices: list[DeviceCosts]) -> F64 | None:
+    """(2, n_ops) bytes of gradients on every device; None where nothing is counted for them."""
+    if all(price.gradients is None for price in prices):
+        return None
+    return np.array([(0.0, 0.0) if price.gradients is None else price.gradients for price in prices]).T
+
+
+class Passes(NamedTuple):
+    """Operators and micro-batches of forward passes, in the order in which a device runs them."""
+
+    op: I64
+    micro_batch: I64
+
+
+def ordered_passes(schedule: Schedule) -> Passes:
+    """Return the passes of a duplex schedule: stage by stage, in each micro-batch by micro-batch."""
+    count = schedule.micro_batches
+    op, micro_batch = np.repeat(np.arange(len(schedule.stage)), count), np.tile(np.arange(count), len(schedule.stage))
+    order = np.lexsort((op, micro_batch, schedule.stage[op]))
+    return Passes(op[order], micro_batch[order])
+
+
+def program_memory_use(
+    program: SpmdProgram, schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts]
+) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
     for price, nbytes in zip(prices, operator_bytes(program, graph, prices), strict=True):
@@ -194,7 +259,7 @@ def program_memory_use(program: SpmdProgram, graph: OperatorGraph, prices: list[
         gradients_and_optimizer = price.states[1:]
         share = gradients_and_optimizer / np.maximum(gradients_and_optimizer.sum(axis=0), 1e-300)
         states[1:] += share * (nbytes.state - nbytes.weights)
-    return memory_use_of(program_memory(program, graph, prices), states, undivided)
+    return memory_use_of(program_memory(program, schedule, graph, prices), states, undivided)
 
 
 def operator_bytes(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> list[OperatorBytes]:

@@ -115,6 +115,8 @@ class IncrementalLowerBound:
         self._of_star = of_star
         self._pieces = lowering.pieces
         self._memory = Memory(f64(lowering.cluster.usable_memory), seconds_per_byte)
+        # Sums of bytes are no peaks where gradients of activations come and go: what fits by them may not fit.
+        self._holds_gradients = True
         self._forget()
 
     def _forget(self) -> None:
@@ -175,7 +177,8 @@ class IncrementalLowerBound:
             self._complete_links(placements, numbers)
             answer = self._pass_over(change, cutoff)
         state, seconds, fits = answer
-        self._last = _Change(self._base, placements, LowerBound(seconds, fits), state == COMPLETE)
+        bound = LowerBound(seconds, fits and not self._holds_gradients)
+        self._last = _Change(self._base, placements, bound, state == COMPLETE)
         return self._last.bound
 
     def key(self) -> bytes:
@@ -236,8 +239,9 @@ class IncrementalLowerBound:
         key = state.strategy.key + state.fabric.key
         aged_sums = self._sums.find(key)
         if aged_sums is None or aged_sums[1] >= _REFRESH:
+            self._holds_gradients = self._lowering.holds_gradients(state.strategy)
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
-            devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.memory(state.strategy)])
+            devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.resting_memory(state.strategy)])
             links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
             aged_sums = self._sums.put(key, (Sums(self._pieces.numbers(state.strategy), devices, links), 0))
         return aged_sums

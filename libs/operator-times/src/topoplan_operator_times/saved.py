@@ -7,9 +7,14 @@ at.  Training data are not counted.  Where nothing is trained, or no gradient fl
 
 Of a region of activation checkpointing its inputs are kept, and what it makes for itself is there while it runs again.
 That happens to one region after the other, so that the largest one is counted, and the others with their inputs alone.
+
+`gradient_tensors` says which gradients of activations there are while an operator's backward pass runs: those of its
+outputs, and those of its inputs.  An operator that hands the gradient of its output on, whole or in slices, makes none.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +23,18 @@ from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
 from topoplan_engine.training import gradient_flow, tensors_read
 
-__all__ = ["is_view", "saved_tensors"]
+__all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "is_view", "saved_tensors"]
+
+
+class Gradients(NamedTuple):
+    """Tensors of an operator: outputs that have a gradient, inputs whose gradients it makes, and its scratch."""
+
+    outputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    scratch: tuple[Tensor, ...]
+
+
+NO_GRADIENTS = Gradients((), (), ())
 
 #: Number of an operator and of one of its outputs.
 _Place = tuple[int, int]
@@ -77,6 +93,32 @@ def _largest_region(graph: OperatorGraph, region: I32, inside: set[_Place], extr
         if region[number] >= 0:
             nbytes[region[number]] += sum(tensor.nbytes for tensor in tensors)
     return len(nbytes) - 1 - int(np.argmax(nbytes[::-1]))
+
+
+def gradient_tensors(graph: OperatorGraph) -> list[Gradients]:
+    """Return for every operator which gradients of activations there are in its backward pass."""
+    flow = gradient_flow(graph)
+    read = {(u, output) for u, output, _, _ in graph.edges.reshape(-1, 4)[flow.edges].tolist()}
+    return [
+        Gradients(
+            outputs=tuple(tensor for k, tensor in enumerate(operator.outputs) if (number, k) in read),
+            inputs=()
+            if _hands_on(operator)
+            else tuple(tensor for tensor, has in zip(operator.inputs, flow.inputs[number], strict=True) if has),
+            scratch=operator.scratch if flow.backward[number] else (),
+        )
+        for number, operator in enumerate(graph.operators)
+    ]
+
+
+def _hands_on(operator: Operator) -> bool:
+    """Whether the gradients of all inputs are that of the output, or slices of it: of views, concatenations, sums."""
+    if operator.weights or operator.extras or len(operator.outputs) != 1:
+        return is_view(operator)
+    together = tuple(range(len(operator.inputs))) in operator.linear_in
+    (output,) = operator.outputs
+    is_sum = len(operator.inputs) > 1 and all(tensor.nbytes == output.nbytes for tensor in operator.inputs)
+    return together and (is_sum or not operator.work)
 
 
 def is_view(operator: Operator) -> bool:

@@ -26,6 +26,7 @@ from topoplan.arrays import F64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_engine.partition import multiplies, part_sizes, slice_elements
 from topoplan_engine.training import gradient_flow, trains_product
+from topoplan_operator_times.saved import NO_GRADIENTS, Gradients
 
 __all__ = ["BackwardFactors", "PartWork", "backward_factors", "factors_of", "part_work", "weight_shares"]
 
@@ -34,7 +35,8 @@ __all__ = ["BackwardFactors", "PartWork", "backward_factors", "factors_of", "par
 class PartWork:
     """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of weights and of what is kept.
 
-    ``trained`` are bytes of ``weights`` that are trained.
+    ``trained`` are bytes of ``weights`` that are trained, ``gradients`` the two rows of
+    `topoplan.model.costs.PartCosts.gradients`.
     """
 
     flops: F64
@@ -42,6 +44,7 @@ class PartWork:
     weights: F64
     saved: F64
     trained: F64
+    gradients: F64
 
 
 @attrs.frozen
@@ -111,6 +114,7 @@ def part_work(
     share: int,
     saved: Sequence[Tensor] = (),
     trained: Sequence[Tensor] | None = None,
+    gradients: Gradients = NO_GRADIENTS,
 ) -> PartWork:
     """Return FLOPs, memory traffic and stored bytes of every part of ``op`` cut by ``degrees``.
 
@@ -121,6 +125,7 @@ def part_work(
             the GPU with the most samples.
         saved: what it keeps for backward passes (`topoplan_operator_times.saved`).
         trained: its weights that are trained; None: all.
+        gradients: which gradients of activations are there in its backward pass.
     """
     sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
     sample, ratio = op.sample_dim, np.ones(1)
@@ -146,6 +151,7 @@ def part_work(
         weights=weights,
         saved=total(saved),
         trained=weights if trained is None else total(trained),
+        gradients=np.stack([total(gradients.outputs), np.maximum(total(gradients.inputs), total(gradients.scratch))]),
     )
 
 

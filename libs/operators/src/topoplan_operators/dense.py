@@ -156,7 +156,8 @@ def attention(q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, merge:
         inputs=tuple(inputs),
         weights=(Tensor("kernel", (Axis(heads, h), Axis(per_head))),),
         outputs=(plain("y", Handle((samples, queries, embed), q.itemsize), n, i, -1),),
-        extras=_attention_extras((samples, queries, keys, heads), size, q.itemsize),
+        extras=(extras := _attention_extras((samples, queries, keys, heads), size, q.itemsize)),
+        scratch=extras[:4],  # their gradients
         work=(
             Term(2 * size * (q.shape[2] + embed) + keys * (4 * size + SOFTMAX_FLOPS), (n, i, h)),
             Term(2 * size * keys * (k.shape[2] + v.shape[2]), (n, h)),

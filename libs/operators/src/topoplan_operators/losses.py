@@ -15,8 +15,10 @@ _ENTROPY_FLOPS = 5
 def cross_entropy(scores: Handle, targets: Handle) -> Operator:
     """Return for each position the maximum, the sum of exponentials and the own score, which make the loss.
 
-    Parts that hold some of the classes exchange these three numbers a position, not the scores (Megatron's loss over a
-    cut vocabulary).  Dimensions: ``n`` samples, ``t0``, ... positions, ``c`` classes.
+    Its backward pass reads the logarithms of probabilities, in fp32 whatever the scores are in, as PyTorch's
+    log_softmax does, and makes two gradients of their size.  Parts that hold some of the classes exchange the three
+    numbers a position, not the scores (Megatron's loss over a cut vocabulary).  Dimensions: ``n`` samples, ``t0``, ...
+    positions, ``c`` classes.
 
     Args:
         scores: (samples, ..., classes).
@@ -26,6 +28,7 @@ def cross_entropy(scores: Handle, targets: Handle) -> Operator:
     if targets.shape != tuple(sizes) or not sizes:
         raise TopoplanError(f"cross_entropy: scores {scores.shape} and targets {targets.shape} do not fit")
     outer, c = tuple(range(len(sizes))), len(sizes)
+    in_fp32 = Handle((*sizes, classes))  # of losses in mixed precision, too
     return Operator(
         name="",
         kind="cross_entropy",
@@ -38,6 +41,10 @@ def cross_entropy(scores: Handle, targets: Handle) -> Operator:
         outputs=(plain("y", Handle((*sizes, 3)), *outer, -1),),
         work=(Term(_ENTROPY_FLOPS, (*outer, c)),),
         combines=(c,),
+        saved=(),
+        extras=(plain("log_probabilities", in_fp32, *outer, c),),
+        # The gradients of the logarithms of probabilities, and of the scores.
+        scratch=tuple(plain(name, in_fp32, *outer, c) for name in ("gradient", "scores_gradient")),
     )
 
 

@@ -18,7 +18,7 @@ from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_engine.precision import weight_states
 from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
 from topoplan_operator_times.parts import gradients_of, part_shape
-from topoplan_operator_times.saved import saved_tensors
+from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.table import PartTimes, Table
 from topoplan_operator_times.work import part_work, weight_shares
 
@@ -45,6 +45,7 @@ class TableCosts(CostFunction):
         self._graph, self._gpus = graph, cluster.gpus_per_device
         self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
         self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
+        self._gradient_tensors = gradient_tensors(graph)
         self._states = weight_states(graph)
         self._table_states = weight_states(graph, 0, gradient=False)
         self._speed = cluster.device_speed
@@ -89,6 +90,7 @@ class TableCosts(CostFunction):
             memory=cached.memory,
             states=cached.states,
             weight_gradient=None if gradient is None else f64(gradient * slowness),
+            gradients=cached.gradients,
         )
 
     def _row(self, op: int, degrees: tuple[int, ...]) -> PartTimes | None:
@@ -104,7 +106,9 @@ class TableCosts(CostFunction):
     def _costs(self, op: int, degrees: tuple[int, ...], forward: float, backward: float) -> PartCosts:
         """Return costs on devices of normal speed."""
         operator = self._graph.operators[op]
-        work = part_work(operator, degrees, self._gpus, self._saved[op], trained_weights(self._graph, op))
+        work = part_work(
+            operator, degrees, self._gpus, self._saved[op], trained_weights(self._graph, op), self._gradient_tensors[op]
+        )
         backward = backward if self._flow.backward[op] else 0.0
         states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
         states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
@@ -115,4 +119,5 @@ class TableCosts(CostFunction):
             memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
             weight_gradient=None if share is None else f64(np.full(len(work.weights), backward * share)),
+            gradients=f64(work.gradients),
         )

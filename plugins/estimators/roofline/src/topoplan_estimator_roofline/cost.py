@@ -23,7 +23,7 @@ from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_engine.training import has_sparse_gradient, trained_weights
 from topoplan_estimator_roofline import Roofline
-from topoplan_operator_times.saved import saved_tensors
+from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.work import PartWork, factors_of, part_work, weight_shares
 
 __all__ = ["RooflineCosts"]
@@ -66,11 +66,11 @@ class RooflineCosts(CostFunction):
         }
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         self._backward, self._weight_share = factors_of(graph), weight_shares(graph)
-        self._saved = saved_tensors(graph)
+        self._saved, self._gradients = saved_tensors(graph), gradient_tensors(graph)
         self._trained = [trained_weights(graph, op) for op in range(len(graph.operators))]
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
-        columns = (first_equal(graph), self._backward, self._weight_share, self._saved, self._trained)
+        columns = (first_equal(graph), self._backward, self._weight_share, self._saved, self._trained, self._gradients)
         self._like = [first.setdefault(row, number) for number, row in enumerate(zip(*columns, strict=True))]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
@@ -94,7 +94,9 @@ class RooflineCosts(CostFunction):
             operator = self._graph.operators[op]
             if reason := operator.why_invalid(degrees):
                 raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(operator, degrees, self._share, self._saved[op], self._trained[op])
+            work = self._work[key] = part_work(
+                operator, degrees, self._share, self._saved[op], self._trained[op], self._gradients[op]
+            )
         rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         arithmetic, moving = work.flops / self._rates.flops[rows], work.traffic / self._rates.bandwidth[rows]
         overhead, times = self._rates.overhead[rows], self._backward[op]
@@ -109,6 +111,7 @@ class RooflineCosts(CostFunction):
             memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
             weight_gradient=None if share is None else f64(backward * share),
+            gradients=f64(work.gradients),
         )
         if self._equal:
             self._prices[key] = costs

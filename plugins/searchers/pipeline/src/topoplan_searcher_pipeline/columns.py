@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from topoplan import Cluster, CostFunction, MicroBatch, Operator, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
+from topoplan_engine.lowering.gradient_peaks import order_of_edges, widest
 from topoplan_engine.training import trained_bytes
 from topoplan_pipeline_planning.states import (
     States,
@@ -63,6 +64,9 @@ class StageColumns(NamedTuple):
     weight_gradient: F64
     kept: F64
     activations: F64
+    rise_before: F64
+    rise_after: F64
+    deferred: F64
     unpriced: I32
     crossing: F64
     crossing_edges: F64
@@ -87,6 +91,9 @@ class Columns:
         forward, backward, weight_gradient: (R, C) seconds; the last is the part of ``backward`` that gradients of
             weights take.
         kept, activations: (R, C) bytes that persist for the iteration, and bytes of activations.
+        rise_before, rise_after: (R, C) the most bytes of gradients of activations while the backward pass of any
+            operator before a cut runs, and of any after it; a stage has no more than the lesser one of its two ends.
+        deferred: (R, C) bytes of the gradients of outputs that gradients of weights are made of.
         unpriced: (R, C) number of operators that cannot be cut into so many parts.
         gradients: (C,) bytes that replicas have to sum.
         crossing, crossing_edges: (C,) bytes and number of the tensors that are made before a cut and read after it,
@@ -110,6 +117,9 @@ class Columns:
     weight_gradient: F64
     kept: F64
     activations: F64
+    rise_before: F64
+    rise_after: F64
+    deferred: F64
     unpriced: I32
     gradients: F64
     crossing: F64
@@ -269,7 +279,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         TopoplanError: an operator has no price.
     """
     n, replicas = len(graph.operators), _replicas(cluster.n_devices)
-    prices, unpriced = _prices(graph, cluster, costs, replicas)
+    prices, unpriced, gradients_held = _prices(graph, cluster, costs, replicas)
     undivided = prices[[0, 1, 3, 4], 0]
     whole = _share_whole(graph, replicas, prices, unpriced)
     gradients = np.array(
@@ -285,6 +295,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     ends = graph.edges.reshape(-1, 4)
     ends = ends[np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0]))]  # tensor by tensor
     edge = ends[:, [0, 2]].astype(np.int64, order="C")  # also of one edge, for kernels are compiled for an order
+    rise = widest(order_of_edges(edge, n), *gradients_held)
     starts = np.append(True, (ends[1:, :2] != ends[:-1, :2]).any(axis=1))[: len(ends)]
     first = np.flatnonzero(starts)
     edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
@@ -299,6 +310,9 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         weight_gradient=weight_gradient,
         kept=persistent,
         activations=activations,
+        rise_before=_most(rise, closed),
+        rise_after=_most(rise, ~closed),
+        deferred=(gradients_held[0] * (prices[2] > 0)) @ closed.T.astype(np.float64),
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
         crossing=crosses @ edge_bytes[first],
@@ -378,17 +392,30 @@ class _Passes:
         return self._largest[id(price)][1]
 
 
+def _most(values: F64, chosen: Bools) -> F64:
+    """(R, C) the greatest of (R, n) values, none below 0, among the operators that (C, n) choose; 0 if none."""
+    most, last = np.zeros((len(values), len(chosen))), None
+    for row, each in enumerate(values):
+        order = np.argsort(-each, kind="stable")
+        if last is None or not np.array_equal(order, last):  # rows differ by a factor most of the time
+            descending, last = chosen[:, order], order
+            first, some = descending.argmax(axis=1), descending.any(axis=1)
+        most[row] = np.where(some, each[order[first]], 0.0)
+    return most
+
+
 def _prices(
     graph: OperatorGraph, cluster: Cluster, costs: CostFunction, replicas: Sequence[int]
-) -> tuple[F64, NDArray[np.int32]]:
+) -> tuple[F64, NDArray[np.int32], F64]:
     """Price every operator for every number of replicas.
 
     Returns:
         (5, R, n) forward, backward, gradients of weights (seconds), persistent bytes and activations of each operator,
-        and (R, n) 1 for an operator that cannot be cut into so many parts.
+        (R, n) 1 for an operator that cannot be cut into so many parts, and (2, R, n) bytes of gradients of activations.
     """
+    gradients = np.zeros((2, len(replicas), len(graph.operators)))
     if isinstance(costs, ReplicaCosts) and (all_prices := costs.replica_prices(replicas)) is not None:
-        return all_prices
+        return *all_prices, gradients
     prices = np.zeros((5, len(replicas), len(graph.operators)))
     unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
     slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
@@ -399,6 +426,7 @@ def _prices(
         for row, count in enumerate(replicas):
             if row and sample < 0:  # one part, however many devices the stage has
                 prices[:, row, op], unpriced[row, op] = prices[:, 0, op], unpriced[0, op]
+                gradients[:, row, op] = gradients[:, 0, op]
                 continue
             if sample >= 0:
                 degrees[sample] = count
@@ -412,7 +440,9 @@ def _prices(
             rows = (price.forward, price.backward, gradient, persistent, price.memory - persistent)
             # Of a few numbers Python finds the greatest faster than numpy.
             prices[:, row, op] = [max(values.tolist()) for values in rows]
-    return prices, unpriced
+            if price.gradients is not None:
+                gradients[:, row, op] = [max(values.tolist()) for values in price.gradients]
+    return prices, unpriced, gradients
 
 
 def _share_whole(

@@ -132,6 +132,8 @@ class _Costs(NamedTuple):
     weight_gradient: F64
     kept: F64
     activations: F64
+    rise_before: F64
+    rise_after: F64
     unpriced: I32
     gradients: F64
     crossing: F64
@@ -526,6 +528,7 @@ def _exceeds_memory(
     row, end = stage.row, stage.end
     share = min(stage.in_flight, limits.micro_batches) / limits.micro_batches
     room = limits.memory - (costs.kept[row, end] - costs.kept[row, start])
+    room -= min(costs.rise_before[row, end], costs.rise_after[row, start]) / limits.micro_batches
     activations = costs.activations[row, end] - costs.activations[row, start]
     if not recompute:
         return bool(activations * share > room)

@@ -36,6 +36,8 @@ __all__ = [
     "strategy_of",
 ]
 
+_ZERO_BUBBLE = ORDERS.index(ScheduleKind.ZERO_BUBBLE)
+
 
 @attrs.frozen(cache_hash=True)
 class Pipeline:
@@ -92,6 +94,8 @@ class PipelineCosts(NamedTuple):
         forward, backward, weights: (S,) seconds of a device; ``backward`` includes ``weights``.
         persistent, activations: (S,) bytes of a device.
         input_bytes: (S,) bytes that a device receives from other stages.
+        rise: (S,) bytes of gradients of activations that the backward pass over the whole batch adds.
+        deferred: (S,) bytes of the gradients of outputs that wait for a pass of the weights' gradients of their own.
         waiting, least_waiting: (S,) seconds that each pass over the whole batch waits for messages between the devices
             of the stage, from or to operators that are not cut; and the least that a pass waits, of any micro-batch.
         source, target, inside, egress, ingress: (E, ...) see `StageTimes`.
@@ -113,6 +117,8 @@ class PipelineCosts(NamedTuple):
     input_bytes: F64
     waiting: F64
     least_waiting: F64
+    rise: F64
+    deferred: F64
     source: I64
     target: I64
     inside: F64
@@ -134,7 +140,7 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     cuts = np.array((*pipeline.cuts, columns.n_cuts - 1))
     (count, hosts), n = counts.shape, columns.closed.shape[1]
     most = count * (count - 1) // 2  # pairs of stages: nothing is sent to an earlier one
-    stages, operators, loads = np.empty((8, count)), np.empty((2, n)), np.empty((2, most, hosts))
+    stages, operators, loads = np.empty((10, count)), np.empty((2, n)), np.empty((2, most, hosts))
     ends, pairwise, first = np.empty((2, most), dtype=np.int64), np.empty((2, most)), np.empty(count, dtype=np.int64)
     room = _Room(
         np.empty((2, count, count)),
@@ -156,7 +162,7 @@ class _Written(NamedTuple):
     """What `_sum_stages` writes: the columns of `PipelineCosts`, those of equal shapes together.
 
     Attributes:
-        stages: (8, S) ``forward`` to ``least_waiting``.
+        stages: (10, S) ``forward`` to ``deferred``.
         ends, pairwise, loads: (2, P), (2, P), (2, P, H) ``source`` and ``target``, ``inside`` and ``least_share``,
             ``egress`` and ``ingress``, with room for P pairs of stages.
         first: (S,) as there.
@@ -227,6 +233,8 @@ def _sum_stages(
         costs.stages[2, s] = columns.weight_gradient[row, end] - columns.weight_gradient[row, start]
         costs.stages[3, s] = columns.kept[row, end] - columns.kept[row, start]
         costs.stages[4, s] = columns.activations[row, end] - columns.activations[row, start]
+        costs.stages[8, s] = min(columns.rise_before[row, end], columns.rise_after[row, start])
+        costs.stages[9, s] = columns.deferred[row, end] - columns.deferred[row, start]
         _add_whole(s, columns.closed[start], columns.closed[end], hosts.counts[s].sum(), columns, costs.stages, room)
         busiest_seconds = max(busiest_seconds, costs.stages[0, s] + costs.stages[1, s])
         costs.stages[5, s] = columns.crossing[start] / hosts.counts[s].sum()
@@ -545,8 +553,11 @@ def _fill_peaks(costs: PipelineCosts, order: int, micro_batches: int, peaks: F64
     stages = len(costs.persistent)
     for s in range(stages):
         share = in_flight(order, s, stages, micro_batches) / micro_batches
-        peaks[0, s] = costs.persistent[s] + share * costs.activations[s]
-        peaks[1, s] = costs.persistent[s] + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
+        held = costs.persistent[s] + costs.rise[s] / micro_batches
+        if order == _ZERO_BUBBLE:
+            held += share * costs.deferred[s]
+        peaks[0, s] = held + share * costs.activations[s]
+        peaks[1, s] = held + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -49,6 +49,7 @@ class MeshPlan:
         solution: what the search found.
         strategy: the plan.
         memory: bytes of the fullest device.
+        beyond: those of them that no sum over operators has: gradients of activations, which come and go.
         least: estimated seconds that no plan on the mesh within the memory beats; 0 if they are not known.
     """
 
@@ -56,6 +57,7 @@ class MeshPlan:
     solution: Solution[Joint]
     strategy: SpmdStrategy
     memory: float
+    beyond: float
     least: float
 
     @property
@@ -72,14 +74,16 @@ class Overfull:
         nearest: this plan.
         subject: the beginning of error messages.
         plan_of: converts a solution into a plan, with the state of parameters as small as allowed.
-        columns: returns the columns of the mesh with bytes, and with the memory as limit.
+        limit: memory of the devices.
+        columns: returns the columns of the mesh with bytes, and with a limit for their sum.
         run: runs the kernel.
     """
 
     nearest: MeshPlan
     subject: str
     plan_of: Callable[[Solution[Joint]], MeshPlan | None]
-    columns: Callable[[], Columns]
+    limit: float
+    columns: Callable[[float], Columns]
     run: Run[Joint]
 
 
@@ -155,7 +159,8 @@ def fastest_on(
         nearest=plan,
         subject=subject,
         plan_of=lambda solution: _mesh_plan(problem, model, solution, states[-1], lowering),
-        columns=partial(_columns, prices, model, subject, weight, limit),
+        limit=limit,
+        columns=partial(_columns, prices, model, subject, weight),
         run=run,
     )
 
@@ -181,11 +186,31 @@ def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPla
     nearest = result.nearest
     if nearest.seconds > bound * (1 + _SLACK):
         return None
-    program, columns = nearest.model.program, result.columns()
-    try:
-        limited = fastest_within(program, columns, nearest.solution, result.run, result.subject, bound)
-    except NoPlanFitsError as error:
-        raise PlanTooLargeError(str(error), nearest.memory, nearest) from None
+    refused = f"{result.subject}: no plan fits"
+    for beyond in dict.fromkeys((nearest.beyond, 0.0)):  # a plan that fits may have less beyond sums than the fastest
+        try:
+            plan = _within(result, result.limit - beyond, bound)
+            if plan is not None and plan.memory > result.limit:  # or more
+                plan = _within(result, result.limit - beyond - (plan.memory - result.limit), bound)
+        except NoPlanFitsError as error:
+            refused = str(error)
+            continue
+        if plan is None or plan.memory <= result.limit:
+            return plan
+    raise PlanTooLargeError(refused, nearest.memory, nearest)
+
+
+def _within(result: Overfull, limit: float, bound: float) -> MeshPlan | None:
+    """Return the fastest plan whose bytes add up to at most ``limit``, or nearly; see `fitted`.
+
+    Raises:
+        NoPlanFitsError: no plan does.
+        TopoplanError: too many states.
+    """
+    if limit <= 0:
+        raise NoPlanFitsError(f"{result.subject}: no plan fits")
+    program, columns = result.nearest.model.program, result.columns(limit)
+    limited = fastest_within(program, columns, result.nearest.solution, result.run, result.subject, bound)
     plan = None if limited is None else result.plan_of(limited.solution)
     return None if plan is None or limited is None else attrs.evolve(plan, least=limited.least)
 
@@ -204,7 +229,9 @@ def _mesh_plan(
     if strategy is None:
         return None
     memory = float(lowering.memory(strategy).max())
-    return MeshPlan(model, solution, strategy, memory, solution.outcome.objective if solution.exact else 0.0)
+    beyond = memory - float(lowering.resting_memory(strategy).max())
+    least = solution.outcome.objective if solution.exact else 0.0
+    return MeshPlan(model, solution, strategy, memory, beyond, least)
 
 
 def tight(problem: Problem) -> bool:

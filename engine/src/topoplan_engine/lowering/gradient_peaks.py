@@ -1,0 +1,108 @@
+"""Gradients of activations in the backward pass: how far they raise what a device holds.
+
+A backward pass runs operators from the last to the first.  The gradient of an output is there from the end of the
+first pass that makes it, that of its last consumer, to the end of its own operator's pass.  A pass adds the gradients
+of inputs that it makes (`topoplan.model.costs.PartCosts.gradients`), and what its operator kept for it is free
+afterwards.  So a device holds the most somewhere in between: where a loss begins, with two gradients of the size of
+scores over a vocabulary beside all activations, or at the widest layers.
+
+Data flow: parts with their bytes, operator by operator, and a *slot* each, the device and stage that the part belongs
+to ─► `rises`: for each slot the most bytes that a backward pass adds to those at its begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64, i32
+from topoplan.model.costs import PartCosts
+from topoplan.model.graph import OperatorGraph
+from topoplan_engine.kernels.jit import kernel
+from topoplan_engine.lowering.fragments import OperatorFragment
+
+__all__ = ["GradientOrder", "gradient_bytes", "gradient_order", "order_of_edges", "rises", "widest"]
+
+
+class GradientOrder(NamedTuple):
+    """CSR: the operators whose outputs' gradients are there after the backward pass of each operator, not before."""
+
+    ptr: I32
+    producer: I32
+
+
+def gradient_order(graph: OperatorGraph) -> GradientOrder:
+    """Return which gradients each backward pass is the first to make."""
+    return order_of_edges(graph.edges.reshape(-1, 4)[:, [0, 2]], len(graph.operators))
+
+
+def order_of_edges(edges: I32 | I64, count: int) -> GradientOrder:
+    """Return the same of (E, 2) producers and consumers among ``count`` operators.
+
+    >>> order_of_edges(np.array([(0, 1), (0, 2), (1, 2)]), 3)
+    GradientOrder(ptr=array([0, 0, 0, 2], dtype=int32), producer=array([0, 1], dtype=int32))
+    """
+    last = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(last, edges[:, 0], edges[:, 1])
+    producers = np.flatnonzero(last >= 0)
+    producers = producers[np.argsort(last[producers], kind="stable")]
+    counts = np.bincount(last[producers], minlength=len(last))
+    return GradientOrder(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), producers.astype(np.int32))
+
+
+def gradient_bytes(prices: Sequence[OperatorFragment | PartCosts]) -> F64 | None:
+    """(2, P) bytes of the gradients of all parts; None where no estimator counts any."""
+    if all(price.gradients is None for price in prices):
+        return None
+    return np.concatenate(
+        [np.zeros((2, len(price.memory))) if price.gradients is None else price.gradients for price in prices], axis=1
+    )
+
+
+def rises(order: GradientOrder, op_ptr: I32, slot: I32, gradients: F64, freed: F64, n_slots: int) -> F64:
+    """Return how many bytes a backward pass holds at most beyond those at its begin.
+
+    Args:
+        order: of the graph.
+        op_ptr: (n_ops + 1,) first part of each operator.
+        slot: (P,) of each part.
+        gradients: (2, P) bytes of the gradients of outputs, and of what a pass makes.
+        freed: (P,) bytes of activations that are free after the pass of a part.
+        n_slots: slots.
+    """
+    level, most = np.zeros(n_slots), np.zeros(n_slots)
+    _climb(*order, i32(op_ptr), i32(slot), gradients[0], gradients[1], freed, level, most)
+    return most
+
+
+def widest(order: GradientOrder, outputs: F64, made: F64) -> F64:
+    """Return for each operator what gradients take while its pass runs, if everything is on one device.
+
+    Args:
+        order: of the graph.
+        outputs, made: (..., n_ops) bytes.
+    """
+    first = np.repeat(np.arange(len(order.ptr) - 1), np.diff(order.ptr))  # the pass that makes each gradient first
+    change = np.zeros((*outputs.shape[:-1], outputs.shape[-1] + 1))
+    np.add.at(change, (..., order.producer), outputs[..., order.producer])
+    np.add.at(change, (..., first), -outputs[..., order.producer])
+    held: F64 = np.cumsum(change, axis=-1)[..., :-1] + made
+    return held
+
+
+@kernel
+def _climb(
+    ptr: I32, producer: I32, op_ptr: I32, slot: I32, outputs: F64, made: F64, freed: F64, level: F64, most: F64
+) -> None:
+    """Write the most bytes of each slot to ``most``; ``level`` are those at present, 0 at the begin."""
+    for op in range(len(op_ptr) - 2, -1, -1):
+        for part in range(op_ptr[op], op_ptr[op + 1]):
+            level[slot[part]] += made[part]
+            most[slot[part]] = max(most[slot[part]], level[slot[part]])
+        for part in range(op_ptr[op], op_ptr[op + 1]):
+            level[slot[part]] -= made[part] + freed[part] + outputs[part]
+        for k in range(ptr[op], ptr[op + 1]):
+            for part in range(op_ptr[producer[k]], op_ptr[producer[k] + 1]):
+                level[slot[part]] += outputs[part]
