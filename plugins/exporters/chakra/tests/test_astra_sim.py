@@ -102,7 +102,22 @@ def test_devices_of_a_host_are_the_innermost_axis():
     plan = plan_on("bigswitch", 4, interfaces=1)
     cluster = Cluster.uniform(n_hosts=4, devices_per_host=8, interfaces=1, inside_bandwidth=3e11)
     axes = axes_of(plan.fabric, cluster)
-    assert [(axis.shape, axis.size, axis.bandwidth) for axis in axes] == [("Switch", 8, 3e11), ("Switch", 4, 12.5e9)]
+    assert [(axis.shape, axis.size, axis.bandwidth) for axis in axes] == [
+        ("Switch", 8, 3e11),
+        ("Switch", 4, 12.5e9 / 8),
+    ]
+
+
+def test_rates_are_of_a_device():
+    """Two hosts of 8 GPUs and 8 interfaces of 400 Gbps: 50 GB/s for each GPU, not 400."""
+    cluster, fabric = built(
+        "bigswitch", 2, devices_per_host=8, interfaces=8, interface_bandwidth=50e9, inside_bandwidth=450e9
+    )
+    tasks = task_graph([collective(list(range(16)), 8)], edges=[], n_devices=16)
+    told = network(Plan(cluster=cluster, fabric=fabric, taskgraph=tasks))
+    assert told["npus_count"] == ["8", "2"]
+    rates = [float(rate) * 2**30 / 1e9 * 1e3 for rate in told["bandwidth"]]
+    assert rates == pytest.approx([450, 50], rel=1e-12)
 
 
 @pytest.mark.parametrize(

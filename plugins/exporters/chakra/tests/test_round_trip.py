@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import attrs
 import numpy as np
 import pytest
@@ -52,6 +54,23 @@ def test_communication_of_ranks_is_in_one_order(data):
     graph = data.draw(taskgraphs(network.cluster.n_devices))
     plan = Plan(cluster=network.cluster, fabric=network.fabric, taskgraph=graph)
     assert unreleased(traces(Chakra().write(plan))) == 0
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_astra_sim_gets_has_no_operators_of_a_cpu_and_is_read_as_written(data):
+    """ASTRA-sim ends where its statistics meet one; joins are in the metadata, and hold back what they held back."""
+    network = data.draw(networks())
+    graph = data.draw(taskgraphs(network.cluster.n_devices))
+    plan = Plan(cluster=network.cluster, fabric=network.fabric, taskgraph=graph)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        written = AstraSim().write(plan)
+    files = files_of(written, "x")
+    ranks = [decode(files[f"rank.{rank}.et"], "x") for rank in range(network.cluster.n_devices)]
+    assert not any(node.attributes.get("is_cpu_op") for trace in ranks for node in trace.nodes)
+    assert unreleased(ranks) == 0
+    assert Chakra().read(written, "x").taskgraph == plan.taskgraph
 
 
 def unreleased(ranks):

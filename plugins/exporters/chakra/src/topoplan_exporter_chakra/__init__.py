@@ -35,9 +35,9 @@ class Chakra(Exporter):
             TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
         """
         from topoplan_engine.folders import archive_of
-        from topoplan_exporter_chakra.ranks import MICROSECOND, trace_files
+        from topoplan_exporter_chakra.ranks import MICROSECOND, traces
 
-        return archive_of(trace_files(plan, MICROSECOND))
+        return archive_of(traces(plan, MICROSECOND).files())
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Return why no plan on this topology can be written; empty if it depends on the plan."""

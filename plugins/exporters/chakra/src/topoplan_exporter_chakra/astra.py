@@ -14,7 +14,7 @@ import warnings
 from topoplan import Fabric, Plan
 from topoplan.errors import TopoplanWarning
 from topoplan_exporter_chakra.product import Axis, axes_of
-from topoplan_exporter_chakra.ranks import GROUPS, STEM, trace_files
+from topoplan_exporter_chakra.ranks import GROUPS, STEM, traces
 
 __all__ = ["input_files"]
 
@@ -45,9 +45,9 @@ def input_files(plan: Plan) -> dict[str, bytes]:
     Raises:
         TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
     """
-    files = trace_files(plan, _NANOSECOND)
+    files = traces(plan, _NANOSECOND, has_cpu=False).files()
     ranks = plan.cluster.n_devices
-    assert isinstance(plan.fabric, Fabric)  # as `trace_files` has seen
+    assert isinstance(plan.fabric, Fabric)  # as `traces` has seen
     axes = axes_of(plan.fabric, plan.cluster)
     if isinstance(axes, str):
         supported = "its networks are products of rings, switches and full meshes"

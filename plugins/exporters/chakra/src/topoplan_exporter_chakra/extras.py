@@ -8,6 +8,7 @@ what is read is what was written, and simulates to the last bit as before.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -25,8 +26,22 @@ ROW_FIELDS = ("task", "kind", "seconds", "size", "op", "micro_batch", "collectiv
 _VERSION = 1
 
 
-def metadata(graph: TaskGraph, cluster: Cluster, fabric: Fabric) -> str:
-    """Return what surrounds the tasks, as JSON; equal plans give equal texts."""
+def metadata(
+    graph: TaskGraph, cluster: Cluster, fabric: Fabric, skipped: Mapping[int, tuple[int, list[float]]] | None = None
+) -> str:
+    """Return what surrounds the tasks, as JSON; equal plans give equal texts.
+
+    Args:
+        graph, cluster, fabric: of the plan.
+        skipped: tasks without a node -> their rank and row; the dependencies from and to them are written, too.
+    """
+    skipped = skipped or {}
+    edges = [
+        [task, place, after]
+        for task in range(graph.n_tasks if skipped else 0)
+        for place, after in enumerate(graph.successors(task).tolist())
+        if task in skipped or after in skipped
+    ]
     document = {
         "version": _VERSION,
         "tasks": graph.n_tasks,
@@ -36,6 +51,7 @@ def metadata(graph: TaskGraph, cluster: Cluster, fabric: Fabric) -> str:
         "group_members": graph.group_members.tolist(),
         "cluster": {name: value for name, value in _columns(cluster).items() if name != "machines"},
         "fabric": _columns(fabric),
+        **({"skipped": [[rank, *row] for rank, row in skipped.values()], "edges": edges} if skipped else {}),
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 

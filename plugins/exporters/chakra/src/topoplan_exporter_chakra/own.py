@@ -24,8 +24,13 @@ def plan_of(ranks: Ranks) -> Plan:
         TopoplanError: the traces were changed since, such that they do not fit each other.
     """
     document, cluster, fabric = around(ranks.traces[0].attributes[METADATA], ranks.where(0))
-    task_of, rows, devices = _tasks(ranks, document["tasks"])
-    edges = _edges(ranks, task_of)
+    skipped = _table(ranks, document, "skipped", 1 + len(ROW_FIELDS))
+    task_of, rows, devices = _tasks(ranks, document["tasks"], skipped)
+    edges = _edges(ranks, task_of) | {
+        (int(before), int(place), int(after))
+        for before, place, after in _table(ranks, document, "edges", 3)
+        if min(before, after) >= 0 and max(before, after) < len(rows) and 0 <= place < 2**31
+    }
     table = np.array(rows, dtype=np.float64).reshape(-1, len(ROW_FIELDS))
     columns: dict[str, Any] = {name: table[:, column] for column, name in enumerate(ROW_FIELDS)}
     start, finish = columns.pop("start"), columns.pop("finish")
@@ -59,14 +64,32 @@ def plan_of(ranks: Ranks) -> Plan:
     return Plan(cluster=cluster, fabric=fabric, taskgraph=taskgraph)
 
 
-def _tasks(ranks: Ranks, count: Any) -> tuple[dict[tuple[int, int], int], list[list[float]], list[dict[str, int]]]:
+def _table(ranks: Ranks, document: dict[str, Any], key: str, columns: int) -> list[list[float]]:
+    """Return rows of numbers of the metadata, none where it has none."""
+    rows = document.get(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == columns for row in rows):
+        raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: {key} are no rows of {columns} numbers")
+    if not all(type(each) in (int, float) and math.isfinite(each) for row in rows for each in row):
+        raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: {key} hold what is no number")
+    return rows
+
+
+def _tasks(
+    ranks: Ranks, count: Any, skipped: list[list[float]]
+) -> tuple[dict[tuple[int, int], int], list[list[float]], list[dict[str, int]]]:
     """Return the task of the node at (rank, id); for each task its row, and where it runs."""
-    nodes = sum(len(trace.nodes) for trace in ranks.traces)
+    nodes = sum(len(trace.nodes) for trace in ranks.traces) + len(skipped)
     if type(count) is not int or not 0 < count <= nodes:
         raise TopoplanError(f"{ranks.where(0)}: {shown(count)} tasks in {nodes} nodes")
     task_of: dict[tuple[int, int], int] = {}
     rows: list[list[float]] = [[] for _ in range(count)]
     devices = [{"device": -1, "src": -1, "dst": -1} for _ in range(count)]
+    for place, *row in skipped:  # joins, and transfers from a device to itself
+        if not (0 <= row[0] < count and 0 <= place < len(ranks.traces)) or rows[int(row[0])]:
+            raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: skipped task {row[0]:g} does not fit")
+        rows[int(row[0])] = row
+        if row[1] == TaskKind.TRANSFER:
+            devices[int(row[0])] = {"device": -1, "src": int(place), "dst": int(place)}
     for rank, trace in enumerate(ranks.traces):
         for node in trace.nodes:
             row = node.attributes.get(ROW)

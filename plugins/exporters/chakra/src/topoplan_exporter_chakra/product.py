@@ -33,7 +33,8 @@ class Axis:
 def axes_of(fabric: Fabric, cluster: Cluster) -> tuple[Axis, ...] | str:
     """Return the axes of a network of devices, the innermost first, or why it is no product.
 
-    The devices of a host hang on a switch of the bandwidth inside the host.
+    The devices of a host hang on a switch of the bandwidth inside the host.  Outside, each has its share of what the
+    host has: an axis has a link for every device.
     """
     sizes = np.bincount(cluster.device_host, minlength=cluster.n_hosts)
     if (sizes != sizes[0]).any() or (cluster.inside_bandwidth != cluster.inside_bandwidth[0]).any():
@@ -42,7 +43,9 @@ def axes_of(fabric: Fabric, cluster: Cluster) -> tuple[Axis, ...] | str:
     if fabric.n_hosts == 1:
         return inside or "one device has no network"
     outside = _switch(fabric) if fabric.n_switches else _grid(fabric)
-    return outside if isinstance(outside, str) else (*inside, *outside)
+    if isinstance(outside, str):
+        return outside
+    return (*inside, *(attrs.evolve(axis, bandwidth=axis.bandwidth / int(sizes[0])) for axis in outside))
 
 
 def _switch(fabric: Fabric) -> tuple[Axis, ...] | str:

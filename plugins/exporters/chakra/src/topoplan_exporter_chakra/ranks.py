@@ -1,9 +1,9 @@
 """A plan as nodes of the trace of each rank; device ``d`` is rank ``d``.
 
 A task is a node on its device, a transfer a SEND and a RECV, a collective a COLL on each member.  What has no run time
-and no device of its own, as a join, is an operator of the CPU, which no kernel waits for.  ``data_deps`` are the
-dependencies of the task graph.  One that leads from one rank to another without a transfer is a message of one byte
-(`extras.SYNC`).
+and no device of its own, as a join, is an operator of the CPU, which no kernel waits for, or no node at all.
+``data_deps`` are the dependencies of the task graph.  One that leads from one rank to another without a transfer is a
+message of one byte (`extras.SYNC`).
 
 ASTRA-sim runs one SEND or COLL of a rank at a time.  Were two collectives in different orders on two ranks, both would
 wait for ever.  So ``ctrl_deps`` chain them in one order for all ranks, that of their simulated start (`order`): every
@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import attrs
+
 from topoplan import Collective, Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, f64
 from topoplan_engine.simulation.gradients import as_simulated
@@ -22,7 +24,7 @@ from topoplan_exporter_chakra.extras import METADATA, PLACES, ROW, ROW_FIELDS, S
 from topoplan_exporter_chakra.order import Order, Place
 from topoplan_exporter_chakra.schema import CollectiveType, Node, NodeType, Trace, Value, encode
 
-__all__ = ["GROUPS", "MICROSECOND", "STEM", "trace_files"]
+__all__ = ["GROUPS", "MICROSECOND", "STEM", "Written", "traces"]
 
 #: Seconds of a microsecond; how the files of traces begin, and that of process groups.
 MICROSECOND, STEM, GROUPS = 1e-6, "rank", "comm_groups.json"
@@ -34,12 +36,31 @@ _TYPES = {
 }
 
 
-def trace_files(plan: Plan, microsecond: float) -> dict[str, bytes]:
-    """Return traces and process groups, by name of file.
+@attrs.frozen
+class Written:
+    """Nodes of all ranks, process groups by name, and what surrounds the tasks (`extras.metadata`)."""
+
+    nodes: list[list[Node]]
+    groups: dict[str, list[int]]
+    metadata: str
+
+    def files(self) -> dict[str, bytes]:
+        """Return traces and process groups, by name of file."""
+        files = {
+            f"{STEM}.{rank}.et": encode(Trace({} if rank else {METADATA: self.metadata}, tuple(nodes)))
+            for rank, nodes in enumerate(self.nodes)
+        }
+        return {**files, GROUPS: json.dumps(self.groups).encode() + b"\n"}
+
+
+def traces(plan: Plan, microsecond: float, *, has_cpu: bool = True) -> Written:
+    """Return a plan as traces.
 
     Args:
         plan: any plan on a fabric that stays.
         microsecond: how many seconds are written as one microsecond; durations are whole ones.
+        has_cpu: joins are operators of the CPU.  Without them, what waits for a join waits for what the join waits
+            for, what a host does before a collective is a kernel, and the rows of joins are in the metadata.
 
     Raises:
         TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
@@ -47,17 +68,13 @@ def trace_files(plan: Plan, microsecond: float) -> dict[str, bytes]:
     if not isinstance(plan.fabric, Fabric):
         raise TopoplanError("chakra: the fabric is rebuilt during the iteration, which traces cannot say")
     graph = as_simulated(plan)[0]
-    writer = _Writer(graph, *_seconds(plan, graph), microsecond)
+    writer = _Writer(graph, *_seconds(plan, graph), microsecond, has_cpu=has_cpu)
     for place in writer.order.places:
         writer.add(place)
     writer.fill()
-    files = {}
-    for rank, nodes in enumerate(writer.nodes):
-        attributes = {} if rank else {METADATA: metadata(graph, plan.cluster, plan.fabric)}
-        files[f"{STEM}.{rank}.et"] = encode(Trace(attributes, tuple(nodes)))
     ptr, members = graph.group_ptr, graph.group_members
     groups = {str(row + 1): members[ptr[row] : ptr[row + 1]].tolist() for row in sorted(writer.groups)}
-    return {**files, GROUPS: json.dumps(groups).encode() + b"\n"}
+    return Written(writer.nodes, groups, metadata(graph, plan.cluster, plan.fabric, writer.skipped))
 
 
 def _seconds(plan: Plan, graph: TaskGraph) -> tuple[F64, F64]:
@@ -77,12 +94,16 @@ class _Writer:
         order: what is to be added.
         nodes: by rank; the id of a node is its place there.
         groups: rows of groups that a node names.
+        skipped: tasks that have no node -> the rank where they are, and their row.
     """
 
-    def __init__(self, graph: TaskGraph, start: F64, finish: F64, microsecond: float) -> None:
+    def __init__(self, graph: TaskGraph, start: F64, finish: F64, microsecond: float, *, has_cpu: bool) -> None:
         self.order = Order.of(graph, start, finish)
         self.nodes: list[list[Node]] = [[] for _ in range(graph.n_devices)]
         self.groups: set[int] = set()
+        self.skipped: dict[int, tuple[int, list[float]]] = {}
+        self._has_cpu = has_cpu
+        self._behind: dict[int, tuple[int, ...]] = {}  # skipped task -> nodes of its rank that it waits for
         self._graph, self._microsecond = graph, microsecond
         self._start, self._finish = start, finish
         self._last: list[tuple[int, ...]] = [()] * graph.n_devices  # the last SEND or COLL of each rank
@@ -95,7 +116,7 @@ class _Writer:
         deps: tuple[int, ...]
         kind = TaskKind(graph.kind[task])
         if place.target >= 0:
-            deps = (self._ended[task, ranks[0]],)
+            deps = self._behind[task] if task in self.skipped else (self._ended[task, ranks[0]],)
             self._send("sync", ranks[0], place.target, 1, self._tag, deps, {SYNC: True})
             self._ended[task, place.target] = self._receive("sync", ranks[0], place.target, 1, self._tag, {SYNC: True})
             self._tag += 1
@@ -108,6 +129,9 @@ class _Writer:
         elif kind is TaskKind.COLLECTIVE and len(ranks) > 1:
             for rank in ranks:
                 self._add_member(task, rank)
+        elif kind in (TaskKind.TRANSFER, TaskKind.COLLECTIVE) and not self._has_cpu:
+            self.skipped[task] = ranks[0], self._values(task)
+            self._behind[task] = self._waits(task, ranks[0])[0]
         else:
             cpu = kind in (TaskKind.TRANSFER, TaskKind.COLLECTIVE)
             deps, places = self._waits(task, ranks[0])
@@ -120,7 +144,7 @@ class _Writer:
         """Give ranks without a node one that does nothing: ASTRA-sim reads no empty trace."""
         for rank, nodes in enumerate(self.nodes):
             if not nodes:
-                self._add(rank, "idle", NodeType.COMP, (), {"is_cpu_op": True})
+                self._add(rank, "idle", NodeType.COMP, (), {"is_cpu_op": self._has_cpu})
 
     def _add_member(self, task: int, rank: int) -> None:
         """Add a collective on one of its ranks, behind what its host does before the first byte."""
@@ -134,7 +158,7 @@ class _Writer:
             size *= 2
         deps, places = self._waits(task, rank)
         if graph.seconds[task] > 0:
-            cpu: dict[str, Value] = {"is_cpu_op": True}
+            cpu: dict[str, Value] = {"is_cpu_op": self._has_cpu}
             deps = (*deps, self._add(rank, f"{self._name(task)} inside the host", NodeType.COMP, deps, cpu, task=task))
         attributes: dict[str, Value] = {
             "is_cpu_op": False,
@@ -188,21 +212,31 @@ class _Writer:
         return number
 
     def _waits(self, task: int, rank: int) -> tuple[tuple[int, ...], dict[str, Value]]:
-        """Return the nodes of a rank that a task waits for, and where it stands among the successors of each."""
-        have = [(self._ended.get((before, rank)), place) for before, place in self.order.waits[task]]
-        local = [(node, place) for node, place in have if node is not None]
+        """Return the nodes of a rank that a task waits for, and where it stands among the successors of each.
+
+        Nodes behind a task that has none come last, and without a place.
+        """
+        have = [(before, self._ended.get((before, rank)), place) for before, place in self.order.waits[task]]
+        local = [(node, place) for before, node, place in have if node is not None and before not in self.skipped]
+        behind: dict[int, None] = {}
+        for before, node, _ in have:
+            if before in self.skipped:
+                at_home = self.skipped[before][0] == rank
+                behind |= dict.fromkeys(self._behind[before] if at_home else () if node is None else (node,))
+        nodes = [node for node, _ in local]
         places: dict[str, Value] = {PLACES: [place for _, place in local]} if local else {}
-        return tuple(node for node, _ in local), places
+        return (*nodes, *(node for node in behind if node not in nodes)), places
 
     def _row(self, task: int) -> dict[str, Value]:
+        return {ROW: self._values(task)}
+
+    def _values(self, task: int) -> list[float]:
         """Return the row of the task graph (`extras.ROW_FIELDS`)."""
         graph = self._graph
         columns = {"task": task, "start": self._start[task], "finish": self._finish[task]}
         if graph.micro_batch is None:
             columns["micro_batch"] = -1
-        return {
-            ROW: [float(columns[field] if field in columns else getattr(graph, field)[task]) for field in ROW_FIELDS]
-        }
+        return [float(columns[field] if field in columns else getattr(graph, field)[task]) for field in ROW_FIELDS]
 
     def _name(self, task: int) -> str:
         """Say what a task does, for example ``conv1 forward``, ``linear1 to device 3`` or ``linear1 all-reduce``."""
