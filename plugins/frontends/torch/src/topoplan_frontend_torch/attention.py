@@ -29,14 +29,18 @@ def _scaled_dot_product(call: Call) -> Sequence[Layout]:
     k, v = _once(k), _once(v)
     if k.shape[1] != v.shape[1] or q.shape[1] % k.shape[1]:
         raise UntranslatedError(f"{q.shape[1]} heads of the query and {k.shape[1]} of the keys")
-    heads, kv_heads, causal = q.shape[1], k.shape[1], bool(call.argument("is_causal"))
-    causal = causal or (call.has("attn_mask") and _is_square(call))
+    heads, kv_heads, window = q.shape[1], k.shape[1], None
+    causal = bool(call.argument("is_causal"))
+    if call.has("attn_mask"):
+        causal, window = call.program.attended.get(call.node.name, (False, None))
     if all(_is_flat(x) for x in (q, k, v)):
-        operator = attention.scaled_dot_product(q.handle, k.handle, v.handle, heads=(heads, kv_heads), causal=causal)
+        operator = attention.scaled_dot_product(
+            q.handle, k.handle, v.handle, heads=(heads, kv_heads), causal=causal, window=window
+        )
         inputs = [Layout.of(x.handle, x.sample) for x in (q, k, v)]
     else:
         inputs = [call.made_plain(x.permuted((0, 2, 1, 3))) for x in (q, k, v)]
-        operator = attention.scaled_dot_product(*(x.handle for x in inputs), causal=causal)
+        operator = attention.scaled_dot_product(*(x.handle for x in inputs), causal=causal, window=window)
     output = call.emit(operator, inputs)[0]
     samples, positions, channels = q.shape[0], q.shape[2], v.shape[3]
     split_heads = output.reshaped((samples, positions, heads, channels))
@@ -54,12 +58,6 @@ def _once(x: Layout) -> Layout:
         if repeated and not any(atom.axis < 0 for axis in (x.axes[0], *x.axes[2:]) for atom in axis)
         else x
     )
-
-
-def _is_square(call: Call) -> bool:
-    """Whether a constant mask is one of positions by positions, as causal ones are."""
-    mask = call.view("attn_mask")
-    return mask.constant and len(mask.shape) > 1 and mask.shape[-1] == mask.shape[-2] > 1
 
 
 def _is_flat(x: Layout) -> bool:

@@ -151,4 +151,5 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     data: frozenset[str] = frozenset()
+    attended: Mapping[str, tuple[bool, int | None]] = attrs.field(factory=dict)
     frozen: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from topoplan_frontend_torch.masks import attended
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref
 
 __all__ = ["alive", "operator_of", "renamed", "simplify"]
@@ -62,7 +63,22 @@ def operator_of(target: str) -> str:
 
 def simplify(program: Program) -> Program:
     """Return the program without in-place calls, bookkeeping, and what makes no active value."""
-    return _active_only(_Functional(program).program())
+    functional = _Functional(program).program()
+    return _active_only(attrs.evolve(functional, attended=_attended(functional)))
+
+
+def _attended(program: Program) -> dict[str, tuple[bool, int | None]]:
+    """Return what the masks of attention hide, by the calls that read them; layers share a mask."""
+    makers = {name: node for node in program.nodes for name in node.outputs}
+    of_mask: dict[Argument, tuple[bool, int | None]] = {}
+    found = {}
+    for node in program.nodes:
+        mask = node.arguments.get("attn_mask")
+        if isinstance(mask, Ref):
+            if mask not in of_mask:
+                of_mask[mask] = attended(program, makers, mask)
+            found[node.name] = of_mask[mask]
+    return found
 
 
 def renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
