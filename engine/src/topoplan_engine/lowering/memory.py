@@ -29,6 +29,7 @@ from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_byte
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
 from topoplan_engine.lowering.passes import BackwardPasses
+from topoplan_engine.lowering.tied_groups import with_copies
 from topoplan_engine.partition import slice_elements
 
 __all__ = [
@@ -253,6 +254,8 @@ def memory_curve(
     placements, operators = strategy.placements, graph.operators
     schedule = strategy.schedule
     prices = [costs.price(op, placement.degrees, placement.devices) for op, placement in enumerate(placements)]
+    if not schedule.trivial:
+        prices = with_copies(graph, placements, prices)
     part_bytes = TensorBytes(graph).of_parts(placements, prices, schedule)
     gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
     stage = np.repeat(schedule.stage, [placement.parts for placement in placements])

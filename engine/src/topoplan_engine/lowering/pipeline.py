@@ -22,14 +22,16 @@ from topoplan.model.timeline import Timeline
 from topoplan.search.stopping import check_size
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.pieces import Pieces
-from topoplan_engine.lowering.placements import PlacementLowering, placement_demand, traffic_between
+from topoplan_engine.lowering.placements import PlacementLowering, hosts_demand, traffic_between
 from topoplan_engine.lowering.sent_once import along_edges, sent_once
+from topoplan_engine.lowering.tied_groups import with_copies, with_tied_groups
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
@@ -112,7 +114,7 @@ class PipelineLowering:
         """Return the peak of the bytes that each device holds."""
         if strategy.schedule.trivial:
             return self._placements.peak(strategy)
-        schedule, fragments = strategy.schedule, self._fragments.operators(strategy.placements)
+        schedule, fragments = strategy.schedule, self._operators(strategy)
         return scheduled_peak(
             schedule,
             self._tensor_bytes.of_parts(strategy.placements, fragments, schedule),
@@ -126,8 +128,14 @@ class PipelineLowering:
 
     def memory_use(self, strategy: PipelineStrategy) -> MemoryUse:
         """Return the same bytes by their use, rounded to whole bytes."""
+        return placed_memory_use(strategy, self._operators(strategy), self._tensor_bytes, self._peak(strategy))
+
+    def _operators(self, strategy: PipelineStrategy) -> list[OperatorFragment]:
+        """Return the fragments of all operators, with copies of weights that stages share."""
         fragments = self._fragments.operators(strategy.placements)
-        return placed_memory_use(strategy, fragments, self._tensor_bytes, self._peak(strategy))
+        if strategy.schedule.trivial:
+            return fragments
+        return with_copies(self._fragments.graph, strategy.placements, fragments)
 
     def activations(self, strategy: PipelineStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time."""
@@ -147,11 +155,14 @@ class PipelineLowering:
         recompute = np.array(strategy.schedule.recompute or (False,) * strategy.schedule.n_stages)
         again = recompute[stage[ends[1]]] & (stage[ends[0]] == stage[ends[1]])
         repeated = traffic_between(cluster, devices[:, again], table.size[again])
-        return placement_demand(self._fragments, strategy, forward, backward, repeated)
+        members = zip(np.split(table.group_devices, table.device_ptr[1:-1]), table.group_bytes.tolist(), strict=True)
+        groups = ((np.unique(cluster.device_host[devices]), nbytes) for devices, nbytes in members)
+        return hosts_demand(groups if len(table.group_bytes) else (), forward, backward, repeated)
 
     def _tables(self, strategy: PipelineStrategy) -> tuple[PartTable, PartTable | None]:
         """Return the parts with one row for each message, and with those whose gradients go back, unless all do."""
-        whole, passes = self._fragments.part_table(strategy.placements), self._fragments.passes
+        passes = self._fragments.passes
+        whole = with_tied_groups(self._fragments.part_table(strategy.placements), self._fragments, strategy.placements)
         stage = strategy.schedule.stage[whole.op]
         table = sent_once(whole, stage, self._fragments, strategy.placements)
         if passes.everything:

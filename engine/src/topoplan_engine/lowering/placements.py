@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
-__all__ = ["PlacementLowering", "placement_demand", "traffic_between"]
-
-#: Bytes of the number of a host, as `FragmentCache.hosts_of_groups` writes it.
-_HOST_BYTES = 4
+__all__ = ["PlacementLowering", "hosts_demand", "traffic_between"]
 
 
 class PlacementLowering:
@@ -145,7 +142,12 @@ class PlacementLowering:
         forward = self._traffic(edges)
         trained = self._fragments.passes.everything
         backward = forward if trained else self._traffic([edge for edge in edges if edge.gradient])
-        return placement_demand(self._fragments, strategy, forward, backward)
+        groups = (
+            (np.frombuffer(hosts, dtype=np.int32), size)
+            for op in self._fragments.operators(strategy.placements)
+            for hosts, size in zip(self._fragments.hosts_of_groups(op), op.group_bytes.tolist(), strict=True)
+        )
+        return hosts_demand(groups, forward, backward)
 
     def _traffic(self, edges: Sequence[EdgeFragment]) -> F64:
         devices = np.concatenate([np.zeros((2, 0), np.int32), *(edge.devices for edge in edges)], axis=1)
@@ -153,27 +155,24 @@ class PlacementLowering:
         return traffic_between(self._fragments.cluster, devices, nbytes)
 
 
-def placement_demand(
-    fragments: FragmentCache, strategy: Strategy, forward: F64, backward: F64, repeated: F64 | float = 0.0
-) -> Demand:
-    """Return what parts and the messages between them ask of the network.
+def hosts_demand(groups: Iterable[tuple[I32, int]], forward: F64, backward: F64, repeated: F64 | float = 0.0) -> Demand:
+    """Return what all-reduces and messages ask of the network.
 
     Args:
-        fragments: of the model.
-        strategy: placements, with or without a schedule.
+        groups: the hosts of each all-reduce, ascending, and its bytes.
         forward: (n_hosts, n_hosts) bytes from host to host in the forward pass (`traffic_between`).
         backward: those of them whose gradients go back.
         repeated: those of them that are sent again in the backward pass.
     """
     group_bytes: dict[bytes, float] = {}  # by the hosts of the group
-    for op in fragments.operators(strategy.placements):
-        for hosts, size in zip(fragments.hosts_of_groups(op), op.group_bytes.tolist(), strict=True):
-            if len(hosts) > _HOST_BYTES:
-                group_bytes[hosts] = group_bytes.get(hosts, 0.0) + size
-    groups = [np.frombuffer(hosts, dtype=np.int32) for hosts in group_bytes]
+    for hosts, size in groups:
+        if len(hosts) > 1:
+            key = hosts.astype(np.int32).tobytes()
+            group_bytes[key] = group_bytes.get(key, 0.0) + size
+    members = [np.frombuffer(key, dtype=np.int32) for key in group_bytes]
     return Demand(
-        group_ptr=indptr([len(group) for group in groups]),
-        group_members=np.concatenate(groups) if groups else [],
+        group_ptr=indptr([len(row) for row in members]),
+        group_members=np.concatenate(members) if members else [],
         group_bytes=list(group_bytes.values()),
         matrix=forward + repeated + backward.T,  # gradients go back the same way
         forward=forward,

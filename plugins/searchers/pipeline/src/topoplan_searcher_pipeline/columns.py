@@ -23,7 +23,8 @@ from topoplan import Cluster, CostFunction, MicroBatch, Operator, OperatorGraph,
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.lowering import weight_seconds
 from topoplan_engine.lowering.gradient_peaks import order_of_edges, widest
-from topoplan_engine.training import trained_bytes
+from topoplan_engine.tied import tied_weights
+from topoplan_engine.training import gradient_flow, trained_bytes
 from topoplan_pipeline_planning.states import (
     States,
     TooManyStatesError,
@@ -54,6 +55,21 @@ class ReplicaCosts(Protocol):
         Args:
             counts: (R,) ascending numbers of equal devices among which the samples of an operator are divided.
         """
+
+
+class Tied(NamedTuple):
+    """A weight that several operators use, of which every stage that has one of them has a copy.
+
+    Attributes:
+        owner, users: the operator that has the weight in its columns, and the others.
+        nbytes: of its gradient; 0 if it is not trained.
+        kept: bytes of a copy, with its gradient and optimizer state.
+    """
+
+    owner: int
+    users: tuple[int, ...]
+    nbytes: float
+    kept: float
 
 
 class StageColumns(NamedTuple):
@@ -108,6 +124,7 @@ class Columns:
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
         whole: operators that are not cut.
+        tied: weights that several operators use.
         micro_batches: passes in which operators run the batch.
     """
 
@@ -136,6 +153,7 @@ class Columns:
     before: I32
     samples: int
     whole: WholeOperators
+    tied: tuple[Tied, ...] = ()
     micro_batches: int = 1
     _price: Callable[[int], tuple[F64, NDArray[np.int32]]] | None = None
     _at: dict[int, Columns] = attrs.field(factory=dict, init=False)
@@ -331,6 +349,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
             graph.batch_size, *(op.dims[op.sample_dim].size for op in graph.operators if op.sample_dim >= 0)
         ),
         whole=of_whole,
+        tied=_tied(graph, prices[3, 0]),
         price=None if costs.linear_in_samples else _Passes(graph, cluster, costs, replicas).prices,
     )
 
@@ -443,6 +462,18 @@ def _prices(
             if price.gradients is not None:
                 gradients[:, row, op] = [max(values.tolist()) for values in price.gradients]
     return prices, unpriced, gradients
+
+
+def _tied(graph: OperatorGraph, kept: F64) -> tuple[Tied, ...]:
+    """Return the weights that several operators use; (n,) ``kept`` are the bytes that persist of each operator."""
+    flow, tied = gradient_flow(graph), []
+    for owner, weight, users in tied_weights(graph):
+        tensors = graph.operators[owner].weights
+        nbytes = tensors[weight].nbytes
+        share = nbytes / sum(tensor.nbytes for tensor in tensors)
+        gradient = float(nbytes) if flow.weights[owner][weight] else 0.0
+        tied.append(Tied(owner, tuple(user for user, _ in users), gradient, float(kept[owner]) * share))
+    return tuple(tied)
 
 
 def _share_whole(

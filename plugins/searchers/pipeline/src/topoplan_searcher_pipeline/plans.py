@@ -153,9 +153,34 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     written = _Written(stages, ends, pairwise, loads, first, operators)
     placed = _Hosts(counts, machine.outside, machine.inside, machine.latency)
     pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
+    _add_tied(columns, placed, room.stage_of, written)
     latency = np.where(loads[0, :pairs].any(axis=1), machine.latency, 0.0)
     sent = (*ends[:, :pairs], pairwise[0, :pairs], *loads[:, :pairs], latency, pairwise[1, :pairs])
     return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
+
+
+def _add_tied(columns: Columns, hosts: _Hosts, stage_of: I64, written: _Written) -> None:
+    """Add copies of weights that stages share, and the all-reduces of their gradients over all of these stages.
+
+    They take the place of those of the owner's stage alone, and follow all others of the stages with a copy.
+    """
+    ends = np.append(written.first[1:], written.operators.shape[1])
+    for owner, users, nbytes, kept in columns.tied:
+        first = stage_of[owner]
+        stages = np.unique(stage_of[[owner, *users]])
+        if len(stages) == 1:
+            continue
+        written.stages[3, stages[stages != first]] += kept
+        together = np.stack([hosts.counts[stages].sum(axis=0, dtype=np.int32), hosts.counts[first]])
+        seconds = np.empty(2)
+        allreduce_seconds(together, hosts.outside, hosts.inside, seconds)
+        if columns.whole.is_whole[owner]:  # no sum within its stage
+            seconds[1] = 0.0
+        # Operators of a stage are in the order of the model: the owner, and those whose gradients come before its own.
+        place = written.first[first] + int((stage_of[:owner] == first).sum())
+        written.operators[1, place : ends[first]] += nbytes * (seconds[0] - seconds[1])
+        for stage in stages[stages != first].tolist():
+            written.operators[1, written.first[stage] : ends[stage]] += nbytes * seconds[0]
 
 
 class _Written(NamedTuple):
