@@ -21,6 +21,7 @@ import numpy as np
 from topoplan.arrays import I32
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
+from topoplan_engine.partition import shared_weights
 from topoplan_engine.training import gradient_flow, tensors_read
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "is_view", "saved_tensors"]
@@ -96,7 +97,10 @@ def _largest_region(graph: OperatorGraph, region: I32, inside: set[_Place], extr
 
 
 def gradient_tensors(graph: OperatorGraph) -> list[Gradients]:
-    """Return for every operator which gradients of activations there are in its backward pass."""
+    """Return for every operator which gradients of activations there are in its backward pass.
+
+    The gradient of a weight of another operator is none: it is added to that of the weight.
+    """
     flow = gradient_flow(graph)
     read = {(u, output) for u, output, _, _ in graph.edges.reshape(-1, 4)[flow.edges].tolist()}
     return [
@@ -104,7 +108,11 @@ def gradient_tensors(graph: OperatorGraph) -> list[Gradients]:
             outputs=tuple(tensor for k, tensor in enumerate(operator.outputs) if (number, k) in read),
             inputs=()
             if _hands_on(operator)
-            else tuple(tensor for tensor, has in zip(operator.inputs, flow.inputs[number], strict=True) if has),
+            else tuple(
+                tensor
+                for k, tensor in enumerate(operator.inputs)
+                if flow.inputs[number][k] and k not in shared_weights(operator)
+            ),
             scratch=operator.scratch if flow.backward[number] else (),
         )
         for number, operator in enumerate(graph.operators)
