@@ -15,10 +15,21 @@ __all__ = ["model_rows", "parameter_count", "toy"]
 #: No model that is trained on several devices has fewer parameters.
 _TOY = 100_000
 
+#: Bytes of a parameter.
+_FULL, _HALF = 4, 2
+
 
 def parameter_count(graph: OperatorGraph) -> int:
-    """Return the number of trainable parameters of a model."""
-    return sum(weight.elements for op in graph.operators for weight in op.weights)
+    """Return the number of parameters of a model.
+
+    Layers of a profile may have a number of bytes that no whole number of parameters has: these are rounded.
+    """
+    itemsize = _FULL if graph.precision == "fp32" else _HALF
+    return sum(
+        round(weight.nbytes / itemsize) if op.profile is not None and weight.itemsize == 1 else weight.elements
+        for op in graph.operators
+        for weight in op.weights
+    )
 
 
 def model_rows(plan: Plan) -> list[tuple[str, str]]:

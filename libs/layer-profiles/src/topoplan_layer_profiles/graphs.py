@@ -19,6 +19,9 @@ from topoplan_layer_profiles.reading import LayerProfile, Node, read
 
 __all__ = ["graph_of", "graph_of_file", "graph_of_profile"]
 
+#: Bytes of a parameter in the precision in which PipeDream and DAPPLE profiled.
+_FP32 = 4
+
 
 def graph_of_file(path: Path, profiled: int | None, batch_size: int | None) -> OperatorGraph:
     """Read a profile and scale it to ``batch_size``; unset, to the profiled batch.
@@ -145,6 +148,16 @@ def _output(node: Node, profiled: int, batch_size: int) -> Tensor:
     return Tensor("output", (Axis(batch_size, 0), Axis(per_sample)), itemsize=1)
 
 
+def _weights(nbytes: int) -> Tensor:
+    """Return the weights of a node, of which profiles give the bytes: those of parameters in fp32 where they divide.
+
+    >>> _weights(4_096).elements, _weights(4_096).nbytes, _weights(4_097).nbytes
+    (1024, 4096, 4097)
+    """
+    itemsize = 1 if nbytes % _FP32 else _FP32
+    return Tensor("weights", (Axis(nbytes // itemsize),), itemsize=itemsize)
+
+
 def _operator(node: Node, inputs: Sequence[Tensor], output: Tensor, batch_size: int, scale: float) -> Operator:
     word = re.match(r"[A-Za-z0-9]\w*", node.description.lstrip("_"))
     weight = round(node.parameters)
@@ -153,7 +166,7 @@ def _operator(node: Node, inputs: Sequence[Tensor], output: Tensor, batch_size: 
         kind="layer",
         dims=(Dimension("sample", batch_size, Role.SAMPLE),),
         inputs=tuple(inputs),
-        weights=(Tensor("weights", (Axis(weight),), itemsize=1),) if weight else (),
+        weights=(_weights(weight),) if weight else (),
         outputs=(output,),
         profile=Profile(
             forward=node.forward * scale / 1000,

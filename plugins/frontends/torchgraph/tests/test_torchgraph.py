@@ -10,6 +10,8 @@ import pytest
 
 from topoplan import Role, TopoplanError
 from topoplan.options import structure
+from topoplan_engine.precision import in_precision
+from topoplan_engine.reporting.model import parameter_count
 from topoplan_frontend_torchgraph import Torchgraph
 from topoplan_layer_profiles.graphs import graph_of
 from topoplan_layer_profiles.reading import parse, read
@@ -196,3 +198,35 @@ def test_profile_or_file_are_given(options, message):
 def test_included_profiles_are_built():
     assert Torchgraph(profile="bert-48").build(64).batch_size == 64
     assert Torchgraph(profile="bert-48", profile_batch=4).build(None).batch_size == 4
+
+
+#: Parameters of AlexNet's layers: kernels and biases (Krizhevsky 2014, as torchvision has it).
+ALEXNET = [
+    64 * 3 * 11**2 + 64,
+    192 * 64 * 5**2 + 192,
+    384 * 192 * 3**2 + 384,
+    256 * 384 * 3**2 + 256,
+    256 * 256 * 3**2 + 256,
+    4096 * 9216 + 4096,
+    4096 * 4096 + 4096,
+    1000 * 4096 + 1000,
+]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bytes_of_a_profile_are_no_parameters(tmp_path, precision):
+    """244,403,360 bytes of weights in fp32 are 61,100,840 parameters."""
+    lines = [node(f"node{k}", parameters=4.0 * count) for k, count in enumerate(ALEXNET)]
+    path = tmp_path / "alexnet-pbs-16.txt"
+    path.write_text(text(*lines, *(f"\tnode{k} -- node{k + 1}" for k in range(len(ALEXNET) - 1))))
+    graph = in_precision(build(path), precision)
+    assert parameter_count(graph) == sum(ALEXNET) == 61_100_840
+    assert graph.parameter_bytes == 61_100_840 * (4 if precision == "fp32" else 2)
+
+
+def test_bytes_that_are_no_whole_parameters_stay(tmp_path):
+    path = tmp_path / "odd-pbs-16.txt"
+    path.write_text(text(node("node0", parameters=4097.0), node("node1", parameters=2.0), "\tnode0 -- node1"))
+    graph = build(path)
+    assert graph.parameter_bytes == 4099
+    assert parameter_count(graph) == 1024  # both are rounded
