@@ -65,23 +65,26 @@ class Net(NamedTuple):
     program: str
 
 
-_NCF = "ncf:ntables=16,unum-per-table=100000,inum-per-table=100000,arch-mlp-top=64-1024-512-256"
+_NCF = "ncf:ntables=16,unum-per-table=50000,inum-per-table=50000,arch-mlp-top=64-512-256"
 MODELS = {
-    "alexnet": Model("alexnet", 1024, 16),
-    "vgg16": Model("vgg16", 1024, 16),
+    "alexnet": Model("alexnet", 640, 16),
+    "vgg16": Model("vgg16", 384, 8),
+    "resnet50": Model("resnet50", 480, 12),
     "dlrm": Model("dlrm:preset=dlrm16", None, 16),
-    "candle-uno": Model("candle-uno", 4096, 16),
-    "ncf": Model(_NCF, 16384, 16),
-    "moe": Model("moe:hidden-size=4096", 8192, 8),
-    "transformer, pipeline": Model("transformer:hidden-size=1024,num-heads=16", 128, 8, "pipeline"),
-    "vit-switch, SPMD": Model("vit-switch:world-size=8", None, 8, "spmd"),
+    "candle-uno": Model("candle-uno", 2304, 12),
+    "ncf": Model(_NCF, 8192, 16),
+    "moe": Model("moe:hidden-size=2048", 6144, 12),
+    "transformer": Model("transformer:hidden-size=768,num-heads=12", 96, 12),
+    "transformer, pipeline": Model("transformer:hidden-size=1536,num-heads=16", 64, 8, "pipeline"),
+    "bert-sgmoe, SPMD": Model("bert-sgmoe:world-size=8,layers=4", None, 8, "spmd"),
 }
 NETWORKS = {
-    "bigswitch": Net("bigswitch", 1, 100.0, "flat"),
-    "fattree": Net("fattree", 1, 100.0, "fattree"),
-    "topoopt": Net("topoopt", 4, 25.0, "flat"),
-    "random": Net("random", 4, 25.0, "flat"),
-    "fully-connected": Net("fully-connected", None, 25.0, "flat"),
+    "bigswitch": Net("bigswitch", 1, 40.0, "flat"),
+    "fattree": Net("fattree", 1, 40.0, "fattree"),
+    "fattree 2:1": Net("fattree:oversubscription=2", 1, 40.0, "flat"),
+    "topoopt": Net("topoopt", 3, 10.0, "flat"),
+    "random": Net("random", 5, 10.0, "flat"),
+    "fully-connected": Net("fully-connected", None, 10.0, "flat"),
 }
 
 
@@ -255,7 +258,7 @@ def main() -> None:
         place = given.keep or Path(folder)
         for model in models:
             for network in networks:
-                file = place / f"{model.replace(', ', '-')}_{network}.fbuf"
+                file = place / f"{model.replace(', ', '-')}_{network.replace(' ', '-').replace(':', 'to')}.fbuf"
                 exports.append(export(host, model, network, file, programs, given.draws))
                 print(table(exports[-1:]).splitlines()[2], flush=True)
     text = table(exports)

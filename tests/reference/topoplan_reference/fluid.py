@@ -57,6 +57,8 @@ class FluidRun:
         self.exact = switch_links(network) is not None
         self.level: dict[int, int] = {}
         self.entered = self.left_since = 0
+        self.freed: dict[int, int] = Counter()
+        self.stale = False
         self.traffic = network.lower(taskgraph)
         self.drawn: Counter[int] = Counter()
         self.bursts: dict[int, tuple[int, float, float, float]] = {}
@@ -352,6 +354,9 @@ class FluidRun:
     def _load(self, flow: _Flow, sign: int) -> None:
         for link, load in flow.links.items():
             self.load[link] += sign * load
+            if sign < 0:
+                self.freed[link] += load
+                self.stale |= self.freed[link] * 16 >= self.load[link]
             self.touched.add(link)
 
     def _served(self, link: int) -> float:
@@ -371,10 +376,11 @@ class FluidRun:
 
     def _fill(self) -> None:
         """Progressive filling in whole numbers: all flows get faster together; one stops where a link is full."""
-        late = 1 << 31 if self.exact else 64
-        if self.entered == 0 and (self.left_since == 0 or self.left_since * late < len(self.active)):
+        late = self.left_since > 0 and (self.stale or self.exact or self.left_since * 64 >= len(self.active))
+        if self.entered == 0 and not late:
             return
-        self.entered = self.left_since = 0
+        self.entered, self.left_since, self.stale = 0, 0, False
+        self.freed.clear()
         grain = LOAD >> 10
         largest = max([1.0, *(c for c in self.capacity.values() if c < math.inf)])
         unit = 2.0 ** (math.ceil(math.log2(largest * 1024)) - 61)

@@ -12,8 +12,9 @@ Data flow: `enter` and `end_flows` of `topoplan_simulator_fluid.sharing` change 
 computes levels, moves flows whose bottleneck changed, and puts the next ends into the tree of ends.
 
 Work: one pass over the slots of all flows, and a heap of the links.  Where thousands of flows end one by one, rates are
-renewed after every 64th part of them has ended; until then nobody uses what they leave (`LATE_ENDS`).  A flow that
-enters renews all rates.
+renewed when a 64th part of them has ended (`LATE_ENDS`), or when a 16th part of what loads some link has
+(`topoplan_simulator_fluid.sharing.FREED_AT_MOST`); until then nobody uses what they leave.  A flow that enters renews
+all rates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.kernels.jit import inline_kernel, njit
 from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.queues import replace
-from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, TOUCHED, Sharing
+from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, STALE, TOUCHED, Sharing
 from topoplan_simulator_fluid.sharing import join_at, leave, next_end, note, served
 
 __all__ = ["ALWAYS", "LATE_ENDS", "Filling", "filling", "renew"]
@@ -145,11 +146,13 @@ def _gather(s: Sharing, f: Filling) -> None:
             f.place[link] = -1
             f.level[link] = f.next_level[link] = 0
             s.share[link] = np.inf
+            s.links[link].freed = 0
     size = f.counts[_BUSY]
     for i in range(size):
         link = f.busy[i]
         load = 0
         row = s.links[link].row
+        s.links[link].freed = 0
         for place in range(row, row + s.links[link].length):
             load += _grains(s.slots[s.incidence[place].slot].load)
         f.rest[link], f.open_load[link], f.next_level[link] = f.capacity[link], load, 0
@@ -213,7 +216,8 @@ def renew(s: Sharing, f: Filling, late_ends: int, now: float) -> None:
     """Bring rates, bottlenecks and ends up to date at the end of an instant."""
     f.counts[_FLOWING] += s.counts[ENTERED] - s.counts[ENDED]
     f.counts[_ENDED] += s.counts[ENDED]
-    if s.counts[ENTERED] > 0 or (f.counts[_ENDED] > 0 and f.counts[_ENDED] * late_ends >= f.counts[_FLOWING]):
+    late = f.counts[_ENDED] > 0 and (s.counts[STALE] > 0 or f.counts[_ENDED] * late_ends >= f.counts[_FLOWING])
+    if s.counts[ENTERED] > 0 or late:
         _renew_all(s, f, now)
     for i in range(s.counts[DIRTY]):
         link = s.work[DIRTY, i]
@@ -247,4 +251,4 @@ def _renew_all(s: Sharing, f: Filling, now: float) -> None:
     for i in range(s.counts[ENTERED]):
         flow = s.work[ENTERED, i]
         join_at(s, flow, f.slot[flow], s.flows[flow].virtual_finish, now)
-    f.counts[_ENDED] = s.counts[TOUCHED] = s.counts[ENTERED] = 0
+    f.counts[_ENDED] = s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[STALE] = 0

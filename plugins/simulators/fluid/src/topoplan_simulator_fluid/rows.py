@@ -29,13 +29,27 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.kernels.jit import inline_kernel, njit
 from topoplan_simulator_fluid.queues import tree
 
-__all__ = ["DIRTY", "ENDED", "ENTERED", "SETTLED", "TOUCHED", "Sharing", "add_slot", "idle", "make_room", "put", "swap"]
+__all__ = [
+    "DIRTY",
+    "ENDED",
+    "ENTERED",
+    "SETTLED",
+    "STALE",
+    "TOUCHED",
+    "Sharing",
+    "add_slot",
+    "idle",
+    "make_room",
+    "put",
+    "swap",
+]
 
-TOUCHED, DIRTY, ENTERED, USED, SETTLED, ENDED = range(6)
+TOUCHED, DIRTY, ENTERED, USED, SETTLED, ENDED, STALE = range(7)
 
 #: One link.
 #:
-#: capacity: bytes/s.  load: units of load on it.  before: its share before this instant.  served: bytes served to each
+#: capacity: bytes/s.  load: units of load on it.  freed: those of flows that have ended since rates were computed, on
+#: the wire.  before: its share before this instant.  served: bytes served to each
 #: flow that is bottlenecked here by ``since``, in seconds.  soonest: smallest virtual finish of these;
 #: soonest_outdated: that flow may have left.  reuse_threshold: share up to which none of them has another bottleneck.
 #: work_marks: 1 for a link in ``TOUCHED`` (its load changed), 2 for one in ``DIRTY`` (its next end may have), or
@@ -45,6 +59,7 @@ _LINK = np.dtype(
     [
         *((name, np.float64) for name in ("capacity", "before", "served", "since", "soonest", "reuse_threshold")),
         ("load", np.int64),
+        ("freed", np.int64),
         ("row", np.uint32),
         *((name, np.int32) for name in ("bottlenecked_here", "length", "row_capacity")),
         *((name, np.int8) for name in ("soonest_outdated", "work_marks")),
@@ -82,7 +97,8 @@ class Sharing(NamedTuple):
         work: (3, n) links touched, links dirty and flows entered in this instant.
         ends: the next end of each link, as a tree of minima (`topoplan_simulator_fluid.queues.replace`).
         counts: lengths of the rows of ``work``, and places of ``incidence`` that are used; of the last instant, links
-            that were dirty (they stand in ``work`` until the next one), and flows that ended.
+            that were dirty (they stand in ``work`` until the next one), and flows that ended; whether
+            these have freed much of a link since rates were computed.
     """
 
     links: Any
@@ -123,7 +139,7 @@ def idle(capacity: F64, slot_ptr: I64) -> Sharing:
         virtual_finish=np.empty(places),
         work=np.empty((3, max(n_links, n_flows)), np.int32),
         ends=tree(n_links),
-        counts=np.array([0, 0, 0, n_links * start, 0, 0]),
+        counts=np.array([0, 0, 0, n_links * start, 0, 0, 0]),
     )
 
 

@@ -34,6 +34,7 @@ from topoplan_simulator_fluid.rows import (
     ENDED,
     ENTERED,
     SETTLED,
+    STALE,
     TOUCHED,
     Sharing,
     add_slot,
@@ -43,6 +44,7 @@ from topoplan_simulator_fluid.rows import (
 )
 
 __all__ = [
+    "FREED_AT_MOST",
     "add_link",
     "bytes_left_over",
     "crosses",
@@ -55,6 +57,10 @@ __all__ = [
     "served",
     "settle",
 ]
+
+
+#: One in so many units of what loads a link may be free before rates are computed anew, on the wire.
+FREED_AT_MOST = 16
 
 
 @inline_kernel
@@ -152,6 +158,9 @@ def _quit(s: Sharing, flow: int) -> None:
         last = record.row + record.length
         put(s, slot.position, s.incidence[last].slot, s.incidence[last].flow, s.flow_bottleneck[last])
         record.load -= slot.load
+        record.freed += slot.load
+        if record.freed * FREED_AT_MOST >= record.load:
+            s.counts[STALE] = 1
         note(s, slot.link, TOUCHED)
     f.bottleneck = -1
 
