@@ -126,6 +126,29 @@ def test_a_kernel_of_spectral_norm_is_planned() -> None:
 
 
 @pytest.mark.filterwarnings("error::topoplan.errors.TopoplanWarning")
+def test_weights_that_are_made_of_weights_are_planned() -> None:
+    class Standardized(nn.Module):
+        """Weight standardization (Qiao et al., 2019), and an adapter that is merged."""
+
+        def __init__(self):
+            super().__init__()
+            self.kernel, self.gain = nn.Parameter(torch.ones(8, 4, 3, 3)), nn.Parameter(torch.ones(8, 1, 1, 1))
+            self.base = nn.Parameter(torch.ones(16, 8))
+            self.a, self.b = nn.Parameter(torch.ones(2, 8)), nn.Parameter(torch.ones(16, 2))
+
+        def forward(self, x):
+            centered = self.kernel - self.kernel.mean((1, 2, 3), keepdim=True)
+            kernel = centered / (self.kernel.std((1, 2, 3), keepdim=True) + 1e-5) * self.gain
+            y = nn.functional.conv2d(x, kernel).mean((2, 3))
+            return nn.functional.linear(y, self.base + 2.0 * (self.b @ self.a))
+
+    module, x = made(Standardized, 6, 4, 9, 9)
+    graph = from_torch(module, (x,))
+    assert parameters(graph) == sum(weight.numel() for weight in module.parameters())
+    assert products(graph) == counted(module, (x,)) == 2 * 6 * 49 * 8 * 4 * 9 + 2 * 16 * 8 * 2 + 2 * 6 * 16 * 8
+
+
+@pytest.mark.filterwarnings("error::topoplan.errors.TopoplanWarning")
 def test_bilinear_cumsum_and_prelu_have_flops() -> None:
     class Several(nn.Module):
         def __init__(self):
@@ -170,6 +193,25 @@ def test_a_buffer_of_integers_has_no_gradient_and_no_product_for_one() -> None:
     assert products(graph) == counted(module, (x,)) == 2 * 16 * 64 * (64 + 64 + 10)
     biases = 3 * 16 * (64 + 10)
     assert model_flops(graph) == 2 * 16 * 64 * (3 * 64 + 2 * 64 + 3 * 10) + biases
+
+
+def test_parameters_of_integers_have_a_byte_each_and_no_gradient() -> None:
+    class Quantized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64, 32, dtype=torch.int8), requires_grad=False)
+            self.scale = nn.Parameter(torch.ones(64, 1))
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.weight * self.scale)
+
+    module, x = made(Quantized, 16, 32)
+    graph = from_torch(module, (x,))
+    assert parameters(graph) == 64 * 32 + 64
+    assert products(graph) == counted(module, (x,)) == 2 * 16 * 32 * 64
+    weights = {weight.elements: weight for op in graph.operators for weight in op.weights}
+    assert (weights[64 * 32].itemsize, weights[64 * 32].requires_grad) == (1, False)
+    assert (weights[64].itemsize, weights[64].requires_grad) == (4, True)
 
 
 def test_no_mfu_is_said_where_flops_are_not_known() -> None:

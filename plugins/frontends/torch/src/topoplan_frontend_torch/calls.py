@@ -58,7 +58,8 @@ class Construction:
         """Take note of what no node makes: parameters, inputs, constants."""
         values = self._program.values
         for name, parameter in self._program.parameters.items():
-            self.layouts[name] = Layout.of(Handle(values[name].shape, _ELEMENT), parameter=parameter)
+            itemsize = _ELEMENT if values[name].floating else values[name].itemsize
+            self.layouts[name] = Layout.of(Handle(values[name].shape, itemsize), parameter=parameter)
         for name in (*self._program.inputs, *self._program.constants):
             if name in values:
                 shape, is_constant = values[name].shape, name in self._program.constants or not values[name].floating
@@ -169,6 +170,8 @@ class Construction:
             else attrs.evolve(tensor, requires_grad=False)
             for index, tensor in enumerate((*operator.inputs, *operator.weights))
         ]
+        for index in weights:  # parameters of integers
+            tensors[index] = attrs.evolve(tensors[index], itemsize=layouts[index].handle.itemsize)
         inputs = [index for index in range(len(tensors)) if index not in weights]
         place = {index: number for number, index in enumerate((*inputs, *weights))}
         shared = " ".join(tensors[index].name for index in inputs if layouts[index].parameter)

@@ -61,6 +61,9 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     if len(views) == 1 and views[0].shape == call.shape and not views[0].parameter:
         return [_of_one(call, _WITH_NUMBER.get(kind, kind), views[0])]
     tensors = [view for view in views if not view.parameter]
+    of_parameters = bool(views) and not tensors
+    if of_parameters:  # a weight is computed, of weights alone
+        tensors = views
     if not any(view.shape == call.shape for view in tensors) and len(views) == 1:  # a constant says how often to repeat
         views = tensors = [call.graph.layouts[name] for name in call.node.reads]
     if len(tensors) > 2 or not tensors:
@@ -77,7 +80,9 @@ def _arithmetic(call: Call) -> Sequence[Layout]:
     places = [inputs[0].follows(axis) for axis in range(rank)]
     order = list(range(rank)) if -1 in places else sorted(range(rank), key=lambda axis: places[axis])
     weights = [
-        call.made_plain(_of_rank(view, rank).without_repeats().permuted(order)) for view in views if view.parameter
+        call.made_plain(_of_rank(view, rank).without_repeats().permuted(order))
+        for view in views
+        if view.parameter and not of_parameters
     ]
     sizes = [max(axis) for axis in zip(*(view.handle.shape for view in (*inputs, *weights)), strict=True)]
     if tuple(sizes) != tuple(call.shape[k] for k in order):

@@ -15,11 +15,13 @@ from topoplan import Operator, OperatorGraph, TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan.model.graph import Axis, Dimension, Role, Tensor
 from topoplan_frontend_torch.calls import Call, Construction, UntranslatedError
+from topoplan_frontend_torch.elementwise import ELEMENTWISE
 from topoplan_frontend_torch.fusing import fuse
 from topoplan_frontend_torch.layouts import Layout
 from topoplan_frontend_torch.operators import TRANSLATIONS
 from topoplan_frontend_torch.program import Program
 from topoplan_frontend_torch.simplify import simplify
+from topoplan_frontend_torch.views import VIEWS
 from topoplan_frontend_torch.without_products import WITHOUT_PRODUCTS
 from topoplan_operators import Handle
 
@@ -101,7 +103,7 @@ def _opaque(call: Call) -> list[Layout]:
         name="",
         kind=call.operator.replace(".", "_"),
         dims=dims,
-        tags={} if call.operator in WITHOUT_PRODUCTS else {"flops": "unknown"},
+        tags={} if call.operator in (WITHOUT_PRODUCTS | {*ELEMENTWISE, *VIEWS}) else {"flops": "unknown"},
         inputs=tuple(tensor(f"x{k}", x.shape, x.handle.itemsize, cut and x.sample == 0) for k, x in enumerate(inputs)),
         weights=tuple(tensor(f"w{k}", x.shape, x.handle.itemsize, False) for k, x in enumerate(weights)),
         outputs=tuple(tensor(f"y{k}", shape, Handle(shape).itemsize, cut) for k, shape in enumerate(shapes)),
