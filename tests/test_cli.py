@@ -162,7 +162,6 @@ def test_a_strategy_file_of_any_name_is_read_where_its_format_is_named(run):
         ([*SMALL, "--interface-bandwidth-gbps", "0"], "interface-bandwidth-gbps: 0.0 is too small (more than 0)"),
         ([*SMALL, "--latency-us", "-1"], "latency-us: -1.0 is too small (at least 0)"),
         ([*SMALL, "--budget", "-1"], "budget: -1 is too small (at least 0)"),
-        ([*SMALL, "--batch-size", "65"], "batch size 65: cannot be divided over 4 devices (nearest: 64 or 68)"),
         ([*SMALL, "--device", "A100"], "A100"),
         ([*SMALL, "-e", "measured"], "file"),
         ([*SMALL, "-e", "measured:file=missing.json"], "missing.json"),
@@ -254,3 +253,13 @@ def test_a_second_topology_is_refused_and_not_dropped(run):
 )
 def test_a_number_that_is_none_is_refused_in_one_line(run, words, message):
     assert run(*words) == (2, "", f"error: {message}\n")
+
+
+@pytest.mark.parametrize("searcher", ["mcmc", "spmd", "pipeline"])
+def test_a_batch_must_divide_over_data_parallelism_alone(run, searcher):
+    """Six samples on four devices: two replicas of two parts, or stages of devices that have two samples and one."""
+    words = ("optimize", "alexnet", "--servers", "4", "--batch-size", "6", "--budget", "4")
+    status, out, err = run(*words, "-s", searcher, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert 0 < found["iteration_time_s"] <= found["initial_iteration_time_s"]

@@ -235,13 +235,10 @@ def test_initial_strategy_is_data_parallel_with_tables_round_robin():
     assert placements[-1].devices.tolist() == [0, 1, 2, 3]
 
 
-def test_batch_that_cannot_be_divided_names_the_nearest():
-    with pytest.raises(TopoplanError, match=r"batch size 10: cannot be divided over 4 devices \(nearest: 8 or 12\)"):
-        small_problem(two_linears(batch=10)).space.initial()
-
-
-@pytest.mark.parametrize(("batch", "devices"), [(2, [0, 2]), (3, [0]), (1, [0])])
-def test_a_batch_of_fewer_samples_than_devices_starts_on_as_many_as_divide_both(batch, devices):
+@pytest.mark.parametrize(
+    ("batch", "devices"), [(2, [0, 2]), (3, [0]), (1, [0]), (10, [0, 2]), (65, [0]), (12, [0, 1, 2, 3])]
+)
+def test_a_batch_that_the_devices_do_not_divide_starts_on_as_many_as_divide_both(batch, devices):
     problem = small_problem(two_linears(batch=batch))
     start = problem.space.initial()
     start.check(problem.graph, problem.cluster.n_devices)

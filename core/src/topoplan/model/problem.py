@@ -75,11 +75,7 @@ class PlacementSpace(Protocol):
         """Return the one object that stands for this placement, so that equal ones compare by identity."""
 
     def initial(self) -> Strategy:
-        """Return the strategy that searches start with.
-
-        Raises:
-            TopoplanError: the batch cannot be divided over the devices.
-        """
+        """Return the strategy that searches start with."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from topoplan.arrays import I32
-from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Operator, OperatorGraph, Role
@@ -111,18 +110,11 @@ class Space:
 
         Where devices differ in speed, samples are shared so that all end together, and devices that would only hold
         the others up have none.
-
-        Raises:
-            TopoplanError: the batch cannot be divided over the devices.
         """
         return self.initial_choices()[0]
 
     def initial_choices(self) -> list[Strategy]:
-        """Return `initial`, and the same on the devices of the fastest kinds alone, where there are several kinds.
-
-        Raises:
-            TopoplanError: the batch cannot be divided over the devices.
-        """
+        """Return `initial`, and the same on the devices of the fastest kinds alone, where there are several kinds."""
         if not self._shares:
             return [self._shared_out([])]
         everywhere = np.arange(self.cluster.n_devices, dtype=np.int32)
@@ -160,15 +152,11 @@ class Space:
     def _data_parallel(self, op: int) -> Placement:
         """Return the placement of an operator whose samples are cut evenly over all devices, or as widely as it can.
 
-        A batch of fewer samples than devices is cut over as many devices as divide both.
+        A batch that they do not divide is cut over as many devices as divide both, 96 samples on 64 devices over 32:
+        others have nothing to do in this strategy, but in those that cut more than samples.
         """
         operator, devices, batch = self.graph.operators[op], self.cluster.n_devices, self.graph.batch_size
         if operator.sample_dim >= 0 and operator.dims[operator.sample_dim].size == batch:
-            if batch > devices and batch % devices:
-                low = batch // devices * devices
-                raise TopoplanError(
-                    f"batch size {batch}: cannot be divided over {devices} devices (nearest: {low} or {low + devices})"
-                )
             devices = math.gcd(batch, devices)
         cut = operator.sample_cut(devices)
         return self.place(cut if self._costs.supports(op, cut) else self._widest(op), 0)
