@@ -70,9 +70,7 @@ def throughput(
         sequence_length=length,
         tokens_per_s=None if length is None else samples * length,
         mfu=flops / (seconds * peak) if has_mfu and peak is not None else None,
-        assumption=f"{_counted(graph)} of matrix products over the {precision} peak of all {kinds}"
-        if has_mfu
-        else missing,
+        assumption=f"{_counted(graph)} over the {precision} peak of all {kinds}" if has_mfu else missing,
     )
 
 
@@ -87,8 +85,8 @@ def unknown_flops(graph: OperatorGraph) -> str:
 def _counted(graph: OperatorGraph) -> str:
     """Say which FLOPs are counted."""
     if gradient_flow(graph).everything:
-        return f"{_PASSES} x forward FLOPs"
-    return "FLOPs of the forward pass and of gradients that are computed"
+        return f"{_PASSES} x forward FLOPs of matrix products"
+    return "FLOPs of matrix products, forward and of the gradients that are computed,"
 
 
 def model_flops(graph: OperatorGraph) -> float:

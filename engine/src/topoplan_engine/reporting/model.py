@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args, get_type_hints
 
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Frontend
 from topoplan.plugin.host import Host
+from topoplan_engine.checkpoints import repeated_operators
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.training import trained_weights
 
-__all__ = ["model_rows", "parameter_count", "toy"]
+__all__ = ["model_rows", "parameter_count", "toy", "trained_parameter_count"]
 
 #: No model that is trained on several devices has fewer parameters.
 _TOY = 100_000
@@ -20,25 +23,36 @@ _FULL, _HALF = 4, 2
 
 
 def parameter_count(graph: OperatorGraph) -> int:
-    """Return the number of parameters of a model.
+    """Return the number of parameters of a model, trained or not.
 
     Layers of a profile may have a number of bytes that no whole number of parameters has: these are rounded.
     """
+    return sum(_parameters(graph, op, op.weights) for op in graph.operators)
+
+
+def trained_parameter_count(graph: OperatorGraph) -> int:
+    """Return the number of parameters of a model that are trained."""
+    return sum(_parameters(graph, op, trained_weights(graph, number)) for number, op in enumerate(graph.operators))
+
+
+def _parameters(graph: OperatorGraph, op: Operator, weights: Sequence[Tensor]) -> int:
     itemsize = _FULL if graph.precision == "fp32" else _HALF
     return sum(
         round(weight.nbytes / itemsize) if op.profile is not None and weight.itemsize == 1 else weight.elements
-        for op in graph.operators
-        for weight in op.weights
+        for weight in weights
     )
 
 
 def model_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Return the row of a table: parameters, operators and batch."""
+    """Return the row of a table: parameters, operators and batch; what is frozen and what runs again."""
     graph = plan.graph
     if graph is None:
         return []
-    size = _count(parameter_count(graph))
-    return [("model", f"{size} parameters, {len(graph.operators)} operators, batch of {graph.batch_size:,}")]
+    total, trained = parameter_count(graph), trained_parameter_count(graph)
+    size = f"{_count(total)} parameters" + (f" ({_count(trained)} trained)" if trained < total else "")
+    again = sum(repeated_operators(graph))
+    operators = f"{len(graph.operators)} operators" + (f" ({again} run again in the backward pass)" if again else "")
+    return [("model", f"{size}, {operators}, batch of {graph.batch_size:,}")]
 
 
 def toy(host: Host, experiment: Experiment, plan: Plan) -> str | None:

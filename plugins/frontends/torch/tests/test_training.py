@@ -84,6 +84,29 @@ class NoGrad(Tower):
         return self.head(x)
 
 
+class Inference(Tower):
+    @torch.inference_mode()
+    def without_gradients(self, x):
+        return self.backbone(x)
+
+    def forward(self, x):
+        return self.head(self.without_gradients(x).clone())
+
+
+class Teacher(Tower):
+    """Both branches read one value; only one of them is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, 10)
+
+    def forward(self, x):
+        x = self.backbone(x)
+        with torch.no_grad():
+            target = self.teacher(x)
+        return (self.head(x) - target) ** 2
+
+
 class Detached(Tower):
     def forward(self, x):
         return self.head(self.backbone(x).detach().view(-1, 2, WIDTH // 2).transpose(1, 2).reshape(-1, WIDTH))
@@ -112,6 +135,8 @@ class BiasAlone(Tower):
 MODELS = {
     "adapters": lambda: nn.Sequential(*[Adapted() for _ in range(3)]),
     "no_grad": NoGrad,
+    "inference mode": Inference,
+    "teacher": Teacher,
     "detached": Detached,
     "frozen backbone": Frozen,
     "frozen head and first layer": FrozenHead,

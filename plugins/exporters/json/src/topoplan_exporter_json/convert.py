@@ -199,10 +199,9 @@ def _special_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
 def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
     tag, key, default = _TAGS[kind]
     tag_override = override(rename=key, unstruct_hook=lambda tags: tags.get(tag, default))
-    unless_default = {name: override(omit_if_default=True) for name in _UNLESS_DEFAULT.get(kind, ())}
-    fields = make_dict_unstructure_fn(
-        kind, converter, tags=tag_override, reduces_per_part=override(omit=True), **unless_default
-    )
+    overrides: dict[str, Any] = {name: override(omit_if_default=True) for name in _UNLESS_DEFAULT.get(kind, ())}
+    overrides |= {"tags": tag_override, "reduces_per_part": override(omit=True)}
+    fields = make_dict_unstructure_fn(kind, converter, **overrides)
 
     def write(value: Any) -> dict[str, Any]:
         document = fields(value)

@@ -1,9 +1,11 @@
-"""Calls of ``torch.utils.checkpoint`` as they are exported: which calls lie in a region that runs again.
+"""What an export forgets: which calls lie in a region of ``torch.utils.checkpoint``, and ``torch.inference_mode``.
 
 torch exports what a checkpointed function does and forgets that it was checkpointed; with ``use_reentrant=True`` what
 follows is exported as if it had no gradients.  While `marked_checkpoints` is active, the two implementations of
 ``checkpoint`` run their function once and annotate the nodes that it makes.  All ways to checkpoint lead there:
 ``checkpoint_sequential``, wrappers of modules, and ``gradient_checkpointing_enable`` of transformers.
+
+An export keeps ``torch.no_grad`` and drops ``torch.inference_mode``; `inference_without_gradients` makes one the other.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from topoplan import TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan_frontend_torch.program import Region
 
-__all__ = ["check_exported", "marked_checkpoints", "refuse_reentrant", "region_of"]
+__all__ = ["check_exported", "inference_without_gradients", "marked_checkpoints", "refuse_reentrant", "region_of"]
 
 #: Key of the annotation of nodes.
 _KEY = "topoplan_checkpoint"
@@ -62,6 +64,27 @@ def marked_checkpoints(torch: Any) -> Iterator[None]:
         for name, value in before.items():
             setattr(module, name, value)
     marks.warn()
+
+
+@contextmanager
+def inference_without_gradients(torch: Any) -> Iterator[None]:
+    """Let ``torch.inference_mode`` do what ``torch.no_grad`` does while a module is exported."""
+    mode = torch.inference_mode
+    before = mode.__enter__, mode.__exit__
+    entered: list[AbstractContextManager[Any]] = []
+
+    def enter(self: Any) -> None:
+        entered.append(torch.no_grad() if self.mode else nullcontext())
+        entered[-1].__enter__()
+
+    def leave(_self: Any, *error: Any) -> None:
+        entered.pop().__exit__(*error)
+
+    mode.__enter__, mode.__exit__ = enter, leave
+    try:
+        yield
+    finally:
+        mode.__enter__, mode.__exit__ = before
 
 
 class _Marks:

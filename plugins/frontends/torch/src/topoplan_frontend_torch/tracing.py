@@ -17,7 +17,12 @@ from typing import Any
 
 from topoplan import TopoplanError
 from topoplan.errors import exception_line, shown
-from topoplan_frontend_torch.checkpointing import check_exported, marked_checkpoints, region_of
+from topoplan_frontend_torch.checkpointing import (
+    check_exported,
+    inference_without_gradients,
+    marked_checkpoints,
+    region_of,
+)
 from topoplan_frontend_torch.inputs import InputSpec
 from topoplan_frontend_torch.places import is_library, own_line
 from topoplan_frontend_torch.program import Argument, Node, Program, Ref, Value
@@ -63,7 +68,7 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         with warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
-            with marked_checkpoints(torch):
+            with marked_checkpoints(torch), inference_without_gradients(torch):
                 return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
