@@ -7,6 +7,8 @@ from collections import Counter
 import attrs
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from topoplan import (
     Cluster,
@@ -19,10 +21,13 @@ from topoplan import (
     TaskKind,
     TopoplanError,
 )
+from topoplan.model.costs import MicroBatch
+from topoplan.model.graph import Checkpoint
 from topoplan.model.machine import HostModel
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import PENDING_GRADIENT, arguments, shard
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
 from topoplan_engine.search.space import Space
@@ -32,7 +37,9 @@ from topoplan_engine.throughput import model_flops
 from topoplan_engine.training import frozen, gradient_flow
 from topoplan_engine.training_costs import training_costs
 from topoplan_estimator_roofline import Roofline
+from topoplan_exporter_json.convert import converter
 from topoplan_machine_nvidia import DEVICES
+from topoplan_operator_times.saved import saved_tensors
 from topoplan_operators import GraphBuilder
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.fabrics import star
@@ -136,8 +143,8 @@ def test_a_frozen_weight_has_no_gradient_and_no_optimizer_state(precision, state
     assert use.weights.tolist() == [3 * each * states[0]]
     assert use.gradients.tolist() == [each * states[1]]
     assert use.optimizer.tolist() == [each * states[2]]
-    # Only `second` reads its input for its own gradient; `third` reads its weight alone.
-    assert use.activations.tolist() == [BATCH * WIDTH * states[0]]
+    # Only `second` reads its input for its own gradient; `third` reads its weight alone, and makes one gradient.
+    assert use.activations.tolist() == [2 * BATCH * WIDTH * states[0]]
 
 
 def test_placements_leave_out_tasks_and_messages():
@@ -277,3 +284,68 @@ def test_a_program_reduces_trained_weights_alone_and_equals_its_quotient():
     use = lowering.memory_use(strategy)
     assert use.gradients.tolist() == [WIDTH * WIDTH * 4] * 4
     assert use.optimizer.tolist() == [WIDTH * WIDTH * 8] * 4
+
+
+# ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def checkpointed(graph, *regions, reentrant=False):
+    """Put operators, by name, into regions."""
+    marks = {name: Checkpoint(begins=k == 0, reentrant=reentrant) for names in regions for k, name in enumerate(names)}
+    return attrs.evolve(
+        graph, operators=tuple(attrs.evolve(op, checkpoint=marks.get(op.name)) for op in graph.operators)
+    )
+
+
+def test_regions_run_again_up_to_the_last_tensor_that_is_read():
+    graph = checkpointed(chain(("a", "b", "c", "d", "e")), ("b", "c"), ("d", "e"))
+    assert checkpoint_regions(graph).tolist() == [-1, 0, 0, 1, 1]
+    # The last layer of a region reads its input, and its own answer is not needed.
+    assert repeated_operators(graph) == (False, True, False, True, False)
+    whole = checkpointed(chain(("a", "b", "c", "d", "e")), ("b", "c"), ("d", "e"), reentrant=True)
+    assert repeated_operators(whole) == (False, True, True, True, True)
+    assert repeated_operators(frozen(graph, ["a", "b", "c"]))[:3] == (False, False, False)
+
+
+def test_a_layer_that_runs_again_takes_its_forward_pass_once_more():
+    plain = chain(("a", "b", "c"))
+    graph = checkpointed(plain, ("b", "c"))
+    cluster = cluster_of(1)
+    costs = training_costs(Roofline().build(graph, cluster), graph)
+    before = Roofline().build(plain, cluster)
+    for op, again in enumerate((0, 1, 0)):
+        new, old = (each.price(op, (1, 1, 1), np.zeros(1, np.int32)) for each in (costs, before))
+        assert new.backward[0] == pytest.approx(old.backward[0] + again * old.forward[0])
+        assert new.forward[0] == old.forward[0]
+    # Equal layers have one price, and a micro-batch is priced as the batch is.
+    half = costs.price_micro_batch(1, (1, 1, 1), np.zeros(1, np.int32), MicroBatch.of(graph.operators[1], 2))
+    assert half.backward[0] > 0
+    strategy = PlacedStrategy(ones([(3, 0)] * 3))
+    activations = Lowering(graph, cluster, costs).memory_use(strategy).activations[0]
+    whole = Lowering(plain, cluster, before).memory_use(strategy).activations[0]
+    assert activations == whole  # one region: its inputs, and what it makes while it runs again
+
+
+def test_of_several_regions_the_largest_is_held():
+    """Each of four regions of two layers keeps its input; one of them what lies between its layers."""
+    names = tuple("abcdefgh")
+    plain = chain(names)
+    graph = checkpointed(plain, *[names[k : k + 2] for k in range(0, 8, 2)])
+    value = BATCH * WIDTH * 4
+    kept = sum(tensor.nbytes for tensors in saved_tensors(graph) for tensor in tensors)
+    assert kept == (3 + 1) * value
+    assert sum(tensor.nbytes for tensors in saved_tensors(plain) for tensor in tensors) == 7 * value
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_trains_goes_through_files(seed):
+    rng, graph = np.random.default_rng(seed), residual()
+    graph = frozen(graph, [op.name for op in graph.operators if rng.random() < 0.5])
+    graph = checkpointed(detached(graph, "sum", int(rng.integers(2))), ("second", "third"))
+    conversion = converter()
+    document = conversion.unstructure(graph)
+    assert conversion.structure(document, type(graph)) == graph
+    whole = conversion.unstructure(residual())
+    assert "requires_grad" not in str(whole)
+    assert "checkpoint" not in str(whole)
