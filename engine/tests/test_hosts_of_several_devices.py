@@ -12,6 +12,7 @@ import pytest
 
 from topoplan import Cluster, Fabric, TopologyContext
 from topoplan_directconnect.construct import construct
+from topoplan_engine.network.routing import paths
 from topoplan_engine.network.tables import Network
 from topoplan_samples.tasks import collective, task_graph
 from topoplan_simulator_flexnet import Flexnet
@@ -136,3 +137,27 @@ def test_columns_of_a_ring_through_hosts():
     loads = np.unique(rings.load[first][between]).tolist(), np.unique(rings.load[first][~between]).tolist()
     assert loads == ([1 << 20], [1 << 19])  # half of what leaves the host crosses the link of each of its two devices
     assert (~between).sum() == 12
+
+
+def test_a_ring_waits_for_the_member_before_alone():
+    """Racks of four hosts: most members are two links from the next one, and no step waits for the longest way.
+
+    After 2 (m-1) ways in a row data has gone round twice, but for two ways.
+    """
+    hosts, latency = 16, 1e-5
+    made = cluster(hosts, 2, latency=latency)
+    tree = FatTree().build(TopologyContext(cluster=made, demand=None, rng=np.random.default_rng(0)))
+    ways = paths(tree, np.arange(hosts), np.roll(np.arange(hosts), -1))
+    links = np.diff(ways.path_ptr)[ways.pair_ptr[:-1]]  # of the first path of each pair; the others are as long
+    by_hand = latency * (2 * links.sum() - (links + np.roll(links, -1)).min())
+    assert links.max() > links.min()
+    assert seconds(made, tree, size=64) == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_sixty_four_hosts_of_eight():
+    """64 x 8 H100, 1 GiB: 5.36 ms for the bytes, 126 ways of two links on a switch, 2.6 on average on a fat-tree."""
+    made = cluster(64, 8, latency=1e-6)
+    tree = FatTree().build(TopologyContext(cluster=made, demand=None, rng=np.random.default_rng(0)))
+    by_hand = 2 * 511 / 512 * GIB / (8 * 400 * GBPS)
+    assert seconds(made, on_switch(made)) == pytest.approx(by_hand + 126 * 2e-6, rel=1e-3)  # 5.61 ms
+    assert by_hand + 126 * 2e-6 < seconds(made, tree) < 5.75e-3

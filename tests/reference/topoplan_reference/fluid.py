@@ -139,14 +139,28 @@ class FluidRun:
         used = slice(*rings.load_ptr[ring:][:2].tolist())
         raw = dict(zip(rings.load_links[used].tolist(), rings.load[used].tolist(), strict=True))
         flow.links = {link: load * flow.unit // LOAD for link, load in raw.items()}
+        setups = [
+            max(self._times(path)[0] for path in range(paths.row_ptr[row], paths.row_ptr[row + 1])) for row in rows
+        ]
+        flow.setup_latency = self._latency(setups, rounds)
         for path in (p for row in rows for p in range(paths.row_ptr[row], paths.row_ptr[row + 1])):
-            setup, drain = self._times(path)
-            flow.setup_latency = max(flow.setup_latency, rounds * setup)
+            drain = self._times(path)[1]
             flow.drain_latency = max(flow.drain_latency, rounds * drain)
             flow.max_rate = min(flow.max_rate, float(paths.slowest[path]))
         if flow.max_rate < min(self.capacity[link] * LOAD / load for link, load in raw.items()):
             own = len(self.capacity)  # a link of its own, as fast as the slowest path
             self.capacity[own], flow.links[own] = flow.max_rate, flow.unit
+
+    def _latency(self, setups: list[float], rounds: int) -> float:
+        """Seconds of so many paths round a ring, where they are longest; with FlexNetPacket, of the longest in each."""
+        if not self.wire:
+            return rounds * max(setups)
+        total = 0.0
+        for setup in setups:
+            total += setup
+        twice = rounds > len(setups) - 1
+        left_out = [a + b for a, b in zip(setups, setups[1:] + setups[:1], strict=True)] if twice else setups
+        return rounds // (len(setups) - 1) * total - min(left_out)
 
     def _rounds(self, size: int, m: int, turns: int) -> tuple[int, float]:
         """Rounds of a collective, and bytes of a member in each."""
@@ -310,7 +324,7 @@ class FluidRun:
                 for p in drawn:
                     flow.links.update(self._loads(paths.links[paths.path_ptr[p] : paths.path_ptr[p + 1]], flow.unit))
                 times = [self._times(path) for path in drawn]
-                flow.setup_latency = flow.latencies * max(0.0, *(setup for setup, _ in times))
+                flow.setup_latency = self._latency([setup for setup, _ in times], flow.latencies)
                 flow.drain_latency = flow.latencies * max(0.0, *(drain for _, drain in times))
             flow.left = flow.volume * LOAD / flow.unit if flow.links else 0.0
             begins = self.now + flow.setup_latency

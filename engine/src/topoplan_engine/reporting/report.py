@@ -26,7 +26,7 @@ from topoplan_engine.reporting.printing import exit_after, json_values, print_js
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
-from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, simulation_rows
+from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, collective_links_json, simulation_rows
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
@@ -204,6 +204,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
         **breakdown_json(plan),
+        **collective_links_json(plan),
         **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,
         **memory_json(plan),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 
 from topoplan.model.plan import Plan
+from topoplan_engine.network.ring_use import collective_links
 from topoplan_engine.reporting.printing import spelled_time
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 
-__all__ = ["breakdown_json", "busiest_link", "simulation_rows"]
+__all__ = ["breakdown_json", "busiest_link", "collective_links_json", "simulation_rows"]
 
 
 def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -32,11 +34,18 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
         ("exposed communication", spelled_time(exposed_communication(timeline))),
         *_breakdown_rows(plan),
         ("busiest link", "none" if link is None else f"{link['from']} to {link['to']}, {spelled_time(link['busy_s'])}"),
+        *([] if (links := collective_links(plan)) is None else [("links of a collective", links.text)]),
         ("lower bound", f"{spelled_time(timeline.bounds.best)} ({_tightest(plan)})"),
         ("busiest device", f"at least {spelled_time(timeline.bounds.device)}"),
         ("longest chain", f"at least {spelled_time(timeline.bounds.chain)}"),
         ("collectives", f"at least {spelled_time(timeline.bounds.collective)}"),
     ]
+
+
+def collective_links_json(plan: Plan) -> dict[str, Any]:
+    """Return what the JSON object of a simulated plan says of links that collectives leave idle; nothing if none."""
+    links = collective_links(plan)
+    return {} if links is None else {"collective_links": attrs.asdict(links)}
 
 
 def breakdown_json(plan: Plan) -> dict[str, Any]:

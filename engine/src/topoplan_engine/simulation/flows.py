@@ -21,10 +21,13 @@ from topoplan_engine.simulation.messages import PACKET, Transport, collective_ro
 
 __all__ = [
     "Entities",
+    "WayRound",
     "build",
     "guaranteed_bytes",
     "inside_load",
+    "latency_of",
     "link_uses",
+    "one_further",
     "path_times",
     "processing_times",
     "ring_window",
@@ -257,16 +260,20 @@ def _write_drawn_ring(m: _Messages, entities: Entities, e: int, first: int, roun
     """
     members = m.rings.members[m.traffic.ring[entities.task[e]]]
     entities.drawn[e], entities.drawn_flows[e], entities.latencies[e] = first, members, rounds
-    setup_latency, drain_latency, max_rate, slots = 0.0, np.inf, np.inf, 0
+    longest, drain_latency, max_rate, slots = 0.0, np.inf, np.inf, 0
+    way = WayRound(0.0, np.inf, 0.0, 0.0)
+    turns = rounds // (members - 1) if m.wire else 1
     for flow in range(first, first + members):
         row, least, fastest = m.rings.rows[flow], np.inf, 0.0
         for path in range(m.paths.row_ptr[row], m.paths.row_ptr[row + 1]):
             setup, drain = path_times(path, m.paths, m.wire)
             least, drain_latency = min(least, setup), min(drain_latency, drain)
             fastest = max(fastest, m.paths.slowest[path])
-        setup_latency, max_rate = max(setup_latency, least), min(max_rate, fastest)
+        longest, max_rate = max(longest, least), min(max_rate, fastest)
+        way = one_further(way, least, flow == first, turns)
         slots += _longest(row, m.paths)
-    entities.setup_latency[e], entities.drain_latency[e] = rounds * setup_latency, rounds * drain_latency
+    entities.setup_latency[e] = latency_of(way, turns) if m.wire else rounds * longest
+    entities.drain_latency[e] = rounds * drain_latency
     entities.max_rate[e] = max_rate
     entities.slot_ptr[e + 1] = entities.slot_ptr[e] + slots
 
@@ -276,12 +283,18 @@ def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, ro
     """Write latencies, links and rates of a coupled ring; ``first`` is its first flow; return as `_write_all`."""
     ring, paths, rings = entities.ring[e], m.paths, m.rings
     members = rings.members[m.traffic.ring[entities.task[e]]]
+    longest_of_all, way = 0.0, WayRound(0.0, np.inf, 0.0, 0.0)
+    turns = rounds // (members - 1) if m.wire else 1
     for flow in range(first, first + members):
+        longest = 0.0
         for path in range(paths.row_ptr[rings.rows[flow]], paths.row_ptr[rings.rows[flow] + 1]):
             setup, drain = path_times(path, paths, m.wire)
-            entities.setup_latency[e] = max(entities.setup_latency[e], rounds * setup)
+            longest = max(longest, setup)
             entities.drain_latency[e] = max(entities.drain_latency[e], rounds * drain)
             entities.max_rate[e] = min(entities.max_rate[e], paths.slowest[path])
+        longest_of_all = max(longest_of_all, longest)
+        way = one_further(way, longest, flow == first, turns)
+    entities.setup_latency[e] = latency_of(way, turns) if m.wire else rounds * longest_of_all
     entities.slot_ptr[e + 1] = entities.slot_ptr[e] + rings.load_ptr[ring + 1] - rings.load_ptr[ring]
     link_rate = np.inf
     for i in range(rings.load_ptr[ring], rings.load_ptr[ring + 1]):
@@ -293,6 +306,43 @@ def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, ro
         n_caps += 1
     entities.max_rate[e] = min(entities.max_rate[e], link_rate)
     return n_caps
+
+
+class WayRound(NamedTuple):
+    """Latencies on the way round a ring, member by member.
+
+    Data passes each member's path as often as it goes round, but for the last one or two, one for each time round:
+    after ``turns (n-1)`` rounds it is there.  What is to be paid is the longest of such ways, which leaves the paths
+    with the least latency out.
+
+    Attributes:
+        total: seconds of all paths so far.
+        least: of the one path, or the two paths next to each other, that take the least.
+        before, first: of the last path so far, and of the first.
+    """
+
+    total: float
+    least: float
+    before: float
+    first: float
+
+
+@inline_kernel
+def one_further(way: WayRound, latency: float, is_first: bool, turns: int) -> WayRound:
+    """Add the next member's path."""
+    if turns == 1:
+        return WayRound(way.total + latency, min(way.least, latency), latency, 0.0)
+    if is_first:
+        return WayRound(latency, np.inf, latency, latency)
+    return WayRound(way.total + latency, min(way.least, way.before + latency), latency, way.first)
+
+
+@inline_kernel
+def latency_of(way: WayRound, turns: int) -> float:
+    """Seconds that a ring pays for latencies."""
+    if turns == 1:
+        return float(way.total - way.least)
+    return float(turns * way.total - min(way.least, way.before + way.first))
 
 
 @njit()

@@ -95,7 +95,7 @@ def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Wri
     """Return what is found as JSON-ready values."""
     from topoplan_engine.network.building import used_interfaces
     from topoplan_engine.reporting.memory import memory_json
-    from topoplan_engine.reporting.timeline import breakdown_json
+    from topoplan_engine.reporting.timeline import breakdown_json, collective_links_json
 
     assert plan.timeline is not None
     return {
@@ -105,6 +105,7 @@ def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Wri
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
         **breakdown_json(plan),
+        **collective_links_json(plan),
         **memory_json(plan),
         "tasks": plan.taskgraph.n_tasks,
         "events": plan.timeline.events,

@@ -40,7 +40,14 @@ from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
-from topoplan_engine.simulation.flows import Entities, inside_load, path_times
+from topoplan_engine.simulation.flows import (
+    Entities,
+    WayRound,
+    inside_load,
+    latency_of,
+    one_further,
+    path_times,
+)
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.drawing import draw_path
@@ -412,11 +419,14 @@ def _draw_ring(p: Prepared, s: State, e: int, seed: int) -> Any:
     passes k devices of its host loads the link of each with (k - 1) / k of its own (`RingColumns.ranks`).
     """
     entities, paths, setup, drain = p.entities, p.paths, 0.0, 0.0
+    wire, way = p.transport == _WIRE, WayRound(0.0, np.inf, 0.0, 0.0)
+    turns = entities.latencies[e] // (entities.drawn_flows[e] - 1) if wire else 1
     for i in range(entities.drawn[e], entities.drawn[e] + entities.drawn_flows[e]):
         path = draw_path(paths, s.draws, p.rings.rows[i], seed)
-        longest_setup, longest_drain = path_times(path, paths, p.transport == _WIRE)
+        longest_setup, longest_drain = path_times(path, paths, wire)
         setup, drain = max(setup, longest_setup), max(drain, longest_drain)
+        way = one_further(way, longest_setup, i == entities.drawn[e], turns)
         for k in range(paths.path_ptr[path], paths.path_ptr[path + 1]):
             load = inside_load(path, paths.links[k], entities.load[e], paths)
             add_link(s.sharing, s.slot_of_link, e, paths.links[k], load)
-    return entities.latencies[e] * setup, entities.latencies[e] * drain
+    return latency_of(way, turns) if wire else entities.latencies[e] * setup, entities.latencies[e] * drain

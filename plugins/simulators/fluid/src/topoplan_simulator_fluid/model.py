@@ -9,8 +9,8 @@ What messages send and how they share links is a `Transport`.  The default is th
   all-gather or a reduce-scatter, in m-1 rounds.  With k rings each carries 1/k of this; rings run independently and
   the last one ends the collective.  With one member it ends at once.
 * ``coupled``: a ring is one entity that loads each of its links once per crossing and moves the bytes of all
-  rounds at one rate; its latencies, those of its longest path, count once per round.  ``stepped``: every round
-  is m flows and a barrier.
+  rounds at one rate; its latencies are those of 2 (m-1), or m-1, paths in a row, where they are longest: a member waits
+  for the one before it alone.  ``stepped``: every round is m flows and a barrier, so that each has the longest latency.
 * A flow that has several paths draws one by their weights when it starts, at level ``coupled`` once for each flow of a
   ring: a link that several flows of a ring have drawn carries the bytes of all of them, and sets the pace of the ring.
   Rings of more members than `topoplan_engine.network.tables` lets draw load each path by its weight.  Every pair of
@@ -31,6 +31,7 @@ What is not said here is as on the wire:
   starve.
 * Messages of at most one window leave as bursts: between the same two hosts they are served one after the other
   (`topoplan_simulator_fluid.bursts`).
+* A ring pays the latency of its longest path in every round at both levels.
 * An all-reduce sends floor(S/m) per member and round.  If S < 9000 m it sends all in one round,
   floor(2 S (m-1)/m)/m; if S m <= 18000 m (m-1), it stops after the first round.
 * Paths are drawn anew in every round; rings of up to 8 hosts, and not of all, are stepped at both levels where some of
