@@ -46,6 +46,9 @@ class Spmd(Searcher):
         help="any: two micro-batches take turns where that is faster; whole-batch: never, as trainers other than HiDup "
         "run programs",
     )
+    unequal_layers: bool = option(
+        False, help="operators of equal layers may be cut and stored unequally, where that is more than 1 % faster"
+    )
     finalists: int = option(
         3,
         help="drop a mesh if so many are estimated to be faster; for so many, also plan with compute counted for less",

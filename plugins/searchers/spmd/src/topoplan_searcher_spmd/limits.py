@@ -29,7 +29,7 @@ from topoplan_spmd_planning.columns import Columns, forms_of
 from topoplan_spmd_planning.planning import SearchTooLongError, Solution, Stage, TooManyStatesError
 from topoplan_spmd_planning.program import Program, R
 
-__all__ = ["Limited", "Run", "fastest_within", "measured"]
+__all__ = ["HIGHEST", "Limited", "Run", "at_prices", "fastest_within", "measured"]
 
 #: Entries that the exact search may expand.
 _PATIENCE = 1 << 21
@@ -42,7 +42,7 @@ _PRICES, _SPREAD = 24, 0.02
 #: Cuts at which the price of a mixture may fall.
 _CUTS = 128
 #: Seconds of a full memory at the highest price, as a multiple of the seconds of the fastest plan.
-_HIGHEST = 1e6
+HIGHEST = 1e6
 #: Relative rounding error of sums.
 _SLACK = 1e-9
 
@@ -105,7 +105,6 @@ class _Relaxation(Generic[R]):
 
     def __init__(self, program: Program[R], columns: Columns, run: Run[R], bound: float) -> None:
         self._program, self._columns, self._run, self._bound = program, columns, run, bound
-        self._users = np.array([value.last for value in program.values])
         self._price = 0.0
         self.least = 0.0
 
@@ -128,7 +127,7 @@ class _Relaxation(Generic[R]):
             NoPlanFitsError: no plan is within the limit.
         """
         above, limit = self._measured(fastest), self._columns.limit
-        price, bound = _HIGHEST * above.seconds / limit, self._bound
+        price, bound = HIGHEST * above.seconds / limit, self._bound
         fit: _Plan[R] | None = None
         fits: list[_Plan[R]] = []
         for _ in range(_PRICES):
@@ -196,20 +195,24 @@ class _Relaxation(Generic[R]):
 
     def _at(self, prices: F64, bound: float) -> _Plan[R] | None:
         """Return the fastest plan at ``prices`` (n,) of a byte in seconds; see `Columns.priced`."""
-        columns = self._columns
-        priced = columns._replace(
-            signature_bytes=columns.signature_bytes * np.repeat(prices, np.diff(columns.signature_at)),
-            gathered_bytes=columns.gathered_bytes * prices[self._users][:, None, None],
-            priced=True,
-            limit=np.inf,
-        )
-        solution = self._run(priced, bound)
+        solution = self._run(at_prices(self._program, self._columns, prices), bound)
         return None if solution is None else self._measured(solution)
 
     def _measured(self, solution: Solution[R]) -> _Plan[R]:
         seconds, nbytes = measured(self._program, self._columns, solution.stages)
         outcome = attrs.evolve(solution.outcome, objective=seconds)
         return _Plan(attrs.evolve(solution, outcome=outcome), seconds, nbytes)
+
+
+def at_prices(program: Program[Any], columns: Columns, prices: F64) -> Columns:
+    """Return columns in which a byte that an instruction holds costs (n,) ``prices`` seconds; see `Columns.priced`."""
+    users = np.array([value.last for value in program.values])
+    return columns._replace(
+        signature_bytes=columns.signature_bytes * np.repeat(prices, np.diff(columns.signature_at)),
+        gathered_bytes=columns.gathered_bytes * prices[users][:, None, None],
+        priced=True,
+        limit=np.inf,
+    )
 
 
 def _no_plan(who: str, limit: float, exact: bool) -> NoPlanFitsError:

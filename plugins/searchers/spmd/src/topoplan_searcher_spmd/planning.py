@@ -16,17 +16,18 @@ from functools import partial
 import attrs
 import numpy as np
 
-from topoplan import Problem, SpmdStrategy
+from topoplan import Problem, SpmdStrategy, TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
 from topoplan_searcher_spmd.bounds import with_bound
-from topoplan_searcher_spmd.limits import Run, fastest_within
+from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
+from topoplan_searcher_spmd.uniform import Repeats, by_boundary, repeats_of, variants
 from topoplan_spmd_planning.columns import Columns
-from topoplan_spmd_planning.planning import Solution, solve
+from topoplan_spmd_planning.planning import Solution, TooManyStatesError, solve
 from topoplan_spmd_planning.program import Verb
 from topoplan_spmd_planning.strategy import program_of, strategy_with
 from topoplan_spmd_planning.tables import EACH
@@ -36,6 +37,8 @@ __all__ = ["AHEAD", "MeshPlan", "Overfull", "PlanTooLargeError", "fastest_on", "
 #: Weight of a second of computation in plans whose communication runs ahead.
 AHEAD = 0.25
 
+#: Prices of a byte at which plans with equal layers are looked for, at most.
+_PRICES = 12
 #: Relative rounding error of a bound: bytes are summed in another order than for a plan.
 _SLACK = 1e-9
 
@@ -72,19 +75,12 @@ class Overfull:
 
     Attributes:
         nearest: this plan.
-        subject: the beginning of error messages.
-        plan_of: converts a solution into a plan, with the state of parameters as small as allowed.
-        limit: memory of the devices.
-        columns: returns the columns of the mesh with bytes, and with a limit for their sum.
-        run: runs the kernel.
+        within: returns the fastest plan within the memory, None if it takes longer than so many seconds; raises
+            `NoPlanFitsError` if there is none.
     """
 
     nearest: MeshPlan
-    subject: str
-    plan_of: Callable[[Solution[Joint]], MeshPlan | None]
-    limit: float
-    columns: Callable[[float], Columns]
-    run: Run[Joint]
+    within: Callable[[float], MeshPlan | None]
 
 
 class PlanTooLargeError(NoPlanFitsError):
@@ -109,6 +105,7 @@ def fastest_on(
     *,
     state: str,
     whole_batch: bool = False,
+    equal_layers: bool = False,
     beam: int,
     max_states: int,
     weight: float = 1.0,
@@ -116,7 +113,8 @@ def fastest_on(
 ) -> MeshPlan | Overfull | None:
     """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
 
-    With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.
+    With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.  With
+    ``equal_layers`` the operators of equal layers have one signature and one storage.
 
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
@@ -125,44 +123,35 @@ def fastest_on(
         PlanTooLargeError: no plan fits the devices.
     """
     model = mesh_program(problem, outline, mesh)
-    limit = float(problem.cluster.usable_memory.min())
-    subject = f"searcher spmd: model {problem.graph.name!r}"
     states = _states(problem, state)
-    prices = Prices(problem, model, machine, states[-1], whole_batch=whole_batch)
+    planner = _Planner(
+        problem=problem,
+        machine=machine,
+        lowering=lowering,
+        repeats=outline.known.fact("repeats", partial(repeats_of, outline, problem.graph)) if equal_layers else None,
+        sharded=states[-1],
+        whole_batch=whole_batch,
+        beam=beam,
+        max_states=max_states,
+        weight=weight,
+    )
+    prices = planner.prices(model)
     is_tight = outline.known.fact("tight", partial(tight, problem))
-    if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > limit:
-        raise PlanTooLargeError(f"{subject}: no plan fits", min_bytes)
+    if is_tight and (min_bytes := least_bytes(prices, model, problem.graph)) * (1 - _SLACK) > planner.limit:
+        raise PlanTooLargeError(f"{planner.subject}: no plan fits", min_bytes)
     if np.isfinite(bound) and least_exchange(prices, model) * (1 - _SLACK) > bound * (1 + _SLACK):
         return None
-
-    def run(
-        columns: Columns, bound: float, *, patience: int | None = None, crowd: int | None = None
-    ) -> Solution[Joint] | None:
-        return solve(
-            model.program,
-            with_bound(columns, model, bound),
-            max_states=max_states,
-            who=subject,
-            beam=beam,
-            patience=patience,
-            crowd=None if crowd is None else min(crowd, EACH * beam),
-        )
-
-    if (fastest := run(_columns(prices, model, subject, weight, np.inf), bound)) is None:
+    if (solution := planner.run(model, planner.columns(model, np.inf), bound)) is None:
+        return None
+    fixed, fastest = planner.uniform(model, solution)
+    if fastest.outcome.objective > bound * (1 + _SLACK):
         return None
     for sharded in states:
-        plan = _mesh_plan(problem, model, fastest, sharded, lowering)
-        if plan is None or plan.memory <= limit:
+        plan = planner.plan(fixed, fastest, sharded)
+        if plan is None or plan.memory <= planner.limit:
             return plan
     assert plan is not None, "there is a state"
-    return Overfull(
-        nearest=plan,
-        subject=subject,
-        plan_of=lambda solution: _mesh_plan(problem, model, solution, states[-1], lowering),
-        limit=limit,
-        columns=partial(_columns, prices, model, subject, weight),
-        run=run,
-    )
+    return Overfull(plan, partial(planner.within, model, plan))
 
 
 def _states(problem: Problem, state: str) -> tuple[bool, ...]:
@@ -186,52 +175,210 @@ def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPla
     nearest = result.nearest
     if nearest.seconds > bound * (1 + _SLACK):
         return None
-    refused = f"{result.subject}: no plan fits"
-    for beyond in dict.fromkeys((nearest.beyond, 0.0)):  # a plan that fits may have less beyond sums than the fastest
-        try:
-            plan = _within(result, result.limit - beyond, bound)
-            if plan is not None and plan.memory > result.limit:  # or more
-                plan = _within(result, result.limit - beyond - (plan.memory - result.limit), bound)
-        except NoPlanFitsError as error:
-            refused = str(error)
-            continue
-        if plan is None or plan.memory <= result.limit:
-            return plan
-    raise PlanTooLargeError(refused, nearest.memory, nearest)
+    try:
+        return result.within(bound)
+    except NoPlanFitsError as error:
+        raise PlanTooLargeError(str(error), nearest.memory, nearest) from None
 
 
-def _within(result: Overfull, limit: float, bound: float) -> MeshPlan | None:
-    """Return the fastest plan whose bytes add up to at most ``limit``, or nearly; see `fitted`.
+@attrs.frozen(kw_only=True, eq=False)
+class _Planner:
+    """Plans of one model on one mesh.
 
-    Raises:
-        NoPlanFitsError: no plan does.
-        TopoplanError: too many states.
+    Attributes:
+        problem, machine, lowering: what plans are for.
+        repeats: the instructions of equal layers, if these are planned equally.
+        sharded: whether gradients and optimizer state may be in slices; bytes are counted so.
+        whole_batch, beam, max_states, weight: see `fastest_on`.
     """
-    if limit <= 0:
-        raise NoPlanFitsError(f"{result.subject}: no plan fits")
-    program, columns = result.nearest.model.program, result.columns(limit)
-    limited = fastest_within(program, columns, result.nearest.solution, result.run, result.subject, bound)
-    plan = None if limited is None else result.plan_of(limited.solution)
-    return None if plan is None or limited is None else attrs.evolve(plan, least=limited.least)
+
+    problem: Problem
+    machine: Machine
+    lowering: Lowering
+    repeats: Repeats | None
+    sharded: bool
+    whole_batch: bool
+    beam: int
+    max_states: int
+    weight: float
+
+    @property
+    def limit(self) -> float:
+        """Bytes of the smallest device."""
+        return float(self.problem.cluster.usable_memory.min())
+
+    @property
+    def subject(self) -> str:
+        """The beginning of error messages."""
+        return f"searcher spmd: model {self.problem.graph.name!r}"
+
+    def prices(self, model: MeshProgram) -> Prices:
+        """Return the prices of a program."""
+        return Prices(self.problem, model, self.machine, self.sharded, whole_batch=self.whole_batch)
+
+    def columns(self, model: MeshProgram, limit: float) -> Columns:
+        """Return the columns of a program, with a weight of the seconds of computation."""
+        columns = priced(self.prices(model), model, limit, self.subject)
+        return columns._replace(seconds=columns.seconds * self.weight, back=columns.back * self.weight)
+
+    def run(
+        self,
+        model: MeshProgram,
+        columns: Columns,
+        bound: float,
+        *,
+        patience: int | None = None,
+        crowd: int | None = None,
+    ) -> Solution[Joint] | None:
+        """Run the kernel."""
+        return solve(
+            model.program,
+            with_bound(columns, model, bound),
+            max_states=self.max_states,
+            who=self.subject,
+            beam=self.beam,
+            patience=patience,
+            crowd=None if crowd is None else min(crowd, EACH * self.beam),
+        )
+
+    def plan(self, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> MeshPlan | None:
+        """Return the plan of a solution; None if slices are uneven."""
+        strategy = _strategy(self.problem, model, solution, sharded)
+        if strategy is None:
+            return None
+        memory = float(self.lowering.memory(strategy).max())
+        beyond = memory - float(self.lowering.resting_memory(strategy).max())
+        least = solution.outcome.objective if solution.exact else 0.0
+        return MeshPlan(model, solution, strategy, memory, beyond, least)
+
+    def uniform(
+        self, model: MeshProgram, solution: Solution[Joint], price: float = 0.0
+    ) -> tuple[MeshProgram, Solution[Joint]]:
+        """Return the fastest solution found in which equal layers are treated equally, given the fastest of all.
+
+        Args:
+            model: the program.
+            solution: its fastest solution.
+            price: seconds that a byte costs, in both.
+        """
+        if self.repeats is None or not (first := [*variants(model, self.repeats, solution)]):
+            return model, solution
+        best: tuple[MeshProgram, Solution[Joint]] | None = None
+        for source in (None, *by_boundary(model, self.repeats)):
+            bound = np.inf if best is None else best[1].outcome.objective
+            found = solution if source is None else self._priced(source, price, bound)
+            if found is None:
+                continue
+            programs = first if source is None else [*variants(source, self.repeats, found)]
+            if not programs and source is not None:
+                best = source, found
+            for program in programs:
+                bound = np.inf if best is None else best[1].outcome.objective
+                if (other := self._priced(program, price, bound)) is not None:
+                    best = program, other
+        if best is None:  # no layer can do what another one does
+            return model, solution
+        return best[0], attrs.evolve(best[1], exact=False)
+
+    def _priced(self, model: MeshProgram, price: float, bound: float) -> Solution[Joint] | None:
+        """Return the fastest solution at a price of a byte; None if there is none that is faster than a bound."""
+        columns = self.columns(model, self.limit if price else np.inf)
+        if price:
+            columns = at_prices(model.program, columns, np.full(len(model.program.instructions), price))
+        try:
+            solution = self.run(model, columns, bound)
+        except TooManyStatesError:
+            raise
+        except TopoplanError:  # what a layer does is impossible in another one
+            return None
+        return None if solution is None or solution.outcome.objective >= bound else solution
+
+    def _measured(self, model: MeshProgram, solution: Solution[Joint]) -> MeshPlan | None:
+        """Return the plan of a solution at a price of bytes, with its seconds alone."""
+        seconds, _ = measured(model.program, self.columns(model, np.inf), solution.stages)
+        outcome = attrs.evolve(solution.outcome, objective=seconds)
+        return self.plan(model, attrs.evolve(solution, outcome=outcome, exact=False), self.sharded)
+
+    def within(self, model: MeshProgram, nearest: MeshPlan, bound: float) -> MeshPlan | None:
+        """Return the fastest plan within the memory, or nearly; None if it takes longer than ``bound`` seconds.
+
+        Raises:
+            NoPlanFitsError: there is none.
+            TopoplanError: too many states.
+        """
+        if self.repeats is None:
+            return self._limited(model, nearest, bound)
+        best, above = self._uniform_within(model, nearest)
+        plans = [] if best is None else [best]
+        for plan in (above, *plans):  # what is not in layers may fit, or be faster, with these layers
+            try:
+                improved = self._limited(plan.model, plan, np.inf)
+            except NoPlanFitsError:
+                continue
+            if improved is not None and improved.memory <= self.limit * (1 + _SLACK):
+                plans.append(improved)
+        if not plans:
+            raise NoPlanFitsError(
+                f"{self.subject}: no plan leads to its loss in partial sums within {self.limit / 1e9:.1f} GB of each "
+                "device (of those that plan equal layers equally)"
+            )
+        fastest = min(plans, key=lambda plan: plan.seconds)
+        return None if fastest.seconds > bound * (1 + _SLACK) else attrs.evolve(fastest, least=0.0)
+
+    def _limited(self, model: MeshProgram, nearest: MeshPlan, bound: float) -> MeshPlan | None:
+        """Return the fastest plan of a program within the memory; see `within`."""
+        refused = NoPlanFitsError(f"{self.subject}: no plan fits")
+        for beyond in dict.fromkeys((nearest.beyond, 0.0)):  # a plan that fits may have less beyond sums
+            limit = self.limit - beyond
+            try:
+                plan = self._summing(model, nearest.solution, limit, bound)
+                if plan is not None and plan.memory > self.limit:  # or more
+                    plan = self._summing(model, nearest.solution, limit - (plan.memory - self.limit), bound)
+            except NoPlanFitsError as error:
+                refused = error
+                continue
+            if plan is None or plan.memory <= self.limit:
+                return plan
+        raise refused
+
+    def _summing(self, model: MeshProgram, fastest: Solution[Joint], limit: float, bound: float) -> MeshPlan | None:
+        """Return the fastest plan whose bytes add up to at most ``limit``, or nearly; see `fastest_within`."""
+        if limit <= 0:
+            raise NoPlanFitsError(f"{self.subject}: no plan fits")
+        columns = self.columns(model, limit)
+        run = partial(self.run, model)
+        limited = fastest_within(model.program, columns, fastest, run, self.subject, bound)
+        plan = None if limited is None else self.plan(model, limited.solution, self.sharded)
+        return None if plan is None or limited is None else attrs.evolve(plan, least=limited.least)
+
+    def _uniform_within(self, model: MeshProgram, nearest: MeshPlan) -> tuple[MeshPlan | None, MeshPlan]:
+        """Return the fastest plan with equal layers that fits at some price of a byte, and the last that does not.
+
+        Prices are those of `topoplan_searcher_spmd.limits`: between a plan that fits and one that does not, the one at
+        which both cost the same.
+        """
+        above, best = nearest, None
+        price = HIGHEST * above.seconds / self.limit
+        for _ in range(_PRICES):
+            solution = self._priced(model, price, np.inf)
+            plan = None if solution is None else self._measured(*self.uniform(model, solution, price))
+            if plan is None or (best is None and plan.memory > self.limit):
+                return best, above
+            if plan.memory > self.limit:
+                assert best is not None
+                ended, above = plan.memory >= above.memory or plan.seconds >= best.seconds, plan
+            else:
+                ended = best is not None and plan.seconds >= best.seconds * (1 - _SLACK)
+                best = plan if best is None or plan.seconds < best.seconds else best
+            saved = above.memory - best.memory
+            if ended or saved <= 0 or best.seconds <= above.seconds:
+                break
+            price = (best.seconds - above.seconds) / saved
+        return best, above
 
 
-def _columns(prices: Prices, model: MeshProgram, subject: str, weight: float, limit: float) -> Columns:
-    """Return the columns of a mesh, with a ``weight`` of the seconds of computation."""
-    columns = priced(prices, model, limit, subject)
-    return columns._replace(seconds=columns.seconds * weight, back=columns.back * weight)
-
-
-def _mesh_plan(
-    problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool, lowering: Lowering
-) -> MeshPlan | None:
-    """Return the plan of a solution; None if slices are uneven."""
-    strategy = _strategy(problem, model, solution, sharded)
-    if strategy is None:
-        return None
-    memory = float(lowering.memory(strategy).max())
-    beyond = memory - float(lowering.resting_memory(strategy).max())
-    least = solution.outcome.objective if solution.exact else 0.0
-    return MeshPlan(model, solution, strategy, memory, beyond, least)
+def _seconds_of(plan: MeshPlan) -> float:
+    return plan.seconds
 
 
 def tight(problem: Problem) -> bool:

@@ -1,8 +1,9 @@
 """The search: it plans mesh by mesh for the fabric of the first state, and the simulator chooses.
 
-It first proposes HiDup's plan, so that the fastest plan is never slower.  It then proposes the plans of all meshes that
-may be among the best, with two micro-batches and with the whole batch, and, for the fastest meshes, plans whose
-communication runs ahead.  At last it proposes data parallelism, for comparison.
+It first proposes HiDup's plan, so that the fastest plan is never slower; one that plans equal layers unequally stands
+beside the others, for comparison.  It then proposes the plans of all meshes that may be among the best, with two
+micro-batches and with the whole batch, and, for the fastest meshes, plans whose communication runs ahead.  At last it
+proposes data parallelism, for comparison.
 
 Strategies of placements (data parallelism, and HiDup's plan where that is one) come last, with the time of the fastest
 program as their cutoff: they have tasks for every device, and to simulate one may take longer than all programs.
@@ -29,11 +30,15 @@ from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, Overfull, PlanTooLargeError, fastest_on, fitted
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
+from topoplan_searcher_spmd.uniform import is_uniform
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 from topoplan_spmd_planning.strategy import unscheduled
 
 __all__ = ["SpmdSearch", "data_parallel"]
+
+#: How much faster, as a share, a plan must be whose equal layers are planned unequally.
+_WORTH = 0.01
 
 
 @attrs.define
@@ -187,6 +192,10 @@ class SpmdSearch(Search):
         cluster, restriction = self._problem.cluster, self._problem.restriction
         for mesh in meshes(cluster, self._options.meshes, experts=experts, restriction=restriction):
             plan = self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound()))
+            if self._options.unequal_layers:
+                plan = self._faster(
+                    plan, self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound(), equal_layers=False))
+                )
             if isinstance(plan, Overfull):
                 overfull.append((mesh, plan))
             elif plan is not None:
@@ -197,6 +206,14 @@ class SpmdSearch(Search):
             plan = self._tried(mesh, partial(self._fitted, nearest))
             if isinstance(plan, MeshPlan):
                 yield mesh, plan
+
+    @staticmethod
+    def _faster(equal: MeshPlan | Overfull | None, unequal: MeshPlan | Overfull | None) -> MeshPlan | Overfull | None:
+        """Return the plan whose equal layers are planned equally, unless the other one is faster by more than 1 %."""
+        if equal is None or unequal is None:
+            return equal or unequal
+        seconds = [(plan.nearest if isinstance(plan, Overfull) else plan).seconds for plan in (equal, unequal)]
+        return unequal if seconds[1] < seconds[0] * (1 - _WORTH) else equal
 
     def _tried(self, mesh: Mesh, make: Callable[[], MeshPlan | Overfull | None]) -> MeshPlan | Overfull | None:
         """Return a plan of a mesh, or None if there is none; keep the first error, and that of the nearest plan."""
@@ -251,7 +268,7 @@ class SpmdSearch(Search):
         return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
 
     def _plan(
-        self, mesh: Mesh, machine: Machine, *, weight: float = 1.0, bound: float = np.inf
+        self, mesh: Mesh, machine: Machine, *, weight: float = 1.0, bound: float = np.inf, equal_layers: bool = True
     ) -> MeshPlan | Overfull | None:
         """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
@@ -263,6 +280,7 @@ class SpmdSearch(Search):
             self._lowering,
             state=options.state,
             whole_batch=not self._overlapping,
+            equal_layers=equal_layers,
             beam=options.beam,
             max_states=options.max_states,
             weight=weight,
@@ -283,12 +301,20 @@ class SpmdSearch(Search):
         return plan
 
     def _hidup(self, trial: Trial) -> Candidate | None:
-        """Return the candidate of the searcher ``hidup``, if it has a plan."""
+        """Return the candidate of the searcher ``hidup``, if it has a plan.
+
+        It is there for comparison if it plans equal layers unequally, which nobody allowed.
+        """
         try:
             program, plan = plan_of(self._problem, "released", self._options.max_states)
         except TopoplanError:
             return None
-        return candidate_of(plan, program, self._problem, trial.state)
+        candidate = candidate_of(plan, program, self._problem, trial.state)
+        strategy = candidate.state().strategy
+        unequal = isinstance(strategy, SpmdStrategy) and not is_uniform(strategy.program, self._problem.graph)
+        return (
+            attrs.evolve(candidate, comparison="hidup") if unequal and not self._options.unequal_layers else candidate
+        )
 
 
 def data_parallel(problem: Problem) -> Strategy | None:

@@ -403,7 +403,7 @@ def _along(
     if restriction is not None and i.verb is Verb.RUN:
         op, rules = graph.operators[i.op], _unrestricted(role, size, i, model, graph)
         return tuple(rule for rule in rules if restriction.allows(op, role, rule))
-    if restriction is not None and i.verb is Verb.READ and model.kinds[i.outputs[0]] is Kind.WEIGHT:
+    if restriction is not None and i.verb is Verb.READ and model.kinds[i.outputs[0]].parameter:
         return _storages(role, size, i, model, graph)
     return _unrestricted(role, size, i, model, graph)
 
