@@ -25,7 +25,7 @@ from topoplan.model.costs import MicroBatch
 from topoplan.model.graph import Checkpoint
 from topoplan.model.machine import HostModel
 from topoplan.model.schedule import ScheduleKind
-from topoplan.model.sharding import PENDING_GRADIENT, arguments, shard
+from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering import Lowering
@@ -335,6 +335,43 @@ def test_of_several_regions_the_largest_is_held():
     kept = sum(tensor.nbytes for tensors in saved_tensors(graph) for tensor in tensors)
     assert kept == (3 + 1) * value
     assert sum(tensor.nbytes for tensors in saved_tensors(plain) for tensor in tensors) == 7 * value
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_collectives_inside_of_a_region_run_again(reentrant):
+    """Two layers cut as Megatron does: the second one's partial sums are summed once forward, and once again."""
+    names = ("a", "b", "c", "d")
+    plain = chain(names)
+    graph = checkpointed(plain, names[:3], reentrant=reentrant)
+    cluster, tasks = cluster_of(2), []
+    for each in (plain, graph):
+        strategy = tensor_parallel_program(each, 2)
+        check_strategy(strategy, each, 2)
+        lowering = Lowering(each, cluster, training_costs(Roofline().build(each, cluster), each))
+        tasks.append(lowering.lower(strategy))
+        tasks[-1].check()
+        assert lowering.program_quotient(strategy, 0).n_tasks == tasks[-1].n_tasks
+    sums = [Counter(each.op[each.kind == TaskKind.COLLECTIVE].tolist()) for each in tasks]
+    # What `b` makes is summed for `c`, inside of the region; what `d` makes, and gradients, are not in one.
+    assert sums[1] - sums[0] == Counter({2: 1})
+    assert tasks[1].n_tasks == tasks[0].n_tasks + 1
+
+
+def tensor_parallel_program(graph, devices):
+    """Layers cut along outputs and inputs in turn."""
+    rules = []
+    for number, op in enumerate(graph.operators):
+        wanted = 1 if number % 2 == 0 else 2  # outputs, or what is summed over
+        rules.append((next(s for s in signatures(op) if s.dim == wanted and PARTIAL not in s.inputs),))
+    edge_inputs = {(v, into) for _, _, v, into in graph.edges.tolist()}
+    stored = tuple(
+        tuple(
+            () if (v, k) in edge_inputs else (REPLICATED,) if k < len(op.inputs) else (rules[v][0].inputs[k],)
+            for k in range(len(arguments(op)))
+        )
+        for v, op in enumerate(graph.operators)
+    )
+    return SpmdStrategy.of(SpmdProgram(mesh=(devices,), rules=tuple(rules), stored=stored), graph)
 
 
 @settings(max_examples=25, deadline=None)

@@ -25,7 +25,7 @@ all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import attrs
@@ -36,6 +36,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
@@ -72,7 +73,8 @@ def write_program(
     _write_forward(writer, order, schedule.micro_batches, prices)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
     runs_backward = BackwardPasses.of(graph).operators.tolist()
-    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward)
+    again = _sent_again(graph, program, runs_backward)
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, again)
     buckets.send_rest()
 
 
@@ -138,10 +140,13 @@ def _write_backward(
     prices: Sequence[DeviceCosts],
     buckets: _Buckets,
     runs_backward: Sequence[bool],
+    again: Mapping[int, Sequence[Reshard]],
 ) -> None:
     """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings.
 
-    Operators that train nothing have none, and nothing of theirs is sent back.
+    Operators that train nothing have none, and nothing of theirs is sent back.  Before the backward pass of a
+    checkpointed region (its operator among ``again``) the reshardings inside of it run again, one after the other: each
+    lies between two operators that run again, whose seconds are among those of backward passes.
     """
     ends: _Ends = {}
     for stage, operators in reversed(order.operators.items()):
@@ -150,6 +155,8 @@ def _write_backward(
                 if not runs_backward[op]:
                     continue
                 before = [ends[reshard, copy] for reshard in order.outputs[op]]
+                for reshard in again.get(op, ()):
+                    before.append(writer.exchange(reshard, reshard.forward, copy, [writer.computed, *before]))
                 ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
             for reshard in reversed(order.reshards[stage]):
                 if not reshard.parameter or copy == 0:
@@ -157,6 +164,18 @@ def _write_backward(
                     before = [ends[op, k] for op in reshard.users for k in used if runs_backward[op]]
                     if not buckets.take(reshard, before):
                         ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
+
+
+def _sent_again(graph: OperatorGraph, program: SpmdProgram, runs_backward: Sequence[bool]) -> dict[int, list[Reshard]]:
+    """Return the last operator of each checkpointed region -> the reshardings inside of it that run again."""
+    region, repeated = checkpoint_regions(graph).tolist(), repeated_operators(graph)
+    last = {number: op for op, number in enumerate(region) if number >= 0 and runs_backward[op]}
+    again: dict[int, list[Reshard]] = {}
+    for reshard in reshards_of(program, graph) if last else ():
+        number = region[reshard.op]
+        if reshard.output >= 0 and repeated[reshard.op] and any(region[op] == number for op in reshard.users):
+            again.setdefault(last[number], []).append(reshard)
+    return again
 
 
 class _Buckets:
@@ -205,6 +224,11 @@ class ProgramWriter(ABC, Generic[Tasks]):
         self._copies = copies
         self._computed: Tasks | None = None
         self._exchanged: Tasks | None = None
+
+    @property
+    def computed(self) -> Tasks | None:
+        """The last tasks of the compute stream; None at first."""
+        return self._computed
 
     def compute(self, kind: TaskKind, op: int, copy: int, seconds: F64, before: Iterable[Tasks | None]) -> Tasks:
         """Add a pass of an operator on every device; return its tasks."""
