@@ -19,7 +19,9 @@ from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import write_outputs
 from topoplan_engine.folders import archive_of, files_of, write_folder
 from topoplan_exporter_chakra import AstraSim
-from topoplan_exporter_chakra.product import axes_of
+from topoplan_exporter_chakra.product import Axis, axes_of
+from topoplan_exporter_chakra.ranks import traces
+from topoplan_exporter_chakra.replayed import replayed_seconds
 from topoplan_exporter_chakra.schema import decode, encode
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
 
@@ -145,6 +147,62 @@ def test_a_product_warns_of_nothing():
         files(attrs.evolve(reference.plan(), timeline=None))
 
 
+# ── How long ASTRA-sim takes, by its rules ──────────────────────────────────────────────────────────────
+
+SWITCH8, RING4 = Axis("Switch", 8, 450e9, 0.0), Axis("Ring", 4, 50e9, 1e-6)
+
+
+def replayed(tasks, edges, n_devices, axes, **options):
+    cluster, fabric = built("bigswitch", n_devices, interfaces=1)
+    plan = Plan(cluster=cluster, fabric=fabric, taskgraph=task_graph(tasks, edges=edges, n_devices=n_devices))
+    written = traces(plan, 1e-9, has_cpu=False)
+    return replayed_seconds(written.nodes, written.groups, axes, 1e-9, **options)
+
+
+@pytest.mark.parametrize(
+    ("axes", "seconds"),
+    [
+        # 2 (n-1)/n S/B, and 2 (n-1) latencies, twice on a switch.
+        ((Axis("Ring", 8, 50e9, 1e-6),), 14 / 8 * 2**30 / 50e9 + 14e-6),
+        ((Axis("Switch", 8, 50e9, 1e-6),), 14 / 8 * 2**30 / 50e9 + 28e-6),
+        # An eighth of the bytes leaves the host: 4.18 ms inside and 4.03 between four hosts.
+        ((SWITCH8, RING4), 14 / 8 * 2**30 / 450e9 + 6 / 4 * 2**27 / 50e9 + 6e-6),
+    ],
+)
+def test_an_all_reduce_goes_axis_by_axis(axes, seconds):
+    n = int(np.prod([axis.size for axis in axes]))
+    assert replayed([collective(list(range(n)), 2**30)], [], n, axes) == pytest.approx(seconds, rel=1e-9)
+
+
+def test_a_group_of_some_ranks_is_one_ring():
+    """Ranks 0, 8 and 16 are on three hosts: the way back from the third leads over two links of the ring."""
+    told = replayed([collective([0, 8, 16], 3 * 10**9)], [], 32, (SWITCH8, RING4))
+    assert told == pytest.approx(4 * (1e9 / 50e9 + 2e-6), rel=1e-9)
+
+
+def test_messages_of_a_rank_take_turns():
+    axes = (Axis("Switch", 4, 1e9, 0.0),)
+    tasks = [transfer(0, 1, 10**6), transfer(0, 2, 10**6), transfer(0, 3, 10**6)]
+    assert replayed(tasks, [], 4, axes) == pytest.approx(3e-3, rel=1e-9)
+    assert replayed(tasks, [], 4, axes, in_turn=False) == pytest.approx(1e-3, rel=1e-9)
+
+
+def test_what_differs_from_the_plan_is_said_with_how_much():
+    """Two rings of a plan are one there: twice as long."""
+    cluster = Cluster.uniform(n_hosts=8, interfaces=2, interface_bandwidth=12.5e9, latency=0.0)
+    ends = [(host, (host + step) % 8) for host in range(8) for step in (1, 7)]
+    ring = Fabric.from_links(name="ring", n_hosts=8, links=ends, bandwidth=12.5e9, latency=0, rings={8: ((1,), (7,))})
+    tasks = task_graph([collective(list(range(8)), 10**9)], edges=[], n_devices=8)
+    plan = Plan(cluster=cluster, fabric=ring, taskgraph=tasks)
+    simulate = HOST.make("simulator", "fluid").build()
+    plan = attrs.evolve(plan, timeline=simulate(tasks, ring, cluster))
+    assert plan.timeline.makespan == pytest.approx(0.070, rel=0.01)
+    with pytest.warns(
+        UserWarning, match=r"takes 140 ms for this plan, \+\d+\.\d% to 7\d(\.\d+)? ms here: its collectives "
+    ):
+        files(plan)
+
+
 def ran(folder):
     """Run the script of a folder; return its status, and cycles and exposed cycles of the ranks that finished."""
     result = subprocess.run(["sh", str(folder / "run.sh"), BINARY], capture_output=True, text=True, check=False)
@@ -190,7 +248,7 @@ def test_data_parallel_resnet_on_sixteen_devices(tmp_path):
 
 @runs_astra_sim
 @pytest.mark.parametrize("searcher", ["mcmc", "pipeline", "spmd"])
-def test_no_strategy_blocks(tmp_path, searcher):
+def test_no_strategy_blocks_and_each_takes_as_long_as_its_rules_say(tmp_path, searcher):
     outcome = optimize(
         Experiment(
             model="transformer",
@@ -202,6 +260,11 @@ def test_no_strategy_blocks(tmp_path, searcher):
     )
     status, told, _ = exported(outcome.plan, tmp_path / "plan")
     assert (status, len(told)) == (0, 4)
+    written = traces(outcome.plan, 1e-9, has_cpu=False)
+    axes = axes_of(outcome.plan.fabric, outcome.plan.cluster)
+    expected = replayed_seconds(written.nodes, written.groups, axes, 1e-9)
+    if "unaware" in BINARY.lower():
+        assert told[:, 0].max() * 1e-12 == pytest.approx(expected, rel=1e-3)
 
 
 @runs_astra_sim

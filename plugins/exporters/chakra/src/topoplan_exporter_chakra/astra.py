@@ -11,15 +11,20 @@ from __future__ import annotations
 import json
 import warnings
 
+import attrs
+
 from topoplan import Fabric, Plan
 from topoplan.errors import TopoplanWarning
 from topoplan_exporter_chakra.product import Axis, axes_of
-from topoplan_exporter_chakra.ranks import GROUPS, STEM, traces
+from topoplan_exporter_chakra.ranks import GROUPS, STEM, Written, traces
+from topoplan_exporter_chakra.replayed import replayed_seconds
 
 __all__ = ["input_files"]
 
 #: Seconds that a trace calls a microsecond, and those of one cycle.
 _NANOSECOND, _CYCLE = 1e-9, 1e-12
+#: Times that differ by no more than this share are alike.
+_ALIKE = 0.03
 _NETWORK, _SYSTEM, _MEMORY = "network.yml", "system.json", "memory.json"
 
 _SCRIPT = f"""#!/bin/sh
@@ -40,12 +45,15 @@ rm -r "$logs"
 
 
 def input_files(plan: Plan) -> dict[str, bytes]:
-    """Return all input files, by name; a warning says that a fabric is none that ASTRA-sim's network file can say.
+    """Return all input files, by name.
+
+    A warning says that a fabric is none that ASTRA-sim's network file can say, and another one how long ASTRA-sim takes
+    and why, if that is not what the plan takes.
 
     Raises:
         TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
     """
-    files = traces(plan, _NANOSECOND, has_cpu=False).files()
+    written = traces(plan, _NANOSECOND, has_cpu=False)
     ranks = plan.cluster.n_devices
     assert isinstance(plan.fabric, Fabric)  # as `traces` has seen
     axes = axes_of(plan.fabric, plan.cluster)
@@ -53,14 +61,54 @@ def input_files(plan: Plan) -> dict[str, bytes]:
         supported = "its networks are products of rings, switches and full meshes"
         warnings.warn(TopoplanWarning(f"astra-sim: no {_NETWORK} is written: {axes} ({supported})"), stacklevel=2)
         axes = ()
+    elif note := _difference(plan, written, axes):
+        warnings.warn(TopoplanWarning(f"astra-sim: {note}"), stacklevel=2)
     network = {_NETWORK: _network(axes)} if axes else {}
     return {
-        **files,
+        **written.files(),
         **network,
         _SYSTEM: _system(max(len(axes), 1)),
         _MEMORY: b'{"memory-type": "NO_MEMORY_EXPANSION"}\n',
         "run.sh": _SCRIPT.replace("RANKS", str(ranks)).encode(),
     }
+
+
+def _difference(plan: Plan, written: Written, axes: tuple[Axis, ...]) -> str:
+    """Say how long ASTRA-sim takes, and why, where it is not as long as the plan; empty where it is, or has no time."""
+    if plan.timeline is None or plan.timeline.makespan <= 0 or not axes:
+        return ""
+    own = plan.timeline.makespan
+    takes = replayed_seconds(written.nodes, written.groups, axes, _NANOSECOND)
+    if abs(takes - own) <= _ALIKE * own:
+        return ""
+    reasons = []
+    if (rings := _rings(plan)) > 1:
+        faster = tuple(attrs.evolve(axis, bandwidth=axis.bandwidth * rings) for axis in axes)
+        least = replayed_seconds(written.nodes, written.groups, faster, _NANOSECOND)
+        reasons.append(f"its collectives go round one ring, where the plan has {rings} ({_ms(takes - least)})")
+    together = replayed_seconds(written.nodes, written.groups, axes, _NANOSECOND, in_turn=False)
+    if together < (1 - _ALIKE / 2) * takes:
+        reasons.append(f"a rank runs one message or collective at a time (up to {_ms(takes - together)})")
+    if len(axes) > 1:
+        reasons.append("collectives go axis by axis, and a message crosses one axis only")
+    if takes < own:
+        reasons.append("messages share no links")
+    if not reasons:
+        reasons.append("collectives wait for all of their ranks, and for every one before them")
+    return (
+        f"its congestion-unaware backend takes {_ms(takes)} for this plan, {takes / own - 1:+.1%} to {_ms(own)} here: "
+        + "; ".join(reasons)
+    )
+
+
+def _rings(plan: Plan) -> int:
+    """Return how many rings collectives of all hosts have at a time."""
+    fabric = plan.fabric.links
+    return max(len(fabric.rings.get(fabric.n_hosts, ())), len(fabric.cycles), 1)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
 
 
 def _network(axes: tuple[Axis, ...]) -> bytes:
