@@ -74,7 +74,7 @@ def simulate_file(
     host = host or Host.discover()
     plan = read_plan(host, Path(path))
     plan.taskgraph.check(str(path))
-    plan, told = priced(plan, rates, host)
+    plan, rates_text = priced(plan, rates, host)
     plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
@@ -90,8 +90,8 @@ def simulate_file(
         recording = attrs.evolve(recording, memory=_memory_levels(attrs.evolve(plan, timeline=timeline), host))
     components = [part for part in recorded_components(plan) if part.get("kind") != Kind.SIMULATOR.value]
     provenance = {**plan.provenance, "components": [*components, component_record(host, component)]}
-    if told:
-        provenance["rates"] = told
+    if rates_text:
+        provenance["rates"] = rates_text
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
 
 

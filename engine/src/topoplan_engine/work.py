@@ -87,13 +87,13 @@ def priced(plan: Plan, options: RateOptions | None, host: Host) -> tuple[Plan, s
     ops, nbytes = np.asarray(columns[_OPS]), np.asarray(columns[_BYTES])
     seconds = np.maximum(ops / rates.flops, nbytes / rates.bandwidth)
     graph = plan.taskgraph
-    told = f"{int((seconds > 0).sum()):,} of {graph.n_tasks:,} tasks say their work and no time: at {rates}"
-    return attrs.evolve(plan, taskgraph=_with_seconds(graph, seconds)), told
+    sentence = f"{int((seconds > 0).sum()):,} of {graph.n_tasks:,} tasks say their work and no time: at {rates}"
+    return attrs.evolve(plan, taskgraph=_with_seconds(graph, seconds)), sentence
 
 
 def _with_seconds(graph: TaskGraph, seconds: np.ndarray) -> TaskGraph:
-    own = np.asarray(graph.seconds)
-    return attrs.evolve(graph, seconds=np.where(own > 0, own, seconds))
+    stated = np.asarray(graph.seconds)
+    return attrs.evolve(graph, seconds=np.where(stated > 0, stated, seconds))
 
 
 def _rates(options: RateOptions, host: Host) -> Rates:
@@ -105,10 +105,10 @@ def _rates(options: RateOptions, host: Host) -> Rates:
     if options.work_tflops is None and precision not in device.peak_flops:
         have = ", ".join(device.peak_flops)
         raise TopoplanError(f"--work-precision {precision}: {device.name} has no peak of it (have: {have})")
-    told = [f"peak of {device.name} in {precision}", f"memory of {device.name}"]
+    sources = [f"peak of {device.name} in {precision}", f"memory of {device.name}"]
     flops, bandwidth = device.peak_flops.get(precision, 0.0), device.memory_bandwidth
     if options.work_tflops is not None:
-        flops, told[0] = options.work_tflops * 1e12, "--work-tflops"
+        flops, sources[0] = options.work_tflops * 1e12, "--work-tflops"
     if options.work_gb_per_s is not None:
-        bandwidth, told[1] = options.work_gb_per_s * 1e9, "--work-gb-per-s"
-    return Rates(flops, bandwidth, ", ".join(told))
+        bandwidth, sources[1] = options.work_gb_per_s * 1e9, "--work-gb-per-s"
+    return Rates(flops, bandwidth, ", ".join(sources))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
 from topoplan.errors import TopoplanError
@@ -72,7 +73,7 @@ def from_networkx(
         rows += [(*pair, *columns) for pair in (ends[:1] if graph.is_directed() else ends)] * count
     unread.finish(stacklevel=4)
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)
-    return Fabric.from_links(
+    fabric = Fabric.from_links(
         name=name or str(graph.name or "networkx"),
         n_hosts=n_hosts,
         n_switches=len(kinds) - n_hosts,
@@ -85,8 +86,8 @@ def from_networkx(
         cycles=graph.graph.get("cycles", ()),
         rings_along_links=graph.graph.get("rings_along_links", True),
         switching=graph.graph.get("switching"),
-        node_names=_names(graph, hosts_first, n_hosts),
     )
+    return attrs.evolve(fabric, node_names=_names(graph, hosts_first, n_hosts))
 
 
 #: What edges of a graph in memory have, whose numbers have no units.

@@ -83,6 +83,10 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in rows)
 
 
+def _texts(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names)
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class Fabric(OneLine):
     """Links, routes and rings.
@@ -127,7 +131,7 @@ class Fabric(OneLine):
     cycles: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_rows)
     rings_along_links: bool = False
     switching: Switching | None = attrs.field(default=None, eq=False)
-    node_names: tuple[str, ...] = attrs.field(default=(), converter=tuple, eq=False)
+    node_names: tuple[str, ...] = attrs.field(default=(), converter=_texts, eq=False)
 
     @link_kind.default
     def _all_of_the_network(self) -> I8:
@@ -178,16 +182,16 @@ class Fabric(OneLine):
         names = self.node_names
         if names and len(names) != self.n_nodes:
             raise TopoplanError(f"fabric {self.name!r}: {len(names)} names of nodes, but {self.n_nodes} nodes")
-        seen: set[str] = set()
+        earlier: set[str] = set()
         for name in names:
             if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
                 raise TopoplanError(
                     f"fabric {self.name!r}: a node is called {shown(name)} (expected a printable text of 1 to "
                     f"{LONGEST_NAME} characters)"
                 )
-            if name in seen:
+            if name in earlier:
                 raise TopoplanError(f"fabric {self.name!r}: two nodes are called {shown(name)}")
-            seen.add(name)
+            earlier.add(name)
 
     def node_name(self, node: int) -> str:
         """Return what a node is called in reports and lists: its owner's name, else ``host 3`` or ``switch 0``.
@@ -232,7 +236,6 @@ class Fabric(OneLine):
         cycles: Sequence[Sequence[int]] = (),
         rings_along_links: bool = False,
         switching: Switching | None = None,
-        node_names: Sequence[str] = (),
     ) -> Fabric:
         """Make a fabric from physical links; rows for the same ordered pair are merged.
 
@@ -278,7 +281,6 @@ class Fabric(OneLine):
             cycles=cycles,
             rings_along_links=rings_along_links,
             switching=switching,
-            node_names=node_names,
         )
 
     @classmethod

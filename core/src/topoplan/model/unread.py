@@ -14,7 +14,7 @@ import difflib
 import functools
 import re
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -73,10 +73,10 @@ def meant(name: str) -> str | None:
     if joined in LINK_ATTRIBUTES:
         return joined
     bare = [word for word in words if word not in _UNITS] or words
-    for known, other_words in _WORDS.items():
-        if joined in other_words or (any(word in other_words for word in bare) and not _OTHERS.intersection(words)):
-            return known
-    slips = {word: known for known, others in _WORDS.items() for word in others if len(word) > 4}
+    for attribute, synonyms in _WORDS.items():
+        if joined in synonyms or (any(word in synonyms for word in bare) and not _OTHERS.intersection(words)):
+            return attribute
+    slips = {word: attribute for attribute, synonyms in _WORDS.items() for word in synonyms if len(word) > 4}
     for text in (joined, "".join(bare)):
         close = difflib.get_close_matches(text, [*slips, "link"], n=1, cutoff=0.8)
         if close and len(text) > 2:
@@ -110,13 +110,13 @@ class UnreadAttributes:
             if name in self.read or name in _OF_PROGRAMS:
                 continue
             words = re.sub(r"[^a-z]", "", str(name).lower())
-            known = meant(str(name))
+            attribute = meant(str(name))
             if words in _KINDS and isinstance(value, str) and value.lower() in ("inside", "lane"):
                 raise TopoplanError(f"{where}: {shown(name)} of a link is not read (write link: {value.lower()})")
-            if known == "count" and not str(value).strip().isdecimal():
-                known = None  # a kind of cable, say, and no number of them
-            if known is not None and known not in link:
-                text = f"{known}: {self.read[known]}" if known in self.read else known
+            if attribute == "count" and not str(value).strip().isdecimal():
+                attribute = None  # a kind of cable, say, and no number of them
+            if attribute is not None and attribute not in link:
+                text = f"{attribute}: {self.read[attribute]}" if attribute in self.read else attribute
                 raise TopoplanError(f"{where}: {shown(name)} of a link is not read (write {text})")
             if words in _WEIGHTS and "bandwidth" not in link:
                 self.weights.setdefault(str(name), {}).setdefault(repr(value), where)
@@ -158,13 +158,13 @@ def check_node_attributes(node: Mapping[str, Any], where: str) -> None:
             raise TopoplanError(f"{where}: {shown(name)} of a node is not read (write kind: {word})")
 
 
-def check_graph_attributes(names: Set[str], where: str) -> None:
+def check_graph_attributes(names: set[str], where: str) -> None:
     """Raise where an attribute of the whole graph is a slip of one that is read.
 
     Raises:
         TopoplanError: such as ``cycle`` or ``maxPaths``.
     """
-    plain = {known.replace("_", ""): known for known in _GRAPH_ATTRIBUTES if known != "name"}
+    plain = {attribute.replace("_", ""): attribute for attribute in _GRAPH_ATTRIBUTES if attribute != "name"}
     for name in sorted(names.difference(_GRAPH_ATTRIBUTES)):
         close = difflib.get_close_matches(re.sub(r"[^a-z]", "", name.lower()[:40]), plain, n=1, cutoff=0.8)
         if close:

@@ -160,7 +160,7 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     if not reader.n_hosts:
         raise TopoplanError(f"{name}: instances: none is a host (a device with an xpu)")
-    return Fabric.from_links(
+    fabric = Fabric.from_links(
         name=str(document.get("name") or "infragraph"),
         n_hosts=reader.n_hosts,
         n_switches=len(reader.number) - reader.n_hosts,
@@ -169,8 +169,8 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
         latency=table[:, 3],
         max_paths=defaults.max_paths,
         rings_along_links=True,
-        node_names=reader.node_names(),
     )
+    return attrs.evolve(fabric, node_names=reader.node_names())
 
 
 def _check_release(document: dict[str, Any], name: str) -> None:

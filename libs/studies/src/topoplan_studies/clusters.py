@@ -132,9 +132,9 @@ def _scaled(network: Network, factor: float, host: Host) -> Network:
     option = _topology(network, host).rate_option
     if option is None or factor == 1:
         return network
-    made = host.make(Topology, network.choice.name, network.choice.options)
-    own = {**network.choice.options, option: float(f"{getattr(made, option) * factor:.9g}")}
-    return attrs.evolve(network, choice=attrs.evolve(network.choice, options=own))
+    topology = host.make(Topology, network.choice.name, network.choice.options)
+    options = {**network.choice.options, option: float(f"{getattr(topology, option) * factor:.9g}")}
+    return attrs.evolve(network, choice=attrs.evolve(network.choice, options=options))
 
 
 def _from_catalogue(
@@ -151,14 +151,14 @@ def _from_catalogue(
         for gbps in prices.bandwidths("nic"):
             offer = attrs.evolve(options, degree=count, interface_bandwidth_gbps=gbps)
             try:
-                made = _scaled(network, gbps / options.interface_bandwidth_gbps, host)
-                price = cost(_parts(made, offer, host), prices)
+                scaled = _scaled(network, gbps / options.interface_bandwidth_gbps, host)
+                price = cost(_parts(scaled, offer, host), prices)
             except TopoplanError:
                 continue  # so many interfaces, or so slow ones, do not suit it
             if cheapest is None or price < cheapest[0]:
-                cheapest = price, offer, made
+                cheapest = price, offer, scaled
             if price <= budget and (best is None or (count * gbps, -count) > best[:2]):
-                best = count * gbps, -count, offer, made
+                best = count * gbps, -count, offer, scaled
     if best is not None:
         return *best[2:], "parts that are for sale come no closer without costing more"
     assert cheapest is not None  # it was built with what the study says

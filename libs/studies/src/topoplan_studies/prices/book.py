@@ -210,8 +210,8 @@ def read_prices(path: Path) -> Prices:
     document = read_toml(path)
     for key in document:
         if key not in (*PARTS, "clos", "currency", DEVICE):
-            known = (*PARTS, "clos", "currency", DEVICE)
-            raise TopoplanError(f"prices {path}: no part {shown(key)}{nearest(key, known)}")
+            keys = (*PARTS, "clos", "currency", DEVICE)
+            raise TopoplanError(f"prices {path}: no part {shown(key)}{nearest(key, keys)}")
     currency = document.get("currency", "USD")
     if not isinstance(currency, str) or not currency:
         raise TopoplanError(f'prices {path}: currency: expected text, got {shown(currency)} (e.g. "USD")')
@@ -224,10 +224,10 @@ def read_prices(path: Path) -> Prices:
     levels = structure(_Clos, clos, f"prices {path}: clos")
     _check_source(levels.source, f"prices {path}: clos")
     devices = _devices(document[DEVICE], f"prices {path}: {DEVICE}") if DEVICE in document else {}
-    made = Prices(name=str(path), currency=currency, lines=lines, clos_levels=levels.levels)
+    prices = Prices(name=str(path), currency=currency, lines=lines, clos_levels=levels.levels)
     if not devices and path != _DEFAULT and currency == default_prices().currency:
-        return attrs.evolve(made, devices=default_prices().devices, devices_of=default_prices().name)
-    return attrs.evolve(made, devices=devices, devices_of=str(path) if devices else "")
+        return attrs.evolve(prices, devices=default_prices().devices, devices_of=default_prices().name)
+    return attrs.evolve(prices, devices=devices, devices_of=str(path) if devices else "")
 
 
 def _devices(tables: Any, where: str) -> dict[str, DeviceLine]:

@@ -23,8 +23,8 @@ __all__ = ["input_files"]
 
 #: Seconds that a trace calls a microsecond, and those of one cycle.
 _NANOSECOND, _CYCLE = 1e-9, 1e-12
-#: Times that differ by no more than this share are alike.
-_ALIKE = 0.03
+#: Times that differ by no more than this share are equal.
+_EQUAL = 0.03
 _NETWORK, _SYSTEM, _MEMORY = "network.yml", "system.json", "memory.json"
 
 _SCRIPT = f"""#!/bin/sh
@@ -77,28 +77,26 @@ def _difference(plan: Plan, written: Written, axes: tuple[Axis, ...]) -> str:
     """Say how long ASTRA-sim takes, and why, where it is not as long as the plan; empty where it is, or has no time."""
     if plan.timeline is None or plan.timeline.makespan <= 0 or not axes:
         return ""
-    own = plan.timeline.makespan
+    makespan = plan.timeline.makespan
     takes = replayed_seconds(written.nodes, written.groups, axes, _NANOSECOND)
-    if abs(takes - own) <= _ALIKE * own:
+    if abs(takes - makespan) <= _EQUAL * makespan:
         return ""
     reasons = []
     if (rings := _rings(plan)) > 1:
         faster = tuple(attrs.evolve(axis, bandwidth=axis.bandwidth * rings) for axis in axes)
-        least = replayed_seconds(written.nodes, written.groups, faster, _NANOSECOND)
-        reasons.append(f"its collectives go round one ring, where the plan has {rings} ({_ms(takes - least)})")
+        of_all_rings = replayed_seconds(written.nodes, written.groups, faster, _NANOSECOND)
+        reasons.append(f"its collectives go round one ring, where the plan has {rings} ({_ms(takes - of_all_rings)})")
     together = replayed_seconds(written.nodes, written.groups, axes, _NANOSECOND, in_turn=False)
-    if together < (1 - _ALIKE / 2) * takes:
+    if together < (1 - _EQUAL / 2) * takes:
         reasons.append(f"a rank runs one message or collective at a time (up to {_ms(takes - together)})")
     if len(axes) > 1:
         reasons.append("collectives go axis by axis, and a message crosses one axis only")
-    if takes < own:
+    if takes < makespan:
         reasons.append("messages share no links")
     if not reasons:
         reasons.append("collectives wait for all of their ranks, and for every one before them")
-    return (
-        f"its congestion-unaware backend takes {_ms(takes)} for this plan, {takes / own - 1:+.1%} to {_ms(own)} here: "
-        + "; ".join(reasons)
-    )
+    times = f"takes {_ms(takes)} for this plan, {takes / makespan - 1:+.1%} to {_ms(makespan)} here"
+    return f"its congestion-unaware backend {times}: {'; '.join(reasons)}"
 
 
 def _rings(plan: Plan) -> int:

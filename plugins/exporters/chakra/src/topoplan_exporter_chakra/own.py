@@ -84,12 +84,12 @@ def _tasks(
     task_of: dict[tuple[int, int], int] = {}
     rows: list[list[float]] = [[] for _ in range(count)]
     devices = [{"device": -1, "src": -1, "dst": -1} for _ in range(count)]
-    for place, *row in skipped:  # joins, and transfers from a device to itself
-        if not (0 <= row[0] < count and 0 <= place < len(ranks.traces)) or rows[int(row[0])]:
-            raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: skipped task {row[0]:g} does not fit")
-        rows[int(row[0])] = row
-        if row[1] == TaskKind.TRANSFER:
-            devices[int(row[0])] = {"device": -1, "src": int(place), "dst": int(place)}
+    for place, *values in skipped:  # joins, and transfers from a device to itself
+        if not (0 <= values[0] < count and 0 <= place < len(ranks.traces)) or rows[int(values[0])]:
+            raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: skipped task {values[0]:g} does not fit")
+        rows[int(values[0])] = values
+        if values[1] == TaskKind.TRANSFER:
+            devices[int(values[0])] = {"device": -1, "src": int(place), "dst": int(place)}
     for rank, trace in enumerate(ranks.traces):
         for node in trace.nodes:
             row = node.attributes.get(ROW)

@@ -218,14 +218,14 @@ class _Writer:
         """
         have = [(before, self._ended.get((before, rank)), place) for before, place in self.order.waits[task]]
         local = [(node, place) for before, node, place in have if node is not None and before not in self.skipped]
-        behind: dict[int, None] = {}
+        further: dict[int, None] = {}
         for before, node, _ in have:
             if before in self.skipped:
                 at_home = self.skipped[before][0] == rank
-                behind |= dict.fromkeys(self._behind[before] if at_home else () if node is None else (node,))
+                further |= dict.fromkeys(self._behind[before] if at_home else () if node is None else (node,))
         nodes = [node for node, _ in local]
         places: dict[str, Value] = {PLACES: [place for _, place in local]} if local else {}
-        return (*nodes, *(node for node in behind if node not in nodes)), places
+        return (*nodes, *(node for node in further if node not in nodes)), places
 
     def _row(self, task: int) -> dict[str, Value]:
         return {ROW: self._values(task)}

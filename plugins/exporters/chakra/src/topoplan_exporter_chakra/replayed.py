@@ -60,10 +60,10 @@ class _Network:
     def message(self, src: int, dst: int, size: float) -> float:
         """Return the seconds of a message."""
         for axis in self._axes:
-            src, at = divmod(src, axis.size)
-            dst, to = divmod(dst, axis.size)
-            if at != to:
-                ahead = (to - at) % axis.size
+            src, src_place = divmod(src, axis.size)
+            dst, dst_place = divmod(dst, axis.size)
+            if src_place != dst_place:
+                ahead = (dst_place - src_place) % axis.size
                 hops = {"Switch": 2, "Ring": min(ahead, axis.size - ahead)}.get(axis.shape, 1)
                 return hops * axis.latency + size / axis.bandwidth
         return 0.0

@@ -95,10 +95,8 @@ class FatTree(Topology):
         """
         cluster = context.cluster
         if self.k is not None and (self.levels == 2 or self.radix is not None):
-            other = "levels=2" if self.levels == 2 else f"radix={self.radix}"
-            raise TopoplanError(
-                f"topology fattree: k {self.k} with {other} (of these radix says the ports of a switch)"
-            )
+            pair = "levels=2" if self.levels == 2 else f"radix={self.radix}"
+            raise TopoplanError(f"topology fattree: k {self.k} with {pair} (of these radix says the ports of a switch)")
         if self.levels == 2:
             return leaf_spine(cluster, self.radix or _RADIX, self.oversubscription, self.paths)
         k = _ports(self.k, cluster.n_hosts) if self.radix is None else _bundles(self.radix, cluster)
