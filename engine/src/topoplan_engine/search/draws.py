@@ -223,9 +223,9 @@ def _times(
     stop: Stop,
     left: Callable[[], float] = lambda: math.inf,
 ) -> Draws:
-    """Price a state under enough draws for a precise mean; if nothing is drawn, return its only time."""
+    """Price a state under enough draws for a precise mean; return its only time if nothing is drawn, or no time left."""
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
-    if left() > 0.0 and not draws(entry.state):
+    if left() <= 0.0 or not draws(entry.state):
         return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
     times = Draws(seconds=[])

@@ -12,6 +12,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears
 from topoplan_searcher_auto.cuts import CutEstimates
+from topoplan_searcher_auto.planning import plans
 
 
 @pytest.fixture
@@ -43,3 +44,15 @@ def test_gradients_take_as_long_as_rings(problem):
     assert estimates.gradients[0][position] == pytest.approx(2 * 3 / 4 * size / rate)
     whole = [cut.parts for cut in estimates.cuts[0]].index(1)
     assert estimates.gradients[0][whole] == 0
+
+
+def test_estimates_are_made_in_parts_where_they_take_long(problem, monkeypatch):
+    whole = CutEstimates(problem).edges()
+    monkeypatch.setattr("topoplan_searcher_auto.cuts._AT_A_TIME", 1)
+    parts = [dict(sums) for sums in CutEstimates(problem).growing_edges()]
+    assert len(parts) > len(whole)
+    assert parts[-1].keys() == whole.keys()
+    assert all((parts[-1][ends] == whole[ends]).all() for ends in whole)
+    plan = plans(problem)
+    assert [next(plan) for _ in parts[1:]] == [None] * (len(parts) - 1)
+    assert next(plan) is not None

@@ -24,7 +24,7 @@ def started(**options):
 
 def test_plans_are_proposed_first():
     problem, search, first = started()
-    planned = [strategy.key for strategy in plans(problem)]
+    planned = [strategy.key for strategy in plans(problem) if strategy is not None]
     assert planned
     for key in planned:
         (candidate,) = search.ask()

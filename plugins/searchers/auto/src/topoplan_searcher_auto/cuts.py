@@ -10,6 +10,7 @@ nothing but the interfaces of their hosts; a plan made of these estimates is sim
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ __all__ = ["CutEstimates"]
 _CUTS = 32
 #: Numbers in a table of slice bounds of all pairs of cuts.
 _ENTRIES = 4_000_000
+#: Numbers in tables of pairs of cuts that are made at a time.
+_AT_A_TIME = 20_000_000
 
 
 class CutEstimates:
@@ -55,11 +58,15 @@ class CutEstimates:
         self.cuts: list[list[Placement]] = []
         self.compute: list[F64] = []
         self.gradients: list[F64] = []
+        #: Of operators of one form with one initial placement.
+        cuts_of: dict[Any, list[Placement]] = {}
         for op, first in enumerate(problem.space.initial().placements):
             stop_if_wanted()
-            cuts = self._cuts_of(op, first, most)
-            rows = np.array([self._row(op, cut) for cut in cuts])
-            self.cuts.append(cuts)
+            key = (self._forms[op], first.key)
+            if key not in cuts_of:
+                cuts_of[key] = self._cuts_of(op, first, most)
+            rows = np.array([self._row(op, cut) for cut in cuts_of[key]])
+            self.cuts.append(cuts_of[key])
             self.compute.append(rows[:, 0])
             self.gradients.append(rows[:, 1])
 
@@ -105,16 +112,26 @@ class CutEstimates:
 
     def edges(self) -> dict[tuple[int, int], F64]:
         """Return for each pair of operators that edges join, (C, C) seconds of both passes for their cuts."""
+        *_, sums = self.growing_edges()
+        return sums
+
+    def growing_edges(self) -> Iterator[dict[tuple[int, int], F64]]:
+        """Yield the sums of `edges`, complete at last, after each part of them that takes long."""
         tables: dict[Any, F64] = {}
         sums: dict[tuple[int, int], F64] = {}
+        entries, devices = 0, len(self._host)
         for u, output, v, argument in self._graph.edges.reshape(-1, 4).tolist():
             ends = (self._forms[u], output, self._forms[v], argument)
             key = (ends, *(tuple(cut.key for cut in self.cuts[op]) for op in (u, v)))
             if key not in tables:
                 stop_if_wanted()
+                entries += len(self.cuts[u]) * len(self.cuts[v]) * devices
                 tables[key] = self._edge(u, output, v, argument)
             sums[u, v] = sums[u, v] + tables[key] if (u, v) in sums else tables[key]
-        return sums
+            if entries > _AT_A_TIME:
+                entries = 0
+                yield sums
+        yield sums
 
     def _edge(self, u: int, output: int, v: int, argument: int) -> F64:
         """(C, C) seconds in which the slowest host gets what its parts lack, once for each pass that has it.

@@ -2,7 +2,7 @@
 
 How much of communication hides behind computation is not known before a simulation.  Therefore the sum of estimated
 seconds is minimized under several weights of transfers and of gradient all-reduces, and every different plan is
-proposed once.
+proposed once.  On many devices estimates take seconds: they are made in turns.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ _WEIGHTS = (
 )
 
 
-def plans(problem: Problem) -> Iterator[PlacedStrategy]:
-    """Yield the different plans of all weights, without the initial strategy."""
+def plans(problem: Problem) -> Iterator[PlacedStrategy | None]:
+    """Yield the different plans of all weights, without the initial strategy; None after each part of the estimates."""
     estimates = CutEstimates(problem)
-    edges = estimates.edges()
+    parts = estimates.growing_edges()
+    edges = next(parts)
+    while (more := next(parts, None)) is not None:
+        edges = more
+        yield None
     proposed_keys = {problem.space.initial().key}
     for transfers, gradients in _WEIGHTS:
         unary = [

@@ -48,7 +48,7 @@ class AutoSearch(Search):
         self._propagation = Propagation(problem.graph, problem.space, _CONTINUATION)
         self._same_form = operators_of_same_form(problem.graph)
         self._repeats = any(len(group) > 1 for group in self._same_form)
-        self._plans: Iterator[Strategy] | None = plans(problem) if options.plans else iter(())
+        self._plans: Iterator[Strategy | None] | None = plans(problem) if options.plans else iter(())
         self._current: Trial | None = None
         self._best: Trial | None = None
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
@@ -79,17 +79,24 @@ class AutoSearch(Search):
             return []
         if self._moved is not None:
             self._asked = Candidate(base=self._moved)
-        elif (plan := self._next_plan()) is not None:
-            self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
-        else:
-            self._asked = self._new_proposal(self._current, self._best)
+            return [self._asked]
+        if self._plans is not None:
+            try:
+                plan = next(self._plans)
+            except StopIteration:
+                self._plans, self._current = None, self._best
+            else:
+                if plan is None:
+                    return []
+                self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
+                return [self._asked]
+        self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
 
-    def _next_plan(self) -> Strategy | None:
-        plan = None if self._plans is None else next(self._plans, None)
-        if plan is None and self._plans is not None:
-            self._plans, self._current = None, self._best
-        return plan
+    @property
+    def plans(self) -> bool:
+        """Whether it makes estimates, so that it may have nothing to propose yet."""
+        return self._plans is not None and self._current is not None
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it costs less than its cutoff."""
