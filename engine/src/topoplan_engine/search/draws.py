@@ -223,7 +223,7 @@ def _times(
     stop: Stop,
     left: Callable[[], float] = lambda: math.inf,
 ) -> Draws:
-    """Price a state under enough draws for a precise mean; return its only time if nothing is drawn, or no time left."""
+    """Price a state under enough draws for a precise mean; its only time if nothing is drawn or no time left."""
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
     if left() <= 0.0 or not draws(entry.state):
         return Draws(seconds=of_search)
