@@ -161,3 +161,11 @@ def test_sixty_four_hosts_of_eight():
     by_hand = 2 * 511 / 512 * GIB / (8 * 400 * GBPS)
     assert seconds(made, on_switch(made)) == pytest.approx(by_hand + 126 * 2e-6, rel=1e-3)  # 5.61 ms
     assert by_hand + 126 * 2e-6 < seconds(made, tree) < 5.75e-3
+
+
+@pytest.mark.slow
+def test_many_hosts_of_eight():
+    """16,384 hosts of 8 devices: what fills the columns grows with devices, not with their pairs."""
+    made = cluster(16_384, 8)
+    by_hand = 2 * (131_072 - 1) / 131_072 * GIB / (8 * 400 * GBPS)
+    assert seconds(made, on_switch(made)) == pytest.approx(by_hand, rel=1e-3)

@@ -62,9 +62,10 @@ class CollectiveLinks:
 
 
 def collective_links(plan: Plan) -> CollectiveLinks | None:
-    """Return the links of the group whose collectives have the most bytes, if it leaves some of a host's links idle.
+    """Return the links of the group whose collectives have the most bytes.
 
-    None, too, where the fabric says the rings itself: they are meant so.
+    None if it leaves no link of a host idle and no step of its rings passes other hosts.  None, too, where the fabric
+    says the rings itself: they are meant so.
     """
     tasks, fabric = plan.taskgraph, plan.fabric.wirings[-1]  # gradients are summed in the last phase
     rings = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, _RINGS) & (tasks.size > 0))
@@ -75,7 +76,7 @@ def collective_links(plan: Plan) -> CollectiveLinks | None:
         if (hosts != hosts[0]).any():
             stops = hosts[np.sort(np.unique(hosts, return_index=True)[1])]
             found = group_links(fabric, stops)
-            return found if found is not None and found.used < found.available else None
+            return found if found is not None and (found.used < found.available or found.over_hosts) else None
     return None
 
 

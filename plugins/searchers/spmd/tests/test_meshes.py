@@ -174,7 +174,7 @@ def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     plan, lowering, fabric = planned(problem_of(graph), mesh)
     seconds = Fluid().build()(lowering.lower(plan.strategy), fabric, problem_of(graph).cluster).makespan
-    assert 0.85 * plan.seconds <= seconds <= plan.seconds
+    assert 0.85 * plan.seconds <= seconds <= 1.005 * plan.seconds
     assert plan.strategy.program.mesh == mesh.sizes
     # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
     repeat, _, _ = planned(problem_of(graph, memory=plan.memory * (1 + 1e-9)), mesh)
@@ -216,7 +216,7 @@ def test_prices_are_those_of_one_signature_and_one_conversion_after_the_other(na
 
 def test_an_axis_of_experts_pays_where_hosts_share_a_slow_network():
     """All-to-alls among all devices leave every host; among experts of the hosts alone they are fewer."""
-    problem = problem_of(moe("vit-switch", 16, width=256, hidden=1024), hosts=4, each=4, gbps=100)
+    problem = problem_of(moe("vit-switch", 16, width=256, hidden=1024), hosts=4, each=4, gbps=10)
     best = min(meshes(problem.cluster, "all", experts=True), key=lambda mesh: planned(problem, mesh)[0].seconds)
     assert EXPERT in best.roles
 

@@ -1,8 +1,9 @@
 """Prices of collectives on a cluster and its fabric, if all groups of a mesh run them at the same time.
 
-A ring sends in rounds, each over all its hops.  The rings that leave a host share its links to other hosts.  An
-all-to-all uses these links for data to other hosts, and the links of the devices for data within a host.  The fluid
-simulator gives the same times on a network without further bottlenecks.
+A ring passes all of a group's devices in a host before it goes on to the next one (`topoplan_engine.network.tables`).
+The rings that leave a host share its links to other hosts.  An all-to-all uses these links for data to other hosts, and
+the links of the devices for data within a host.  The fluid simulator gives the same times on a network without further
+bottlenecks.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ _LINKS = 2
 
 
 class Links(NamedTuple):
-    """A group: members, bandwidth (bytes/s) and latency (seconds) of a ring hop, and seconds per byte of every pair."""
+    """What a group has of the network.
+
+    Attributes:
+        members: devices of the group.
+        stops: hosts that its ring visits; the members where they are in one host.
+        bandwidth: bytes/s of its ring.
+        hop: seconds of latency from a host to the next.
+        pair: seconds per byte of every pair.
+    """
 
     members: int
+    stops: int
     bandwidth: float
     hop: float
     pair: float
@@ -51,29 +61,27 @@ class Machine:
             return 0.0
         if collective is Collective.ALL_TO_ALL:
             return nbytes / links.members**2 * links.pair + links.hop
-        rounds = (links.members - 1) * (2 if collective is Collective.ALL_REDUCE else 1)
-        return float(rounds * (nbytes / links.members / links.bandwidth + links.hop))
+        turns = 2 if collective is Collective.ALL_REDUCE else 1
+        sent = (links.members - 1) * (nbytes / links.members)
+        return float(turns * (sent / links.bandwidth + (links.stops - 1) * links.hop))
 
     def links(self, groups: I64) -> Links:
         """Return what (groups, members) devices have of the network if all groups use it at the same time."""
         cluster, members = self._cluster, groups.shape[1]
         host = cluster.device_host[groups]
-        successor = np.roll(host, -1, axis=1)
-        egress = np.bincount(host[host != successor], minlength=cluster.n_hosts)
-        bandwidth, hop = np.inf, 0.0
-        if egress.any():
-            senders = egress > 0
-            bandwidth = float((self._out[senders] / egress[senders]).min())
-            hop = _LINKS * cluster.latency
-        if (host == successor).any():
-            inside = float(cluster.inside_bandwidth[host[host == successor]].min())
-            bandwidth = min(bandwidth, inside)
         cell = np.arange(len(groups))[:, None] * cluster.n_hosts + host
         occupancy = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
+        leaves = (occupancy > 0) & (occupancy < members)
+        egress, hop = leaves.sum(axis=0), _LINKS * cluster.latency if leaves.any() else 0.0
+        with np.errstate(divide="ignore"):
+            # Of k devices of a ring that leaves their host, the link of each carries (k - 1) / k of what leaves.
+            passed = np.where(leaves, (occupancy - 1) / np.maximum(occupancy, 1), occupancy > 1).max(axis=0)
+            bandwidth = float(np.minimum(self._out / egress, cluster.inside_bandwidth / passed).min())
+        stops = int((occupancy > 0).sum(axis=1).max()) if leaves.any() else members
         sent_pairs = (occupancy * (members - occupancy)).sum(axis=0)
         pair = float((sent_pairs / self._out).max())
         neighbours = np.where(occupancy > 0, occupancy - 1, 0).max(axis=0)
-        return Links(members, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
+        return Links(members, stops, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
 
 
 def _outward(cluster: Cluster, fabric: AnyFabric) -> F64:
