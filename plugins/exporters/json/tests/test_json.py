@@ -170,6 +170,15 @@ def test_routes_and_rings_survive():
     assert document["fabric"]["rings"] == {"4": [[1], [-1, 2]]}
 
 
+def test_names_of_nodes_survive_and_leave_no_trace_where_there_are_none():
+    plain = reference.plan()
+    assert b"node_names" not in WRITE(plain)
+    names = tuple(f"gpu-{node}" for node in range(plain.fabric.n_nodes))
+    plan = attrs.evolve(plain, fabric=attrs.evolve(plain.fabric, node_names=names))
+    again = read(WRITE(plan), "plan.json")
+    assert again.fabric.node_names == names
+
+
 def test_phases_survive():
     document = survives(attrs.evolve(reference.plan(), fabric=reference.rebuilt(delay=1e-3), timeline=None))
     assert document["fabric"]["phases"]["delay"] == 1e-3
