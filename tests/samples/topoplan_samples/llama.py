@@ -149,9 +149,9 @@ def loss(scores, targets):
     return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
-def alone():
+def alone(make=module):
     """Loss and gradients of the module in one process."""
-    whole = module()
+    whole = make()
     tokens, targets = data()
     value = loss(whole(tokens), targets)
     value.backward()

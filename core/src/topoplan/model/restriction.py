@@ -108,12 +108,10 @@ class AllOf(Restriction):
     """What every one of several trainers runs."""
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
-        first, *others = restrictions
         self._all = tuple(restrictions)
         self.name = " and ".join(restriction.name for restriction in restrictions)
-        self.meshes = tuple(
-            mesh for mesh in first.meshes if all(_has(restriction.meshes, mesh) for restriction in others)
-        )
+        meshes = dict.fromkeys(mesh for restriction in restrictions for mesh in restriction.meshes)
+        self.meshes = tuple(mesh for mesh in meshes if all(_has(each.meshes, mesh) for each in restrictions))
         self.shards_state = all(restriction.shards_state for restriction in restrictions)
         self.pipelines = _common([restriction.pipelines for restriction in restrictions])
 
@@ -135,10 +133,10 @@ class AllOf(Restriction):
 
 
 def _has(meshes: tuple[tuple[AxisUse, ...], ...], mesh: tuple[AxisUse, ...]) -> bool:
-    """Say whether a mesh is among those of a trainer, or one of its meshes allows anything along each axis."""
-    return any(
-        len(other) == len(mesh) and all(b in (a, AxisUse.MODEL) for a, b in zip(mesh, other, strict=True))
-        for other in meshes
+    """Say whether a mesh is among those of a trainer, or is one of its meshes with less along axes for anything."""
+    free = [other for other in meshes if AxisUse.MODEL in other]
+    return mesh in meshes or any(
+        len(other) <= len(mesh) and all(use in other or use is not AxisUse.EXPERT for use in mesh) for other in free
     )
 
 

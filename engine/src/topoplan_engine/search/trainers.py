@@ -43,6 +43,8 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
 def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     """Return what all trainers of an experiment run; None where plans are for none in particular.
 
+    A file alone limits no searchers that cannot keep to it: users who name them may get no file.
+
     Raises:
         TopoplanError: a trainer is not known, or no strategy is run by all of them.
     """
@@ -52,7 +54,9 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
         for name in trainers_of(host, experiment)
         if (restriction := host.make(Exporter, known[name].name, {}).restriction()) is not None
     ]
-    if not restrictions:
+    keeps = [host.get(Searcher, choice.name) for choice in experiment.searchers]
+    named = any(searcher.restrictable for searcher in keeps) or experiment.run.trainers
+    if not restrictions or not named:
         return None
     restriction = AllOf(restrictions) if len(restrictions) > 1 else restrictions[0]
     if not restriction.meshes and restriction.pipelines is None:
@@ -70,7 +74,11 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
     Raises:
         TopoplanError: no searcher is left, or a trainer, a searcher or an option is unknown or wrong.
     """
-    restriction = restriction_of(host, experiment)
+    names = trainers_of(host, experiment)
+    if not names:
+        return experiment, ""
+    asked = attrs.evolve(experiment, run=attrs.evolve(experiment.run, trainers=names))
+    restriction = restriction_of(host, asked)
     if restriction is None:
         return experiment, ""
     kept: list[Choice] = []
@@ -85,6 +93,8 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
             names = {other.name for other in (*kept, *experiment.searchers)}
             kept += [other for other in _planners(host, experiment, searcher) if other.name not in names]
     if not any(host.get(Searcher, choice.name).axis == "strategy" for choice in kept):
+        if not experiment.run.trainers:
+            return experiment, f"{' and '.join(left_out)} cannot keep to what {restriction.name} runs (-s spmd can)"
         able = sorted(
             searcher.name
             for searcher in host.components(Searcher)

@@ -1,6 +1,8 @@
 """Run the small Llama under an exported plan, in one of several processes that torchrun started, and compare.
 
-    torchrun … run_llama.py FOLDER PLAN[,SCHEDULE]…
+    torchrun … run_llama.py FOLDER [GPT:]PLAN[,SCHEDULE]…
+
+GPT is a function of `topoplan_samples.gpt`, for a plan of that module.
 
 Every process compares its gradients with those of the module by itself, and writes what differs to
 ``FOLDER/RANK.json``.
@@ -18,23 +20,26 @@ from torch import distributed
 from topoplan_exporter_dtensor.modules import mesh_of, parallelize
 from topoplan_exporter_dtensor.pipelines import Pipeline
 from topoplan_exporter_dtensor.reader import read
-from topoplan_samples import llama
+from topoplan_samples import gpt, llama
 
 
 def difference(ours, theirs):
-    """The largest difference, over the largest value."""
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    """The largest difference, over the largest value; over 1 where there is none (the bias of keys)."""
+    largest = float(theirs.abs().max())
+    return float((ours - theirs).abs().max()) / (largest if largest > 1e-14 else 1.0)
 
 
 def program(path):
     """Run under an SPMD program."""
+    name, _, path = path.rpartition(":")
+    make = getattr(gpt, name) if name else llama.module
     document = read(path)
-    model = parallelize(llama.module(), document, mesh_of(document, "cpu"))
+    model = parallelize(make(), document, mesh_of(document, "cpu"))
     tokens, targets = llama.data()
     scores = model(tokens)
     value = llama.loss(scores.full_tensor(), targets)
     value.backward()
-    expected, gradients = llama.alone()
+    expected, gradients = llama.alone(make)
     own = {name.replace("parametrizations.", "").replace(".original", ""): p for name, p in model.named_parameters()}
     assert own.keys() == gradients.keys()
     return {

@@ -236,8 +236,12 @@ def pipelined(first, devices, kind):
     return planned(GRAPH, pipeline(GRAPH, stage, devices, kind, micro_batches=2), hosts=2, each=2)
 
 
-def launched(folder, plans, hosts):
-    """Start the script of the first plan on every host, all on this machine; return what every rank found."""
+def launched(folder, plans, hosts, names=()):
+    """Start the script of the first plan on every host, all on this machine; return what every rank found.
+
+    Plans are for the small Llama, or for the modules of `topoplan_samples.gpt` that ``names`` has.
+    """
+    modules = names
     arguments = []
     for number, plan in enumerate(plans):
         names = [f"{number}.dtensor"]
@@ -245,7 +249,8 @@ def launched(folder, plans, hosts):
         if not isinstance(plan.strategy, SpmdStrategy):
             names.append(f"{number}.csv")
             (folder / names[1]).write_bytes(TorchSchedule().write(plan))
-        arguments.append(",".join(str(folder / name) for name in names))
+        of = f"{modules[number]}:" if modules else ""
+        arguments.append(of + ",".join(str(folder / name) for name in names))
     (folder / "launch.sh").write_bytes(Torchrun().write(plans[0]))
     script = Path(__file__).with_name("run_llama.py")
     environment = {
@@ -308,6 +313,30 @@ def test_a_plan_that_was_searched_for_the_exported_module_runs(tmp_path):
     for ((result,),) in zip(launched(tmp_path, [plan], hosts=1), strict=True):
         assert result["loss"] < 1e-12
         assert result["gradients"] < 1e-12
+
+
+@needs_torch
+@pytest.mark.slow
+def test_modules_as_people_write_them_run(tmp_path):
+    """Attention as a function in the forward method, and as a child whose heads are in front of positions."""
+    plans, names = [], ("functional", "with_child")
+    for name in names:
+        experiment = Experiment(
+            model=Choice("torch", {"module": f"topoplan_samples.gpt:{name}", "inputs": "8x8:int64"}),
+            cluster=ClusterOptions(servers=1, gpus_per_server=4),
+            searchers=["spmd"],
+            run=RunOptions(budget=100, trainers=("torch",)),
+        )
+        plans.append(optimize(experiment).plan)
+        attention = next(
+            rules
+            for op, rules in zip(plans[-1].graph.operators, plans[-1].strategy.program.rules, strict=True)
+            if op.kind == "scaled_dot_product_attention"
+        )
+        assert [rule.dim >= 0 for rule in attention] == [True, True], "samples and heads are cut"
+    for results in launched(tmp_path, plans, hosts=1, names=names):
+        assert max(result["loss"] for result in results) < 1e-12
+        assert max(result["gradients"] for result in results) < 1e-12
 
 
 @needs_torch

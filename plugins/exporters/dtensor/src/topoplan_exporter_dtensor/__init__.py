@@ -10,7 +10,12 @@ torch.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from topoplan import Exporter, Plan, hookimpl
+
+if TYPE_CHECKING:
+    from topoplan import Restriction
 
 __all__ = ["DTensor", "topoplan_exporters"]
 
@@ -20,6 +25,7 @@ class DTensor(Exporter):
 
     name = "dtensor"
     suffix = ".dtensor"
+    trainer = "torch"
 
     def write(self, plan: Plan) -> bytes:
         """Write the placements of a plan.
@@ -30,6 +36,12 @@ class DTensor(Exporter):
         from topoplan_exporter_dtensor.document import write
 
         return write(plan)
+
+    def restriction(self) -> Restriction:
+        """Return what PyTorch runs of a file."""
+        from topoplan_exporter_dtensor.restriction import TORCH
+
+        return TORCH
 
 
 @hookimpl

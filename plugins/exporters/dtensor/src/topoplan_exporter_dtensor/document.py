@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, Plan, SpmdStrategy, Strategy, Tensor, TopoplanError
+from topoplan import Operator, OperatorGraph, Placement, SpmdStrategy, Strategy, Tensor, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
+from topoplan_exporter_dtensor.restriction import Planned
 
 __all__ = ["FORMAT", "VERSION", "write"]
 
@@ -25,7 +26,7 @@ FORMAT = "topoplan-dtensor"
 VERSION = 1
 
 
-def write(plan: Plan) -> bytes:
+def write(plan: Planned) -> bytes:
     """Write the placements of a plan; equal plans give equal bytes.
 
     Raises:

@@ -27,7 +27,9 @@ try:
     from torch import distributed
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from torch.nn import functional
     from torch.nn.utils import parametrize
+    from torch.overrides import TorchFunctionMode
 except ImportError:
     raise TopoplanError("dtensor: applying a plan to a module needs PyTorch (pip install torch)") from None
 
@@ -99,9 +101,9 @@ def parallelize(model: Any, document: Document, mesh: Any, names: Mapping[str, s
     """
     targets = _targets(document)
     matches = match_modules(model, document, names or {})
-    for match in matches:
-        if match.operator.kind == _ATTENTION:
-            _check_heads(match.operator)
+    for operator in document.operators:
+        if operator.kind == _ATTENTION:
+            _check_heads(operator)
     placed: dict[int, tuple[Any, Match]] = {}
     for match in matches:
         for key, parameter, weight in match.parameters:
@@ -121,7 +123,18 @@ def parallelize(model: Any, document: Document, mesh: Any, names: Mapping[str, s
     for module in model.modules():
         for key, buffer in module.named_buffers(recurse=False):
             setattr(module, key, distribute_tensor(buffer, mesh, [Replicate()] * mesh.ndim))
+        module.forward = _attending(module.forward)
     return model
+
+
+def _attending(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward method in which functional attention runs in every process by itself."""
+
+    def run(*values: Any, **more: Any) -> Any:
+        with _Functional():
+            return forward(*values, **more)
+
+    return run
 
 
 def _leaf(parameter: Any, mesh: Any, stored: list[Any]) -> Any:
@@ -163,6 +176,8 @@ def _hook(match: Match, mesh: Any, targets: dict[int, tuple[str, ...]], inside: 
     def before(_: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
         placed = list(values)
         tensors = [k for k, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        if inside is not None and _views(operator, [values[k] for k in tensors]) is None:
+            return tuple(_dtensor(value, mesh) if k in tensors else value for k, value in enumerate(values))
         for k, tensor in zip(tensors, operator.inputs, strict=False):
             words = aligned(tensor.placements, tensor.shape, values[k].shape)
             if words is None:
@@ -222,7 +237,71 @@ def _by_itself(match: Match, mesh: Any) -> Callable[..., Any]:
     forward = match.module.forward
 
     def run(query: Any, *values: Any, **more: Any) -> Any:
+        if _views(match.operator, [value for value in (query, *values) if isinstance(value, torch.Tensor)]) is None:
+            return forward(query, *values, **more)  # the function that it calls is run by itself
         local = [value.to_local() if isinstance(value, DTensor) else value for value in (query, *values)]
         return DTensor.from_local(forward(*local, **more), mesh, query.placements, run_check=False)
 
     return run
+
+
+def _views(operator: OperatorLayout, values: Sequence[Any]) -> list[tuple[str, ...]] | None:
+    """Return the placements of what attention gets, in its own view; None if heads may be in front of positions."""
+    words = [aligned(t.placements, t.shape, v.shape) for t, v in zip(operator.inputs, values, strict=False)]
+    unclear = values[0].ndim == 4 and values[0].shape[1] == values[0].shape[2]
+    return None if unclear or None in words else [word for word in words if word is not None]
+
+
+class _Functional(TorchFunctionMode):  # type: ignore[misc]
+    """Runs ``F.scaled_dot_product_attention`` of DTensors in every process by itself, wherever a forward calls it.
+
+    Queries, keys and values are (..., heads, positions, channels).  What is cut of them along samples and heads stays
+    cut; along an axis of the mesh where one of the three is cut otherwise, or a sum waits, all three are made whole.
+    A mask that is a DTensor is made whole too, and cut as scores are.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        if function is not functional.scaled_dot_product_attention:
+            return function(*arguments, **named)
+        words = dict(zip(("query", "key", "value", "attn_mask"), arguments, strict=False)) | named
+        query, key, value = (words[word] for word in ("query", "key", "value"))
+        if not isinstance(query, DTensor):
+            return function(*arguments, **named)
+        return _attend(query, (key, value), {**words, **_rest(arguments)})
+
+
+def _rest(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of attention behind the mask that were given by place."""
+    return dict(zip(("dropout_p", "is_causal"), arguments[4:], strict=False))
+
+
+def _attend(query: Any, others: tuple[Any, Any], words: dict[str, Any]) -> Any:
+    """Return attention of DTensors: every process attends with its samples and heads."""
+    mesh, last = query.device_mesh, query.ndim - 2  # positions and channels are never cut
+
+    def kept(axis: int) -> Any:
+        placements = [_dtensor(value, mesh).placements[axis] for value in (query, *others)]
+        first = placements[0]
+        equal = isinstance(first, Shard) and first.dim < last and all(other == first for other in placements)
+        return first if equal else Replicate()
+
+    placements = [kept(axis) for axis in range(mesh.ndim)]
+    local = [_dtensor(value, mesh).redistribute(placements=placements).to_local() for value in (query, *others)]
+    options = {key: value for key, value in words.items() if key not in ("query", "key", "value")}
+    if options.get("attn_mask") is not None:
+        options["attn_mask"] = _mask(options["attn_mask"], query, placements)
+    answer = functional.scaled_dot_product_attention(*local, **options)
+    return DTensor.from_local(answer, mesh, placements, run_check=False)
+
+
+def _mask(mask: Any, query: Any, placements: list[Any]) -> Any:
+    """Return a process's part of a mask (..., queries, keys), which may lack axes of the query or have one there."""
+    mesh, missing = query.device_mesh, query.ndim - mask.ndim
+    cut = [
+        Shard(place.dim - missing)
+        if isinstance(place, Shard) and place.dim >= missing and mask.shape[place.dim - missing] > 1
+        else Replicate()
+        for place in placements
+    ]
+    return _dtensor(mask, mesh).redistribute(placements=cut).to_local()

@@ -190,7 +190,10 @@ class SpmdSearch(Search):
         experts = max(self._outline.experts, default=-1) >= 0
         overfull: list[tuple[Mesh, Overfull]] = []
         cluster, restriction = self._problem.cluster, self._problem.restriction
+        whole = restriction is not None and not restriction.shards_state and self._options.state == "sharded"
         for mesh in meshes(cluster, self._options.meshes, experts=experts, restriction=restriction):
+            if whole and mesh.data:  # the trainer shards the state of parameters that it shards themselves
+                continue
             plan = self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound()))
             if self._options.unequal_layers:
                 plan = self._faster(

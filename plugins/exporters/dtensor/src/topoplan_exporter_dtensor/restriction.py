@@ -1,0 +1,96 @@
+"""Which strategies a PyTorch module runs under an exported file (`modules`, `pipelines`), as searchers are told.
+
+DTensor has any placement of tensors.  It has no overlap of micro-batches, no recomputation, and attention runs in every
+process by itself, on samples and heads.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, SpmdStrategy, Strategy
+from topoplan.errors import TopoplanError
+from topoplan.model.schedule import ScheduleKind
+from topoplan.model.sharding import Signature
+
+__all__ = ["TORCH", "Described", "Planned", "TorchRestriction", "cuts_positions_of_queries"]
+
+_MODEL, _DATA, _EXPERT = AxisUse.MODEL, AxisUse.DATA, AxisUse.EXPERT
+
+
+class Planned(Protocol):
+    """What a file is made of: a `topoplan.Plan`, or a strategy that is yet to become one."""
+
+    @property
+    def graph(self) -> OperatorGraph | None:
+        """The model."""
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """How it is cut and placed."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it runs."""
+
+
+@attrs.frozen(eq=False)
+class Described:
+    """A strategy that a search proposes, of a model on a cluster."""
+
+    graph: OperatorGraph
+    strategy: Strategy
+    cluster: Cluster
+
+
+class TorchRestriction(Restriction):
+    """What PyTorch runs of a file: any placements on one mesh, and pipelines of equally replicated stages."""
+
+    name = "torch"
+    meshes = (
+        (_MODEL,),
+        (_DATA, _MODEL),
+        (_MODEL, _EXPERT),
+        (_EXPERT, _MODEL),
+        (_DATA, _MODEL, _EXPERT),
+        (_DATA, _EXPERT, _MODEL),
+    )
+    shards_state = True
+    pipelines = PipelineLimits(
+        cuts="operators",
+        schedules=(ScheduleKind.ONE_F_ONE_B, ScheduleKind.DEEP, ScheduleKind.GPIPE, ScheduleKind.ZERO_BUBBLE),
+        recompute="none",
+    )
+
+    def allows(self, operator: Operator, use: AxisUse, signature: Signature) -> bool:
+        """Say whether attention keeps whole samples and heads in one process."""
+        return not cuts_positions_of_queries(operator, signature)
+
+    def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
+        """Say why no file can be written, or nothing runs it."""
+        from topoplan_exporter_dtensor.document import write
+
+        if isinstance(strategy, SpmdStrategy):
+            if not strategy.whole_batch:
+                return "dtensor: the plan overlaps micro-batches on all devices, which DTensor does not"
+            for op, rules in zip(graph.operators, strategy.program.rules, strict=True):
+                if any(cuts_positions_of_queries(op, rule) for rule in rules):
+                    return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
+        try:
+            write(Described(graph, strategy, cluster))
+        except TopoplanError as error:
+            return str(error)
+        return ""
+
+
+def cuts_positions_of_queries(operator: Operator, signature: Signature) -> bool:
+    """Say whether attention has slices of its query along another axis than of its keys."""
+    if operator.kind != "scaled_dot_product_attention":
+        return False
+    query, keys = signature.inputs[:2]
+    return query.sliced and query != keys
+
+
+TORCH = TorchRestriction()
