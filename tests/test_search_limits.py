@@ -129,7 +129,7 @@ def test_a_time_limit_that_is_not_reached_changes_nothing():
 
 
 def test_chains_end_by_time():
-    result = optimize(small(chains=2, time_limit=0.3, budget=10**8)).result
+    result = optimize(small(chains=2, time_limit=1.0, budget=10**8)).result
     assert result.ended_by == "time limit"
     assert result.evaluations > 2
 
