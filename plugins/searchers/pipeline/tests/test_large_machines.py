@@ -1,0 +1,57 @@
+"""Straight pipelines and sizes of stages on machines of more devices than can be looked at one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from topoplan_pipeline_planning.layers import Layers
+from topoplan_searcher_pipeline.machine import Machine, coarse_sizes
+from topoplan_searcher_pipeline.planning import baselines
+
+SECONDS = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
+
+
+def chain(seconds):
+    count = len(seconds)
+    zeros = np.zeros(count)
+    before = np.tri(count, k=-1, dtype=bool)
+    return Layers(
+        seconds=np.cumsum(seconds),
+        parameters=zeros,
+        activations=zeros,
+        crossing=zeros,
+        before=before,
+        closed=np.tri(count, dtype=bool),
+    )
+
+
+def machine(hosts, devices):
+    return Machine(host=np.repeat(np.arange(hosts), devices), outside=np.ones(hosts), inside=np.ones(hosts), memory=1e9)
+
+
+def slowest(cuts):
+    return max(sum(SECONDS[a:b]) for a, b in itertools.pairwise([*cuts, len(SECONDS)]))
+
+
+def test_straight_pipelines_of_many_devices_have_the_least_slowest_stage_on_consecutive_devices():
+    found = dict(baselines(lambda: chain(SECONDS), machine(256, 4), 1024))
+    assert list(found) == ["data_parallel", "straight"]
+    straight = list(found["straight"]())
+    assert [len(pipeline.cuts) for pipeline in straight] == [2, 4, 8]
+    for pipeline in straight:
+        stages = len(pipeline.cuts)
+        ways = itertools.combinations(range(1, len(SECONDS)), stages - 1)
+        assert slowest(pipeline.cuts) == min(slowest((0, *way)) for way in ways)
+        devices = np.array(pipeline.counts)
+        assert (devices.sum(axis=1) == 1024 // stages).all()
+        assert (devices.sum(axis=0) == 4).all()
+        assert ((devices == 0) | (devices == 4)).all()
+
+
+def test_the_dynamic_program_looks_at_a_few_hundred_numbers_of_devices_at_most():
+    for devices in (512, 1024, 16384, 100_000):
+        sizes = coarse_sizes(devices, tuple(1 << k for k in range(14)))
+        assert sizes == (tuple(1 << k for k in range(14)) if devices == 512 else sizes)
+        assert devices // sizes[0] <= 512
