@@ -73,9 +73,8 @@ def scaled_dot_product(
         cuttable["g"] = Role.ATTRIBUTE
     answer = Handle(shape_of(patterns["y"], sizes), q.itemsize)
     n, i, h, g, t, d, e = range(7)
-    limit = window if window is not None and window < max(sizes["q"], sizes["t"]) else None
-    pairs = attended_pairs(sizes["q"], sizes["t"], limit) if causal else sizes["q"] * sizes["t"]
-    flops = 2 * pairs / (sizes["q"] * sizes["t"])  # of an element of the scores
+    limit = window if causal and window is not None and window < max(sizes["q"], sizes["t"]) else None
+    share = attended_pairs(sizes["q"], sizes["t"], limit) / (sizes["q"] * sizes["t"]) if causal else 1
     return Operator(
         name="",
         kind=kind,
@@ -84,8 +83,8 @@ def scaled_dot_product(
             followed(name, named[name], patterns[name], numbers, sizes) for name in ("query", "keys", "values")
         ),
         outputs=(followed("y", answer, patterns["y"], numbers, sizes),),
-        work=(Term(flops, (n, i, h, g, t, d)), Term(flops, (n, i, h, g, t, e))),
-        tags=({"causal": "yes"} if causal else {}) | ({"window": str(limit)} if causal and limit else {}),
+        work=(Term(2 * share, (n, i, h, g, t, d)), Term(2 * share, (n, i, h, g, t, e))),
+        tags=({"causal": "yes"} if causal else {}) | ({"window": str(limit)} if limit else {}),
         linear_in=((2,),),
         # FlashAttention (Dao et al., 2022) makes the scores again from the logarithm of their sums.
         saved=("query", "keys", "values", "y"),
