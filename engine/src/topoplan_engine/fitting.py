@@ -144,7 +144,8 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     device = fullest_device(use, cluster.usable_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.usable_memory, use.total, use.activations))
     whole_batch = strategy.keeps_whole_batch
-    sharded_state = isinstance(strategy, SpmdStrategy) and strategy.program.sharded_state
+    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
+    sharded_state = program is not None and (program.sharded_state or program.gathers_again)
     helps = []
     shared = (minimum.states + minimum.activations) / cluster.n_devices
     if not sharded_state and shared <= room:

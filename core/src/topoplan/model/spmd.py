@@ -34,6 +34,9 @@ class SpmdProgram:
             no operator makes it; empty where one does.
         sharded_state: whether devices with equal parameters share what the optimizer and the gradients need of memory
             (ZeRO's second stage, Rajbhandari et al., SC 2020); as much is sent as without.
+        gathers_again: whether parameters that are stored in slices and gathered for use are given back after the
+            forward pass of their layer and gathered again for the backward one (ZeRO's third stage; FSDP2's
+            ``reshard_after_forward``), those of the next layer on their way.  Else they are gathered once and stay.
         gradient_bucket_bytes: gradients that are summed for all devices share one all-reduce, in the order of the
             backward pass, until they have so many bytes; it starts when the last of them is there.  0: each by itself.
     """
@@ -42,6 +45,7 @@ class SpmdProgram:
     rules: tuple[tuple[Signature, ...], ...]
     stored: tuple[tuple[MeshSharding, ...], ...]
     sharded_state: bool = False
+    gathers_again: bool = False
     gradient_bucket_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:

@@ -19,7 +19,8 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.equal_operators import first_equal
-from topoplan_engine.lowering.gradient_peaks import order_of_edges, rises
+from topoplan_engine.lowering.gather_units import gather_units
+from topoplan_engine.lowering.gradient_peaks import order_of_edges
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
@@ -177,7 +178,7 @@ class OperatorBytes(NamedTuple):
         activations: of the whole batch.
         state: what belongs to parameters, as they are stored.
         weights: the parameters themselves, a part of ``state``.
-        gathered: bytes of all-gathered parameters, the same on every device.
+        gathered: bytes of all-gathered parameters that stay, the same on every device.
     """
 
     held: F64
@@ -191,12 +192,12 @@ def program_memory(program: SpmdProgram, schedule: Schedule, graph: OperatorGrap
     """Return the (D,) peak of the bytes that each device holds.
 
     Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
-    slices in which they are stored; gathered parameters stay until the backward pass.  With sharded state, a device
-    holds only its own share of everything but the parameters.  Gradients of activations come on top, where a backward
-    pass makes them before activations are free.
+    slices in which they are stored; gathered parameters stay until the backward pass, unless they are given back.
+    With sharded state, a device holds only its own share of everything but the parameters.  Gradients of activations
+    come on top, where a backward pass makes them before activations are free.
     """
     rows = operator_bytes(program, graph, prices)
-    return sum_of(rows) + _rise(schedule, graph, prices, rows)
+    return sum_of(rows) + _rise(program, schedule, graph, prices, rows).total
 
 
 def sum_of(rows: list[OperatorBytes]) -> F64:
@@ -207,21 +208,41 @@ def sum_of(rows: list[OperatorBytes]) -> F64:
     return total
 
 
-def _rise(schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts], rows: list[OperatorBytes]) -> float:
-    """Return the bytes of gradients of activations beyond those at the begin of the backward pass, on every device."""
-    gradients = gradient_bytes_of(prices)
+class _Rise(NamedTuple):
+    """Bytes on every device beyond `OperatorBytes`, where they are the most; and gathered parameters among them."""
+
+    total: float
+    gathered: float
+
+
+def _rise(
+    program: SpmdProgram,
+    schedule: Schedule,
+    graph: OperatorGraph,
+    prices: list[DeviceCosts],
+    rows: list[OperatorBytes],
+) -> _Rise:
+    """Return what comes and goes within the backward pass: gradients of activations, and parameters gathered again."""
+    gradients, units = gradient_bytes_of(prices), gather_units(program, schedule, graph)
+    if gradients is None and units is None:
+        return _Rise(0.0, 0.0)
     if gradients is None:
-        return 0.0
+        gradients = np.zeros((2, len(prices)))
     passes, copies = ordered_passes(schedule), schedule.micro_batches
-    place = np.empty((len(prices), copies), dtype=np.int32)
+    place = np.empty((len(prices), copies), dtype=np.int64)
     place[passes.op, passes.micro_batch] = np.arange(len(passes.op))
-    edges = graph.edges.reshape(-1, 4)
-    ends = place[edges[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
-    freed = np.array([row.activations.min() for row in rows])
-    numbers, one_device = np.arange(len(passes.op) + 1, dtype=np.int32), np.zeros(len(passes.op), dtype=np.int32)
+    ends = place[graph.edges.reshape(-1, 4)[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
     order = order_of_edges(ends, len(passes.op))
-    share = gradients[:, passes.op] / copies, freed[passes.op] / copies
-    return float(rises(order, numbers, one_device, *share, 1)[0])
+    outputs, made = gradients[:, passes.op] / copies
+    freed = np.array([row.activations.min() for row in rows])[passes.op] / copies
+    first = np.repeat(np.arange(len(passes.op)), np.diff(order.ptr))  # the pass that makes each gradient
+    change = np.bincount(first, outputs[order.producer], len(passes.op)) - outputs - freed
+    # From the last pass to the first one: what was there at its begin, and what it adds.
+    begin = np.append(0.0, np.cumsum(change[::-1])[:-1])[::-1]
+    gathered = np.zeros(len(passes.op)) if units is None else units.in_backward()[passes.op]
+    level = begin + made + gathered
+    most = int(level.argmax())
+    return _Rise(max(0.0, float(level[most])), float(gathered[most]))
 
 
 def gradient_bytes_of(prices: list[DeviceCosts]) -> F64 | None:
@@ -251,7 +272,8 @@ def program_memory_use(
 ) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
-    for price, nbytes in zip(prices, operator_bytes(program, graph, prices), strict=True):
+    rows = operator_bytes(program, graph, prices)
+    for price, nbytes in zip(prices, rows, strict=True):
         if price.states is None:
             undivided += nbytes.state + nbytes.gathered
             continue
@@ -259,6 +281,7 @@ def program_memory_use(
         gradients_and_optimizer = price.states[1:]
         share = gradients_and_optimizer / np.maximum(gradients_and_optimizer.sum(axis=0), 1e-300)
         states[1:] += share * (nbytes.state - nbytes.weights)
+    states[0] += _rise(program, schedule, graph, prices, rows).gathered
     return memory_use_of(program_memory(program, schedule, graph, prices), states, undivided)
 
 
@@ -285,7 +308,7 @@ def _bytes_of_operator(program: SpmdProgram, graph: OperatorGraph, index: int, p
         required, stored = program.wanted(index, argument), program.stored[index][argument]
         cut_bytes += tensor.nbytes / pieces(program, required)
         stored_bytes += tensor.nbytes / pieces(program, stored)
-        if pieces(program, required) < pieces(program, stored):
+        if pieces(program, required) < pieces(program, stored) and not program.gathers_again:
             gathered += tensor.nbytes / pieces(program, required)
     if cut_bytes == 0:
         return OperatorBytes(activations + state + gathered, activations, state, np.zeros_like(state), gathered)

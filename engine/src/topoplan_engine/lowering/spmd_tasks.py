@@ -11,7 +11,9 @@ also lets the streams wait for each other between stages, which nothing here nee
                communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
     backward   the same from the end, micro-batches in the opposite order
 
-Parameters are resharded once, with the first micro-batch; their gradients follow those of all micro-batches.
+Parameters are resharded once, with the first micro-batch; their gradients follow those of all micro-batches.  Where
+they are given back after the forward pass of a layer (`topoplan_engine.lowering.gather_units`), they are gathered again
+for its backward one, and a gather waits until the layer before the one that computes is done.
 Gradients may share all-reduces (`SpmdProgram.gradient_bucket_bytes`).
 
 All-reduces, all-gathers and reduce-scatters are tasks (`TaskGraph.collective`); all-to-alls are transfers of every
@@ -37,6 +39,7 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
+from topoplan_engine.lowering.gather_units import GatherUnits, gather_units
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
@@ -70,11 +73,13 @@ def write_program(
 ) -> None:
     """Tell a writer what to add, in the order of the streams; see `program_taskgraph`."""
     order = _Order.of(graph, program, schedule)
-    _write_forward(writer, order, schedule.micro_batches, prices)
+    units = gather_units(program, schedule, graph)
+    _write_forward(writer, order, schedule.micro_batches, prices, units)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
     runs_backward = BackwardPasses.of(graph).operators.tolist()
     again = _sent_again(graph, program, runs_backward)
-    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, again)
+    gathers = None if units is None else _GathersAgain(writer, units, runs_backward)
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, again, gathers)
     buckets.send_rest()
 
 
@@ -118,19 +123,60 @@ _ALL_REDUCE = Collective.ALL_REDUCE
 _Ends = dict[tuple[Any, int], Any]
 
 
-def _write_forward(writer: ProgramWriter[Any], order: _Order, copies: int, prices: Sequence[DeviceCosts]) -> None:
+def _write_forward(
+    writer: ProgramWriter[Any],
+    order: _Order,
+    copies: int,
+    prices: Sequence[DeviceCosts],
+    units: GatherUnits | None,
+) -> None:
     """Write the forward pass of all micro-batches, stage by stage."""
     ends: _Ends = {}
+    done: dict[int, Any] = {}  # layer -> its last computation
     for stage, operators in order.operators.items():
         for copy in range(copies):
             for reshard in order.reshards[stage]:
                 if not reshard.parameter or copy == 0:
                     before = [ends[reshard.op, copy]] if reshard.output >= 0 else []
+                    if units is not None and reshard in units.given_back:
+                        before.append(done.get(int(units.unit[reshard.users[0]]) - 2))
                     last = writer.exchange(reshard, reshard.forward, copy, before)
                     ends.update({(reshard, k): last for k in (range(copies) if reshard.parameter else (copy,))})
             for op in operators:
                 before = [ends[reshard, copy] for reshard in order.inputs[op]]
                 ends[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
+                if units is not None:
+                    done[int(units.unit[op])] = ends[op, copy]
+
+
+class _GathersAgain:
+    """Gathers parameters for the backward pass, each layer's while the one behind it computes."""
+
+    def __init__(self, writer: ProgramWriter[Any], units: GatherUnits, runs_backward: Sequence[bool]) -> None:
+        self._writer, self._unit = writer, units.unit
+        self._reshards: dict[int, list[Reshard]] = {}
+        for reshard in sorted(units.given_back, key=lambda each: (each.users[0], each.argument), reverse=True):
+            number = int(units.unit[reshard.users[0]])
+            if number < units.last and any(runs_backward[op] for op in reshard.users):
+                self._reshards.setdefault(number, []).append(reshard)
+        self._ends: dict[Reshard, Any] = {}
+        self._begun = units.last + 1
+
+    def before(self, op: int, reshards: Sequence[Reshard]) -> list[Any]:
+        """Return what the backward pass of an operator waits for; with a new layer, gather the parameters of the next.
+
+        Args:
+            op: the operator, in the order of the backward pass.
+            reshards: of its inputs.
+        """
+        number = int(self._unit[op])
+        while self._begun > number:
+            self._begun -= 1
+            # At the begin of a layer the one behind it has just been computed, and given back.
+            for reshard in self._reshards.get(self._begun - 1, ()):
+                computed = [self._writer.computed]
+                self._ends[reshard] = self._writer.exchange(reshard, reshard.forward, 0, computed)
+        return [self._ends[reshard] for reshard in reshards if reshard in self._ends]
 
 
 def _write_backward(
@@ -141,6 +187,7 @@ def _write_backward(
     buckets: _Buckets,
     runs_backward: Sequence[bool],
     again: Mapping[int, Sequence[Reshard]],
+    gathers: _GathersAgain | None,
 ) -> None:
     """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings.
 
@@ -155,6 +202,8 @@ def _write_backward(
                 if not runs_backward[op]:
                     continue
                 before = [ends[reshard, copy] for reshard in order.outputs[op]]
+                if gathers is not None:
+                    before += gathers.before(op, order.inputs[op])
                 for reshard in again.get(op, ()):
                     before.append(writer.exchange(reshard, reshard.forward, copy, [writer.computed, *before]))
                 ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)

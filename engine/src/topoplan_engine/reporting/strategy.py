@@ -33,6 +33,7 @@ def strategy_json(plan: Plan) -> dict[str, Any]:
         "strategy": {
             "mesh": None if program is None else list(program.mesh),
             "sharded_state": None if program is None else program.sharded_state,
+            "gathers_again": None if program is None else program.gathers_again,
             "gradient_bucket_bytes": None if program is None else program.gradient_bucket_bytes,
             "groups": [
                 {
@@ -98,6 +99,8 @@ def _mesh(strategy: Strategy) -> list[str]:
     lines = [f"one program on a mesh of {' x '.join(map(str, program.mesh))}"]
     if program.sharded_state:
         lines.append("gradients and optimizer state sharded (ZeRO)")
+    if program.gathers_again:
+        lines.append("sliced weights gathered in both passes (ZeRO 3)")
     if program.gradient_bucket_bytes >= MOST_BYTES:
         lines.append("gradients summed after the backward pass")
     elif program.gradient_bucket_bytes:

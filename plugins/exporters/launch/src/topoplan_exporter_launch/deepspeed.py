@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from topoplan.model.strategy import SpmdStrategy
+from topoplan_engine.lowering.gather_units import gather_units
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.targets import Planned, Target
 from topoplan_exporter_launch.tensor import TABLES, Cut, cuts_of
@@ -41,7 +43,7 @@ def write(plan: Planned) -> bytes:
         "train_batch_size": graph.batch_size,
         "train_micro_batch_size_per_gpu": grid.samples,
         "gradient_accumulation_steps": grid.micro_batches,
-        "zero_optimization": {"stage": _STAGES[grid.kept]},
+        "zero_optimization": {"stage": _STAGES[grid.kept], **_gathers(plan, grid)},
     }
     if grid.tensor > 1 and grid.experts > 1:
         raise TARGET.unsuited("the plan has tensor and expert parallelism, which AutoEP does not combine")
@@ -52,6 +54,19 @@ def write(plan: Planned) -> bytes:
     if graph.precision != "fp32":
         document[graph.precision] = {"enabled": True}
     return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _gathers(plan: Planned, grid: Grid) -> dict[str, int]:
+    """Return how many parameters are whole at a time: all, or those of two layers (by default, 1e9)."""
+    graph, strategy = TARGET.searched(plan)
+    if grid.kept is not Kept.SLICES or not isinstance(strategy, SpmdStrategy):
+        return {}
+    elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
+    units = gather_units(strategy.program, strategy.schedule, graph)
+    if units is None:
+        return {"stage3_max_live_parameters": elements, "stage3_max_reuse_distance": elements}
+    share = float(units.in_backward().max()) / sum(tensor.nbytes for op in graph.operators for tensor in op.weights)
+    return {"stage3_max_live_parameters": round(share * elements), "stage3_max_reuse_distance": 0}
 
 
 def _partition(plan: Planned, grid: Grid) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 
 from topoplan import OperatorGraph
 from topoplan.model.schedule import ScheduleKind
+from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.throughput import sequence_length
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
@@ -115,12 +116,21 @@ def _parallelism(plan: Planned, grid: Grid) -> list[str]:
         "parallelism = config.parallelism",
         f"parallelism.data_parallel_replicate_degree = {grid.data if whole else 1}",
         f"parallelism.data_parallel_shard_degree = {1 if whole else grid.data}",
+        *_gathers(plan, whole),
         f"parallelism.tensor_parallel_degree = {grid.tensor}",
         f"parallelism.enable_sequence_parallel = {Cut.POSITIONS in cuts}",
         "parallelism.context_parallel_degree = 1",
         f"parallelism.expert_parallel_degree = {grid.experts}",
         f"parallelism.pipeline_parallel_degree = {grid.pipeline}",
     ]
+
+
+def _gathers(plan: Planned, whole: bool) -> list[str]:
+    """Return the line that says whether gathered parameters are given back after the forward pass."""
+    _, strategy = TARGET.searched(plan)
+    if whole or not isinstance(strategy, SpmdStrategy):
+        return []
+    return [f"parallelism.fsdp_reshard_after_forward = {'default' if strategy.program.gathers_again else 'never'!r}"]
 
 
 def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:

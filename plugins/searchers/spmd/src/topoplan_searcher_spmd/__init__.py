@@ -41,6 +41,11 @@ class Spmd(Searcher):
         "auto",
         help="gradients and optimizer state: sharded over equal parameters (ZeRO), whole, or sharded if they must be",
     )
+    gathered: Literal["again", "kept"] = option(
+        "again",
+        help="parameters that are stored in slices: gathered for the forward pass, given back, and gathered again for "
+        "the backward one, as FSDP2 and DeepSpeed do (ZeRO's third stage); or gathered once and kept",
+    )
     schedule: Literal["any", "whole-batch"] = option(
         "any",
         help="any: two micro-batches take turns where that is faster; whole-batch: never, as trainers other than HiDup "

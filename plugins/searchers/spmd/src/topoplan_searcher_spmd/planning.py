@@ -20,6 +20,7 @@ from topoplan import Problem, SpmdStrategy, TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.gather_units import gathers
 from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
 from topoplan_searcher_spmd.machine import Machine
@@ -52,7 +53,8 @@ class MeshPlan:
         solution: what the search found.
         strategy: the plan.
         memory: bytes of the fullest device.
-        beyond: those of them that no sum over operators has: gradients of activations, which come and go.
+        beyond: those of them that no sum over operators has: what comes and goes (gradients of activations,
+            gathered parameters).
         least: estimated seconds that no plan on the mesh within the memory beats; 0 if they are not known.
     """
 
@@ -106,6 +108,7 @@ def fastest_on(
     state: str,
     whole_batch: bool = False,
     equal_layers: bool = False,
+    gathers_again: bool = False,
     beam: int,
     max_states: int,
     weight: float = 1.0,
@@ -114,7 +117,8 @@ def fastest_on(
     """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
 
     With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.  With
-    ``equal_layers`` the operators of equal layers have one signature and one storage.
+    ``equal_layers`` the operators of equal layers have one signature and one storage.  With ``gathers_again`` parameters
+    that are gathered from slices are given back (`SpmdProgram.gathers_again`).
 
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
@@ -131,6 +135,7 @@ def fastest_on(
         repeats=outline.known.fact("repeats", partial(repeats_of, outline, problem.graph)) if equal_layers else None,
         sharded=states[-1],
         whole_batch=whole_batch,
+        gathers_again=gathers_again,
         beam=beam,
         max_states=max_states,
         weight=weight,
@@ -189,7 +194,7 @@ class _Planner:
         problem, machine, lowering: what plans are for.
         repeats: the instructions of equal layers, if these are planned equally.
         sharded: whether gradients and optimizer state may be in slices; bytes are counted so.
-        whole_batch, beam, max_states, weight: see `fastest_on`.
+        whole_batch, gathers_again, beam, max_states, weight: see `fastest_on`.
     """
 
     problem: Problem
@@ -198,6 +203,7 @@ class _Planner:
     repeats: Repeats | None
     sharded: bool
     whole_batch: bool
+    gathers_again: bool
     beam: int
     max_states: int
     weight: float
@@ -214,7 +220,14 @@ class _Planner:
 
     def prices(self, model: MeshProgram) -> Prices:
         """Return the prices of a program."""
-        return Prices(self.problem, model, self.machine, self.sharded, whole_batch=self.whole_batch)
+        return Prices(
+            self.problem,
+            model,
+            self.machine,
+            self.sharded,
+            whole_batch=self.whole_batch,
+            gathers_again=self.gathers_again,
+        )
 
     def columns(self, model: MeshProgram, limit: float) -> Columns:
         """Return the columns of a program, with a weight of the seconds of computation."""
@@ -246,6 +259,8 @@ class _Planner:
         strategy = _strategy(self.problem, model, solution, sharded)
         if strategy is None:
             return None
+        if self.gathers_again and gathers(strategy.program, self.problem.graph):
+            strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, gathers_again=True))
         memory = float(self.lowering.memory(strategy).max())
         beyond = memory - float(self.lowering.resting_memory(strategy).max())
         least = solution.outcome.objective if solution.exact else 0.0

@@ -2,7 +2,8 @@
 
 Each of two micro-batches is priced at its size, and has half of the bytes of activations.  Where the estimator has no
 price of half a part, or only the whole batch is wanted, a micro-batch has half of the part's seconds.  Parameters are
-resharded once, and their gradients are summed once.  Bytes are those of one device: stored parameters with gradients
+resharded once, and their gradients are summed once; those that are gathered from slices and given back are gathered
+once more in the backward pass.  Bytes are those of one device: stored parameters with gradients
 and optimizer state, gathered parameters, and the activations of both micro-batches.
 """
 
@@ -57,10 +58,17 @@ class Prices:
     """
 
     def __init__(
-        self, problem: Problem, model: MeshProgram, machine: Machine, sharded_state: bool, *, whole_batch: bool = False
+        self,
+        problem: Problem,
+        model: MeshProgram,
+        machine: Machine,
+        sharded_state: bool,
+        *,
+        whole_batch: bool = False,
+        gathers_again: bool = False,
     ) -> None:
         self._problem, self._model, self._machine = problem, model, machine
-        self._whole_batch = whole_batch
+        self._whole_batch, self._gathers_again = whole_batch, gathers_again
         self._sharded = sharded_state
         self._known = model.outline.known
         self._forms = self._known.forms(model.program)
@@ -108,9 +116,19 @@ class Prices:
         forward, backward = conversions.seconds(partial(self._seconds, part))
         free = np.where(conversions.exists, 0.0, np.inf)
         if kind.parameter:
-            return _Crossing(forward, backward if kind is Kind.WEIGHT else free, free, free)
+            backward = backward if kind is Kind.WEIGHT else free
+            if self._gathers_again:
+                backward = np.where(self._gathers(forms), backward + forward, backward)
+            return _Crossing(forward, backward, free, free)
         backward = backward if kind is Kind.OUTPUT else free
         return _Crossing(forward, backward, forward, backward)
+
+    def _gathers(self, forms: Sequence[MeshSharding]) -> NDArray[np.bool_]:
+        """(F+1, F+1) whether a conversion puts a value together of slices."""
+        pieces = np.array([0, *map(self._pieces, forms)])
+        gathers: NDArray[np.bool_] = pieces[None, :] < pieces[:, None]
+        gathers[:, 0] = False
+        return gathers
 
     def _sent(self, elements: int, kind: Kind, forms: Sequence[MeshSharding]) -> NDArray[np.bool_]:
         """(F+1, F+1) whether a trainer brings a value from one form to another; it stores parameters as it says."""
@@ -136,7 +154,9 @@ class Prices:
         return float(self._along(step.step.collective, nbytes * share, step.axes))
 
     def gathered_bytes(self, value: int, source: MeshSharding, target: MeshSharding) -> float:
-        """Return the bytes of a parameter that is gathered from slices; 0 if it is not."""
+        """Return the bytes of a parameter that is gathered from slices and kept; 0 if it is not."""
+        if self._gathers_again:
+            return 0.0
         pieces = self._pieces(target)
         return self._model.program.values[value].nbytes / pieces if pieces < self._pieces(source) else 0.0
 

@@ -131,6 +131,7 @@ class SpmdSearch(Search):
         return {
             "mesh": list(program.mesh),
             "sharded_state": program.sharded_state,
+            "gathers_again": program.gathers_again,
             "collectives": dict(sorted(counts.items())),
             "program": [
                 {"operator": op.name, "signatures": [str(rule) for rule in program.rules[index]]}
@@ -282,6 +283,7 @@ class SpmdSearch(Search):
             machine,
             self._lowering,
             state=options.state,
+            gathers_again=options.gathered == "again",
             whole_batch=not self._overlapping,
             equal_layers=equal_layers,
             beam=options.beam,

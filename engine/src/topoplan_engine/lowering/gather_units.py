@@ -1,0 +1,104 @@
+"""Layers whose parameters are gathered together, used, and given back.
+
+Where parameters are stored in slices (ZeRO's third stage, Rajbhandari et al., SC 2020) and not kept, a device holds
+those of one layer whole, and gathers those of the next one meanwhile, as FSDP2 and DeepSpeed do.  Layers are told by
+the names of operators: ``layers.7`` of ``layers.7.mlp.up``.  An operator whose name has no number is a layer by itself
+if it has parameters that are gathered, and belongs to the one before it if not.
+
+    forward    gathers    1 | 2 |     3 (as 1 is given back) | ...
+               computes       1       | 2                    | ...
+    backward   the same from the end; the last layer stays in between, for its backward pass comes at once
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.schedule import Schedule
+from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
+
+__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers"]
+
+#: The part of an operator's name that names its layer: up to the first number that more of the name follows.
+_LAYER = re.compile(r"(.*?\d+)[._]")
+
+
+class GatherUnits(NamedTuple):
+    """The layers of a program that gathers again.
+
+    Attributes:
+        unit: (n_ops,) layer of each operator, ascending.
+        nbytes: (U,) bytes of what is gathered for each layer, on every device.
+        given_back: reshardings whose result is given back: of parameters that operators of one layer use.
+    """
+
+    unit: I64
+    nbytes: F64
+    given_back: frozenset[Reshard]
+
+    @property
+    def last(self) -> int:
+        """The last layer, which stays until its backward pass."""
+        return len(self.nbytes) - 1
+
+    def in_backward(self) -> F64:
+        """(n_ops,) gathered bytes while each operator's backward pass runs: its layer's, and the next one's."""
+        held: F64 = (self.nbytes + np.append(0.0, self.nbytes[:-1]))[self.unit]
+        return held
+
+
+def gather_units(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph) -> GatherUnits | None:
+    """Return the layers; None for a program that keeps what it gathers, or gathers nothing."""
+    if not program.gathers_again:
+        return None
+    gathers = [reshard for reshard in reshards_of(program, graph) if _is_gather(program, reshard)]
+    if not gathers:
+        return None
+    unit = _units([op.name for op in graph.operators], schedule.stage.tolist(), {r.users[0] for r in gathers})
+    given_back = [reshard for reshard in gathers if len({int(unit[op]) for op in reshard.users}) == 1]
+    nbytes = np.zeros(int(unit[-1]) + 1)
+    for reshard in given_back:
+        nbytes[unit[reshard.users[0]]] += gathered_bytes(program, reshard)
+    return GatherUnits(unit, nbytes, frozenset(given_back))
+
+
+def gathered_bytes(program: SpmdProgram, reshard: Reshard) -> float:
+    """Return the bytes of the result of a resharding on one device."""
+    return reshard.nbytes / pieces(program, program.wanted(reshard.users[0], reshard.argument))
+
+
+def gathers(program: SpmdProgram, graph: OperatorGraph) -> bool:
+    """Return whether a program puts some parameter together of slices."""
+    return any(_is_gather(program, reshard) for reshard in reshards_of(program, graph))
+
+
+def _is_gather(program: SpmdProgram, reshard: Reshard) -> bool:
+    if not reshard.parameter:
+        return False
+    stored = program.stored[reshard.op][reshard.argument]
+    return pieces(program, program.wanted(reshard.op, reshard.argument)) < pieces(program, stored)
+
+
+def _units(names: Sequence[str], stage: Sequence[int], gathers: set[int]) -> I64:
+    """Number the layers of operators, given names, stages of a schedule, which no layer divides, and who gathers.
+
+    >>> _units(["embed", "h.0.up", "h.0.relu", "h.1.up", "loss"], [0, 1, 2, 3, 4], {0, 1, 3}).tolist()
+    [0, 1, 1, 2, 2]
+    """
+    unit = np.zeros(len(names), dtype=np.int64)
+    layer = None
+    for op, name in enumerate(names):
+        found = _LAYER.match(name)
+        key = found.group(1) if found else name if op in gathers else layer
+        begins = op > 0 and key != layer and stage[op] != stage[op - 1]
+        unit[op] = unit[op - 1] + begins if op else 0
+        if op == 0 or begins:
+            layer = key
+    return unit
