@@ -177,6 +177,25 @@ def test_slices_of_state_and_of_parameters_are_zero():
         Torchtitan().write(state)
 
 
+def test_files_say_whether_gathered_parameters_are_given_back():
+    graph = layered()
+    kept = planned(graph, program(graph, (4,), [samples], stored={0: 0}))
+    strategy = attrs.evolve(kept.strategy, program=attrs.evolve(kept.strategy.program, gathers_again=True))
+    again = attrs.evolve(kept, strategy=strategy)
+    assert recipe(kept).parallelism.fsdp_reshard_after_forward == "never"
+    assert recipe(again).parallelism.fsdp_reshard_after_forward == "default"
+    of_stage, elements = json.loads(DeepSpeed().write(again))["zero_optimization"], {}
+    for op in graph.operators:
+        layer = ".".join(op.name.split(".")[:2]) if op.name.startswith("layers.") else op.name
+        elements[layer] = elements.get(layer, 0) + sum(tensor.elements for tensor in op.weights)
+    pairs = zip(elements.values(), [*elements.values()][1:], strict=False)
+    assert of_stage == {
+        "stage": 3,
+        "stage3_max_live_parameters": max(map(sum, pairs)),
+        "stage3_max_reuse_distance": 0,
+    }
+
+
 def test_a_large_weight_that_stays_whole_among_slices_is_refused():
     b = GraphBuilder("wide", 8)
     x = b.linear(b.linear(b.input((320,)), 320, name="first"), 320, name="second")

@@ -24,6 +24,8 @@ TARGET = Target(
     "a DeepSpeed configuration",
     "data parallelism with or without ZeRO, and tensor or expert parallelism; its pipelines are Python code",
 )
+#: DeepSpeed's defaults of stage3_max_live_parameters and stage3_max_reuse_distance.
+_MOST_LIVE = 10**9
 _STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
 
 
@@ -57,12 +59,14 @@ def write(plan: Planned) -> bytes:
 
 
 def _gathers(plan: Planned, grid: Grid) -> dict[str, int]:
-    """Return how many parameters are whole at a time: all, or those of two layers (by default, 1e9)."""
+    """Return how many parameters are whole at a time, all or those of two layers, where defaults say otherwise."""
     graph, strategy = TARGET.searched(plan)
     if grid.kept is not Kept.SLICES or not isinstance(strategy, SpmdStrategy):
         return {}
     elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
     units = gather_units(strategy.program, strategy.schedule, graph)
+    if units is None and elements <= _MOST_LIVE:
+        return {}
     if units is None:
         return {"stage3_max_live_parameters": elements, "stage3_max_reuse_distance": elements}
     share = float(units.in_backward().max()) / sum(tensor.nbytes for op in graph.operators for tensor in op.weights)
