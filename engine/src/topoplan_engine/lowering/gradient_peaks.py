@@ -84,11 +84,13 @@ def widest(order: GradientOrder, outputs: F64, made: F64) -> F64:
         order: of the graph.
         outputs, made: (..., n_ops) bytes.
     """
-    first = np.repeat(np.arange(len(order.ptr) - 1), np.diff(order.ptr))  # the pass that makes each gradient first
-    change = np.zeros((*outputs.shape[:-1], outputs.shape[-1] + 1))
-    np.add.at(change, (..., order.producer), outputs[..., order.producer])
-    np.add.at(change, (..., first), -outputs[..., order.producer])
-    held: F64 = np.cumsum(change, axis=-1)[..., :-1] + made
+    n_ops, producer = len(order.ptr) - 1, order.producer
+    first = np.repeat(np.arange(n_ops), np.diff(order.ptr))  # the pass that makes each gradient first
+    held = np.zeros_like(made)
+    for index in np.ndindex(made.shape[:-1]):
+        change = -np.bincount(first, outputs[index][producer], n_ops)
+        change[producer] += outputs[index][producer]
+        held[index] = np.cumsum(change) + made[index]
     return held
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.placement import Placement
@@ -260,7 +260,7 @@ def memory_curve(
     gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
     stage = np.repeat(schedule.stage, [placement.parts for placement in placements])
     device = np.concatenate([placement.devices for placement in placements])
-    op = np.repeat(np.arange(len(operators)), [placement.parts for placement in placements])
+    op = np.repeat(np.arange(len(operators), dtype=np.int64), [placement.parts for placement in placements])
     count = schedule.micro_batches
     ordered = Schedule.whole_batch(len(operators)) if schedule.trivial else schedule
     steps = steps_under(ordered, stage, np.concatenate(gradient))
@@ -334,7 +334,7 @@ class _GradientRows(NamedTuple):
 
 def _gradient_rows(
     order: GradientOrder,
-    op: I32,
+    op: I64,
     stage: I32,
     device: I32,
     gradients: F64,
