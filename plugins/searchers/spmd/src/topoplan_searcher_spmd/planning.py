@@ -117,8 +117,8 @@ def fastest_on(
     """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
 
     With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.  With
-    ``equal_layers`` the operators of equal layers have one signature and one storage.  With ``gathers_again`` parameters
-    that are gathered from slices are given back (`SpmdProgram.gathers_again`).
+    ``equal_layers`` the operators of equal layers have one signature and one storage.  With ``gathers_again``
+    parameters that are gathered from slices are given back (`SpmdProgram.gathers_again`).
 
     None if every plan takes longer than ``bound`` seconds, or if slices are uneven.
 
