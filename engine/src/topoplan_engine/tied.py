@@ -64,13 +64,13 @@ def _tied(graph: OperatorGraph) -> tuple[TiedWeight, ...]:
 def _owner(graph: OperatorGraph, user: int, tensor: Tensor) -> tuple[int, int] | None:
     """Return the operator and weight that an input of operator ``user`` is."""
     kind, sizes = graph.operators[user].kind, sorted(tensor.shape)
-    found = [
+    candidates = [
         (op.kind != kind or weight.name != tensor.name, number, k)
         for number, op in enumerate(graph.operators[:user])
         for k, weight in enumerate(op.weights)
         if sorted(weight.shape) == sizes
     ]
-    return min(found)[1:] if found else None
+    return min(candidates)[1:] if candidates else None
 
 
 def holder_slices(graph: OperatorGraph, tied: TiedWeight, placements: Sequence[Placement]) -> list[I64]:
@@ -96,14 +96,14 @@ def holder_slices(graph: OperatorGraph, tied: TiedWeight, placements: Sequence[P
 
 def copies_of(graph: OperatorGraph, tied: TiedWeight, placements: Sequence[Placement]) -> list[F64]:
     """Return for each user the (P,) bytes of the weight that its parts hold beside what their devices hold anyway."""
-    held = {int(device) for device in placements[tied.owner].devices}
+    holders = {int(device) for device in placements[tied.owner].devices}
     itemsize = graph.operators[tied.owner].weights[tied.weight].itemsize
     copies = []
     for (user, _), (low, high) in zip(tied.users, holder_slices(graph, tied, placements)[1:], strict=True):
         nbytes = (high - low).prod(axis=1).astype(np.float64) * itemsize
         for part, device in enumerate(placements[user].devices.tolist()):
-            if device in held:
+            if device in holders:
                 nbytes[part] = 0.0
-            held.add(device)
+            holders.add(device)
         copies.append(nbytes)
     return copies

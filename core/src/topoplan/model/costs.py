@@ -177,14 +177,13 @@ class CostFunction(ABC):
 
 def _share(price: PartCosts, count: int) -> PartCosts:
     """Return the price of one of ``count`` micro-batches where seconds are proportional to samples."""
-    gradient = price.weight_gradient
-    kept = price.kept
+    gradient, persistent = price.weight_gradient, price.kept
     return PartCosts(
         forward=price.forward / count,
         backward=price.backward / count,
-        memory=price.memory / count if kept is None else kept + (price.memory - kept) / count,
+        memory=price.memory / count if persistent is None else persistent + (price.memory - persistent) / count,
         states=price.states,
-        kept=kept,
+        kept=persistent,
         weight_gradient=None if gradient is None else gradient / count,
     )
 

@@ -198,8 +198,8 @@ class FragmentCache:
         And likewise those that its consumer's parts read.
         """
         u, output, v, argument = self.edges[edge]
-        made = self._slices_of(u, self.graph.operators[u].outputs[output], placements[u].degrees)
-        return made, self._slices_of(v, self.graph.operators[v].inputs[argument], placements[v].degrees)
+        source = self._slices_of(u, self.graph.operators[u].outputs[output], placements[u].degrees)
+        return source, self._slices_of(v, self.graph.operators[v].inputs[argument], placements[v].degrees)
 
     def _slices_of(self, op: int, tensor: Tensor, degrees: tuple[int, ...]) -> I64:
         key = op, tensor.axes, degrees

@@ -100,7 +100,7 @@ class TensorBytes:
     ) -> PartBytes:
         """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""
         activations, inputs = [], []
-        held: set[tuple[object, ...]] = set()
+        holders: set[tuple[object, ...]] = set()
         for op, (placement, cost) in enumerate(zip(placements, costs, strict=True)):
             output_bytes, input_bytes = self._of_operator(op, placement.degrees)
             activations.append(np.minimum(output_bytes, cost.memory) if cost.kept is None else cost.memory - cost.kept)
@@ -108,8 +108,8 @@ class TensorBytes:
             for source, nbytes in zip(self._sources[op], input_bytes, strict=True):
                 # What several operators on the same devices read is there once.
                 holder = source[:2], int(schedule.stage[op]), placement.devices.tobytes(), nbytes.tobytes()
-                if schedule.stage[source[0]] != schedule.stage[op] and holder not in held:
-                    held.add(holder)
+                if schedule.stage[source[0]] != schedule.stage[op] and holder not in holders:
+                    holders.add(holder)
                     from_stages += nbytes
             inputs.append(from_stages)
         activation_column = np.concatenate(activations)

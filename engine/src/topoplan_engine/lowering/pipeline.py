@@ -153,8 +153,8 @@ class PipelineLowering:
             backward = traffic_between(cluster, _ends_of_pairs(gradients)[0], gradients.size)
         # Messages inside stages that recompute are sent again.
         recompute = np.array(strategy.schedule.recompute or (False,) * strategy.schedule.n_stages)
-        again = recompute[stage[ends[1]]] & (stage[ends[0]] == stage[ends[1]])
-        repeated = traffic_between(cluster, devices[:, again], table.size[again])
+        resent = recompute[stage[ends[1]]] & (stage[ends[0]] == stage[ends[1]])
+        repeated = traffic_between(cluster, devices[:, resent], table.size[resent])
         members = zip(np.split(table.group_devices, table.device_ptr[1:-1]), table.group_bytes.tolist(), strict=True)
         groups = ((np.unique(cluster.device_host[devices]), nbytes) for devices, nbytes in members)
         return hosts_demand(groups if len(table.group_bytes) else (), forward, backward, repeated)

@@ -52,31 +52,31 @@ def sent_once(table: PartTable, stage: I32, fragments: FragmentCache, placements
     # Where in ``several`` the group of each of its rows begins.
     begins = np.searchsorted(several, first[group[several]])
     differs = ((low != low[begins]) | (high != high[begins])).any(axis=1)
-    for begin in np.unique(begins[differs]).tolist():
-        members = slice(begin, begin + int(count[group[several[begin]]]))
-        row = rows[several[begin]]
+    for start in np.unique(begins[differs]).tolist():
+        members = slice(start, start + int(count[group[several[start]]]))
+        row = rows[several[start]]
         size[row] = union_elements(low[members], high[members]) * fragments.itemsizes[edge[row]]
-    kept = table.local.copy()
-    kept[rows[first]] = True
+    stays = table.local.copy()
+    stays[rows[first]] = True
     return table._replace(
-        edge_ptr=indptr(np.bincount(edge[kept], minlength=len(table.edge_src_op)), np.int32),
-        src=table.src[kept],
-        dst=table.dst[kept],
-        size=size[kept],
-        local=table.local[kept],
+        edge_ptr=indptr(np.bincount(edge[stays], minlength=len(table.edge_src_op)), np.int32),
+        src=table.src[stays],
+        dst=table.dst[stays],
+        size=size[stays],
+        local=table.local[stays],
     )
 
 
 def along_edges(table: PartTable, edges: np.ndarray) -> PartTable:
     """Return the table with the pairs of some edges; ``edges`` (m,) says which."""
     pairs = np.diff(table.edge_ptr)
-    kept = np.repeat(edges, pairs)
+    chosen_rows = np.repeat(edges, pairs)
     return table._replace(
         edge_ptr=indptr(np.where(edges, pairs, 0), np.int32),
-        src=table.src[kept],
-        dst=table.dst[kept],
-        size=table.size[kept],
-        local=table.local[kept],
+        src=table.src[chosen_rows],
+        dst=table.dst[chosen_rows],
+        size=table.size[chosen_rows],
+        local=table.local[chosen_rows],
     )
 
 
@@ -107,10 +107,10 @@ def _boxes(
     most = max((len(fragments.edge_axes(number)) for number in present), default=0)
     low, high = np.zeros((len(rows), most), dtype=np.int64), np.ones((len(rows), most), dtype=np.int64)
     for number in present:
-        own = np.flatnonzero(edges == number)
-        made, read = fragments.slices_of(number, placements)
-        axes = made.shape[2]
-        one, other = made[:, table.src[rows[own]]], read[:, table.dst[rows[own]]]
-        low[own, :axes] = np.maximum(one[0], other[0])
-        high[own, :axes] = np.minimum(one[1], other[1])
+        places = np.flatnonzero(edges == number)
+        source, target = fragments.slices_of(number, placements)
+        axes = source.shape[2]
+        sent, wanted_slices = source[:, table.src[rows[places]]], target[:, table.dst[rows[places]]]
+        low[places, :axes] = np.maximum(sent[0], wanted_slices[0])
+        high[places, :axes] = np.minimum(sent[1], wanted_slices[1])
     return low, high

@@ -87,8 +87,8 @@ def _groups_of(
     graph, cluster = fragments.graph, fragments.cluster
     operator, gpus = graph.operators[owner], cluster.gpus_per_device
     used = {tied.weight for tied in several}
-    own = [tensor for k, tensor in gradient_flow(graph).trained(operator, owner) if k not in used]
-    groups = [gradient_groups(operator, placements[owner].degrees, gpus, own)]
+    others_weights = [tensor for k, tensor in gradient_flow(graph).trained(operator, owner) if k not in used]
+    groups = [gradient_groups(operator, placements[owner].degrees, gpus, others_weights)]
     for tied in several:
         first = [table.op_base[op] - table.op_base[owner] for op in (owner, *(user for user, _ in tied.users))]
         slices = holder_slices(graph, tied, placements)
@@ -124,14 +124,14 @@ def _regions(slices: I64, itemsize: int) -> list[tuple[tuple[int, ...], int]]:
 
 def _regrouped(table: PartTable, owner: int, groups: PlacedGroups) -> PartTable:
     """Return the table with other all-reduces of an operator."""
-    kept = table.group_op != owner
+    stays = table.group_op != owner
     parts, devices = np.diff(table.part_ptr), np.diff(table.device_ptr)
     return table._replace(
-        group_op=np.append(table.group_op[kept], np.full(len(groups.nbytes), owner, dtype=np.int32)),
-        group_bytes=np.append(table.group_bytes[kept], groups.nbytes),
-        group_seconds=np.append(table.group_seconds[kept], groups.seconds),
-        part_ptr=indptr(np.append(parts[kept], groups.part_counts), np.int32),
-        group_parts=np.append(table.group_parts[np.repeat(kept, parts)], groups.parts),
-        device_ptr=indptr(np.append(devices[kept], groups.device_counts), np.int32),
-        group_devices=np.append(table.group_devices[np.repeat(kept, devices)], groups.devices),
+        group_op=np.append(table.group_op[stays], np.full(len(groups.nbytes), owner, dtype=np.int32)),
+        group_bytes=np.append(table.group_bytes[stays], groups.nbytes),
+        group_seconds=np.append(table.group_seconds[stays], groups.seconds),
+        part_ptr=indptr(np.append(parts[stays], groups.part_counts), np.int32),
+        group_parts=np.append(table.group_parts[np.repeat(stays, parts)], groups.parts),
+        device_ptr=indptr(np.append(devices[stays], groups.device_counts), np.int32),
+        group_devices=np.append(table.group_devices[np.repeat(stays, devices)], groups.devices),
     )

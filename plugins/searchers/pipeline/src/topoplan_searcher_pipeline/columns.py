@@ -464,15 +464,15 @@ def _prices(
     return prices, unpriced, gradients
 
 
-def _tied(graph: OperatorGraph, kept: F64) -> tuple[Tied, ...]:
-    """Return the weights that several operators use; (n,) ``kept`` are the bytes that persist of each operator."""
+def _tied(graph: OperatorGraph, persistent: F64) -> tuple[Tied, ...]:
+    """Return the weights that several operators use; (n,) ``persistent`` are bytes of each operator."""
     flow, tied = gradient_flow(graph), []
     for owner, weight, users in tied_weights(graph):
         tensors = graph.operators[owner].weights
         nbytes = tensors[weight].nbytes
         share = nbytes / sum(tensor.nbytes for tensor in tensors)
         gradient = float(nbytes) if flow.weights[owner][weight] else 0.0
-        tied.append(Tied(owner, tuple(user for user, _ in users), gradient, float(kept[owner]) * share))
+        tied.append(Tied(owner, tuple(user for user, _ in users), gradient, float(persistent[owner]) * share))
     return tuple(tied)
 
 

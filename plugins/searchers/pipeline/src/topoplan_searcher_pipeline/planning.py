@@ -112,7 +112,7 @@ class Planner:
         possible = [(kind, count) for kind, count in schedules if count * pipeline.widest <= self.columns.samples]
         plans: list[PipelinePlan] = []
         for costs, group in self._by_costs(pipeline, possible):
-            found = schedule_pipeline(
+            group_plans = schedule_pipeline(
                 pipeline,
                 costs,
                 group,
@@ -123,8 +123,8 @@ class Planner:
                 stop=stop,
                 rooms=self._rooms,
             )
-            cutoff = min([cutoff, *(plan.seconds * slower for plan in found)])
-            plans += found
+            cutoff = min([cutoff, *(plan.seconds * slower for plan in group_plans)])
+            plans += group_plans
         return plans
 
     def _by_costs(

@@ -19,7 +19,9 @@ from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Bools, Columns, StageColumns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
-from topoplan_searcher_pipeline.stage_simulation import ORDERS, Room, StageTimes, busiest, in_flight, simulate
+from topoplan_searcher_pipeline.rooms import ScheduleRoom, room_for
+from topoplan_searcher_pipeline.shared import Hosts, add_tied
+from topoplan_searcher_pipeline.stage_simulation import ORDERS, StageTimes, busiest, in_flight, simulate
 from topoplan_searcher_pipeline.whole import busiest_share
 
 __all__ = [
@@ -151,36 +153,12 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
         np.empty((5, pipeline.widest)),
     )
     written = _Written(stages, ends, pairwise, loads, first, operators)
-    placed = _Hosts(counts, machine.outside, machine.inside, machine.latency)
+    placed = Hosts(counts, machine.outside, machine.inside, machine.latency)
     pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
-    _add_tied(columns, placed, room.stage_of, written)
+    add_tied(columns, placed, room.stage_of, first, stages[3], operators[1])
     latency = np.where(loads[0, :pairs].any(axis=1), machine.latency, 0.0)
     sent = (*ends[:, :pairs], pairwise[0, :pairs], *loads[:, :pairs], latency, pairwise[1, :pairs])
     return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
-
-
-def _add_tied(columns: Columns, hosts: _Hosts, stage_of: I64, written: _Written) -> None:
-    """Add copies of weights that stages share, and the all-reduces of their gradients over all of these stages.
-
-    They take the place of those of the owner's stage alone, and follow all others of the stages with a copy.
-    """
-    ends = np.append(written.first[1:], written.operators.shape[1])
-    for owner, users, nbytes, kept in columns.tied:
-        first = stage_of[owner]
-        stages = np.unique(stage_of[[owner, *users]])
-        if len(stages) == 1:
-            continue
-        written.stages[3, stages[stages != first]] += kept
-        together = np.stack([hosts.counts[stages].sum(axis=0, dtype=np.int32), hosts.counts[first]])
-        seconds = np.empty(2)
-        allreduce_seconds(together, hosts.outside, hosts.inside, seconds)
-        if columns.whole.is_whole[owner]:  # no sum within its stage
-            seconds[1] = 0.0
-        # Operators of a stage are in the order of the model: the owner, and those whose gradients come before its own.
-        place = written.first[first] + int((stage_of[:owner] == first).sum())
-        written.operators[1, place : ends[first]] += nbytes * (seconds[0] - seconds[1])
-        for stage in stages[stages != first].tolist():
-            written.operators[1, written.first[stage] : ends[stage]] += nbytes * seconds[0]
 
 
 class _Written(NamedTuple):
@@ -223,18 +201,9 @@ class _Room(NamedTuple):
     whole: F64
 
 
-class _Hosts(NamedTuple):
-    """Where stages are: (S, H) ``counts`` of devices, and the machine's bandwidths and latency."""
-
-    counts: I32
-    outside: F64
-    inside: F64
-    latency: float
-
-
 @kernel  # type: ignore[untyped-decorator]
 def _sum_stages(
-    cuts: I64, rows: I64, hosts: _Hosts, columns: StageColumns, costs: _Written, room: _Room
+    cuts: I64, rows: I64, hosts: Hosts, columns: StageColumns, costs: _Written, room: _Room
 ) -> tuple[int, bool, float]:
     """Write the costs of a pipeline; return how many pairs there are, ``replicated`` and ``busiest``.
 
@@ -307,7 +276,7 @@ def _add_whole(
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _wait_inside(hosts: _Hosts, room: _Room, stages: F64) -> None:
+def _wait_inside(hosts: Hosts, room: _Room, stages: F64) -> None:
     """Write how long passes wait for messages inside stages, evenly over the devices, into `_Written.stages`."""
     for stage in range(len(hosts.counts)):
         devices, spanned, most, rate = 0, 0, 0, np.inf
@@ -390,7 +359,7 @@ def schedule_pipeline(
     if not schedules or not costs.replicated or costs.busiest >= cutoff:
         return []
     numbers = np.array([(ORDERS.index(kind), count) for kind, count in schedules])
-    room = _room(costs, max(count for _, count in schedules), rooms)
+    room = room_for(costs.egress.shape, len(costs.forward), max(count for _, count in schedules), rooms)
     seconds, recomputes = np.empty(len(numbers)), np.empty((len(numbers), len(costs.forward)), dtype=np.bool_)
     _time_all(costs, numbers, memory, recompute, cutoff, slower, stop, room, seconds, recomputes)
     rows = zip(seconds.tolist(), schedules, recomputes.tolist(), strict=True)
@@ -419,7 +388,7 @@ def fastest_schedule(
     if not schedules:
         return None
     numbers = np.array([(ORDERS.index(kind), count) for kind, count in schedules])
-    room = _room(costs, max(count for _, count in schedules), rooms)
+    room = room_for(costs.egress.shape, len(costs.forward), max(count for _, count in schedules), rooms)
     seconds, place = _fastest(costs, numbers, memory, recompute, cutoff, room)
     if place < 0:
         return None
@@ -432,43 +401,6 @@ def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F
     peaks = np.empty((2, len(costs.persistent)))
     _fill_peaks(costs, ORDERS.index(kind), micro_batches, peaks)
     return peaks
-
-
-class ScheduleRoom(NamedTuple):
-    """What a schedule writes into.
-
-    Attributes:
-        recomputes, fastest_recomputes: (S,) stages with recomputation, and those of the fastest schedule so far.
-        peaks: (2, S) see `memory_of`.
-        stages: (5, S) times of stages, in the order of `StageTimes`.
-        inside, loads: (E,), (2, E, H) likewise; loads are ``egress`` and ``ingress``.
-        simulation: what the simulation writes into.
-    """
-
-    recomputes: NDArray[np.bool_]
-    fastest_recomputes: NDArray[np.bool_]
-    peaks: F64
-    stages: F64
-    inside: F64
-    loads: F64
-    simulation: Room
-
-
-def _room(costs: PipelineCosts, micro_batches: int, rooms: dict[tuple[int, ...], ScheduleRoom]) -> ScheduleRoom:
-    """Return room for a pipeline with so many micro-batches, one of ``rooms`` if there is one of that size."""
-    stages, (pairs, hosts) = len(costs.forward), costs.egress.shape
-    size = (stages, micro_batches, pairs, hosts)
-    if size not in rooms:
-        rooms[size] = ScheduleRoom(
-            np.empty(stages, dtype=np.bool_),
-            np.empty(stages, dtype=np.bool_),
-            np.empty((2, stages)),
-            np.empty((5, stages)),
-            np.empty(pairs),
-            np.empty((2, pairs, hosts)),
-            Room.of(stages, micro_batches, pairs, hosts),
-        )
-    return rooms[size]
 
 
 @kernel  # type: ignore[untyped-decorator]
