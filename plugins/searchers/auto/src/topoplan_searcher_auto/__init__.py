@@ -38,12 +38,16 @@ class Auto(Searcher):
     plans: bool = option(True, help="begin with plans that are the best by estimates")
     programs: bool = option(True, help="a planner of SPMD programs takes turns")
     pipelines: bool = option(True, help="a planner of pipelines takes turns")
+    unequal_layers: bool = option(
+        False, help="programs may plan equal layers unequally, where that is more than 1 % faster"
+    )
     network: bool = option(True, help="searchers of the network take turns, where it can be wired")
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
         planners = [name for name, takes_part in (("spmd", self.programs), ("pipeline", self.pipelines)) if takes_part]
-        companions = [Choice(name) for name in planners]
+        unequal = {"spmd": {"unequal-layers": True}} if self.unequal_layers else {}
+        companions = [Choice(name, unequal.get(name, {})) for name in planners]
         if self.network and topology.rebuilds:
             companions.append(Choice("rewire"))
         elif self.network and topology.follows_demand:

@@ -1,0 +1,104 @@
+"""Plans that are searched for a trainer have a file for it: models that people train, on 8, 16 and 64 devices."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from topoplan import Restriction, TopoplanError
+from topoplan.errors import NoPlanFitsError
+from topoplan.model.restriction import AllOf
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.equal_operators import layers_of
+from topoplan_exporter_dtensor import DTensor
+from topoplan_exporter_dtensor.reader import parse
+from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan
+from topoplan_samples.configurations import CONFIGURATIONS, written
+
+WRITERS = {"megatron": Megatron, "torchtitan": Torchtitan, "deepspeed": DeepSpeed, "torch": DTensor}
+
+
+def searched(folder, model, devices, trainer, *, searchers="spmd", batch=None, **more):
+    """The outcome of a search for a trainer, on hosts of eight H100."""
+    options = {"config": str(written(folder, model)), **more}
+    if model != "vit-base":
+        options.setdefault("sequence-length", "512")
+    words = ",".join(f"{key}={value}" for key, value in options.items())
+    experiment = Experiment(
+        model=f"huggingface:{words}",
+        searchers=searchers,
+        cluster=ClusterOptions(
+            servers=devices // 8,
+            gpus_per_server=8,
+            device="h100",
+            degree=8,
+            interface_bandwidth_gbps=400.0,
+            inter_gpu_bandwidth_gbps=3600.0,
+        ),
+        run=RunOptions(batch_size=batch or devices, precision="bf16", trainers=(trainer,), budget=4),
+    )
+    return optimize(experiment)
+
+
+def check_file(plan, trainer):
+    """Write the trainer's file, and read it as far as no trainer is needed."""
+    data = WRITERS[trainer]().write(plan)
+    if trainer == "deepspeed":
+        assert json.loads(data)["train_batch_size"] == plan.graph.batch_size
+    elif trainer == "torchtitan":
+        ast.parse(data.decode())
+    elif trainer == "torch":
+        assert parse(data, "plan").model == plan.graph.name
+    else:
+        assert b"--tensor-model-parallel-size" in data
+
+
+@pytest.mark.parametrize("trainer", WRITERS)
+@pytest.mark.parametrize("model", ["llama-3-8b", pytest.param("mixtral-8x7b", marks=pytest.mark.slow)])
+def test_models_of_two_layers_have_files(tmp_path, model, trainer):
+    outcome = searched(tmp_path, model, 8, trainer, layers=2)
+    check_file(outcome.plan, trainer)
+    first = layers_of(outcome.plan.graph).first
+    program = outcome.plan.strategy.program
+    assert all(program.rules[op] == program.rules[other] for op, other in enumerate(first))
+    assert outcome.free is not None
+    assert outcome.free.trainers == trainer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", WRITERS)
+@pytest.mark.parametrize("devices", [8, 16, 64])
+@pytest.mark.parametrize("model", CONFIGURATIONS)
+def test_models_have_files_or_do_not_fit(tmp_path, model, devices, trainer):
+    try:
+        outcome = searched(tmp_path, model, devices, trainer)
+    except NoPlanFitsError:
+        assert model in ("llama-3-70b", "mixtral-8x7b", "llama-3-8b", "qwen2.5-7b", "mpt-7b")
+        return
+    check_file(outcome.plan, trainer)
+
+
+@pytest.mark.slow
+def test_pipelines_of_megatron_are_written(tmp_path):
+    outcome = searched(tmp_path, "llama-3-8b", 8, "megatron", searchers="pipeline:finalists=1", batch=32, layers=4)
+    check_file(outcome.plan, "megatron")
+    recompute = outcome.plan.strategy.schedule.recompute
+    assert not any(recompute) or all(recompute)
+
+
+def test_searchers_that_cannot_keep_to_a_trainer_are_refused(tmp_path):
+    with pytest.raises(TopoplanError, match=r"^searcher mcmc: cannot keep to what megatron runs \(these can: .*spmd"):
+        searched(tmp_path, "gpt2", 8, "megatron", searchers="mcmc", layers=1)
+    with pytest.raises(TopoplanError, match=r"^--for 'megatrn': no exporter .*did you mean 'megatron'"):
+        searched(tmp_path, "gpt2", 8, "megatrn", layers=1)
+
+
+def test_what_several_trainers_run_is_what_each_of_them_runs():
+    each = [writer().restriction() for writer in (Megatron, DeepSpeed, DTensor)]
+    both: Restriction = AllOf(each)
+    assert set(both.meshes) <= set(each[0].meshes) & set(each[1].meshes)
+    assert both.name == "megatron and deepspeed and torch"
+    assert both.pipelines is None
+    assert both.shards_state
