@@ -1,4 +1,4 @@
-"""`config.json` of models that people train, with the sizes that their authors publish; MPT has the structure of GPT-2."""
+"""`config.json` of models that people train, with the sizes that their authors publish; MPT is built as GPT-2 is."""
 
 from __future__ import annotations
 
