@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from topoplan import Host, TopoplanError, optimize
 from topoplan_engine.experiment import Choice
@@ -27,7 +27,7 @@ from topoplan_engine.reporting.tables import markdown_row
 
 _MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 #: Of each model: its frontend and options, samples of a device, and precision.
-MODELS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+MODELS: dict[str, tuple[str, dict[str, Any], int, Literal["bf16", "fp32"]]] = {
     "llama": (
         "huggingface",
         {"config": str(_MODELS / "llama-3-8b.json"), "layers": 4, "sequence_length": 4096},
@@ -56,7 +56,7 @@ AIM = 1.02
 
 def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[str, Any]:
     """Search for so many CPU seconds in this process; return the plan's seconds, and what ended the search."""
-    clocks.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[attr-defined]
+    clocks.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment, attr-defined]
     frontend, options, samples, precision = MODELS[model]
     host = Host.discover()
     try:
