@@ -371,6 +371,17 @@ def test_cycles_are_written_out_as_simulators_run_them():
     assert simulated(again, "coupled").makespan == pytest.approx(simulated(plan, "coupled").makespan, rel=0.02)
 
 
+def test_rings_that_are_found_along_links_are_written_out():
+    one = graph_of([(ALLREDUCE, {"size": 10**7, "group": 0})], [], [[0, 2, 1, 3]], 4)
+    fabric = attrs.evolve(circle(4, (1, 3)), rings_along_links=True)
+    plan = plan_of(one, fabric)
+    again = read(WRITE(plan), "x")
+    flows = again.taskgraph.kind == TRANSFER
+    pairs = set(zip(again.taskgraph.src[flows].tolist(), again.taskgraph.dst[flows].tolist(), strict=True))
+    assert pairs == {(a, (a + step) % 4) for a in range(4) for step in (1, 3)}
+    assert simulated(again, "coupled").makespan == pytest.approx(simulated(plan, "coupled").makespan, rel=0.02)
+
+
 def lowered(plan):
     """Return a plan with the tasks that the engine makes of its strategy."""
     tasks = Lowering(plan.graph, plan.cluster, reference.Costs()).lower(plan.strategy)

@@ -165,8 +165,11 @@ def shifts(fabric: Fabric, graph: TaskGraph) -> list[tuple[int, ...]]:
 
 
 def receivers(fabric: Fabric, graph: TaskGraph) -> dict[int, I64]:
-    """Return group -> (cycles, members) the member to which each one sends, of groups that run cycles of the fabric."""
-    if not fabric.cycles:
+    """Return group -> (cycles, members) the member to which each one sends, of groups that run cycles of the fabric.
+
+    Those that are found along its links count, too.
+    """
+    if not fabric.cycles and not fabric.rings_along_links:
         return {}
     groups = enumerate(np.split(graph.group_members, graph.group_ptr[1:-1])[: graph.n_groups])
     return {group: cycles for group, members in groups if len(cycles := cycles_of(fabric, members))}
