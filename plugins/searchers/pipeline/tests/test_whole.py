@@ -63,8 +63,8 @@ def test_equal_operators_are_rounded_up_to_whole_ones():
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4, 16, 64])
-def test_small_messages_take_a_packet(micro_batches):
-    # Two stages of a device each; in the smallest micro-batches messages have 8 bytes and fill no packet.
+def test_small_messages_take_their_bytes(micro_batches):
+    # Two stages of a device each; in the smallest micro-batches messages have 8 bytes.
     problem = tables([1e-5], outputs=8, hosts=2)
     problem.costs.columns[0][1], problem.costs.columns[1][1] = 1e-5, 2e-5
     planner = plan_pipelines(DapplePipeline(), problem).planner

@@ -85,7 +85,6 @@ class StageColumns(NamedTuple):
     deferred: F64
     unpriced: I32
     crossing: F64
-    crossing_edges: F64
     closed: Bools
     whole: WholeOperators
     operator_backward: F64
@@ -112,8 +111,8 @@ class Columns:
         deferred: (R, C) bytes of the gradients of outputs that gradients of weights are made of.
         unpriced: (R, C) number of operators that cannot be cut into so many parts.
         gradients: (C,) bytes that replicas have to sum.
-        crossing, crossing_edges: (C,) bytes and number of the tensors that are made before a cut and read after it,
-            by however many operators; 0 at both ends.
+        crossing: (C,) bytes of the tensors that are made before a cut and read after it, by however many operators; 0
+            at both ends.
         closed: (C, n) the operators before each cut.
         operator_forward, operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by
             itself.
@@ -140,7 +139,6 @@ class Columns:
     unpriced: I32
     gradients: F64
     crossing: F64
-    crossing_edges: F64
     closed: Bools
     operator_forward: F64
     operator_backward: F64
@@ -334,7 +332,6 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
         crossing=crosses @ edge_bytes[first],
-        crossing_edges=crosses.sum(axis=1, dtype=np.float64),
         closed=closed,
         operator_forward=prices[0],
         operator_backward=prices[1],

@@ -19,7 +19,6 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
-from topoplan_engine.simulation.messages import PACKET
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import MovePairs, Moves, transfer_loads
@@ -137,7 +136,6 @@ class _Costs(NamedTuple):
     unpriced: I32
     gradients: F64
     crossing: F64
-    crossing_edges: F64
     whole: WholeOperators
     before_ptr: I64
     before: I32
@@ -406,9 +404,7 @@ def _add_stage(
                 transfer = network = 0.0
                 if stages > 1:
                     transfer, network = _transfer(move, shorter.move[occupancy, end], moves, pairs, loads)
-                    widest = max(moves.size[move], moves.size[shorter.move[occupancy, end]])
-                    least_bytes = PACKET * costs.crossing_edges[end] * widest  # one for each message
-                    nbytes = max(costs.crossing[end] / limits.micro_batches, least_bytes)
+                    nbytes = costs.crossing[end] / limits.micro_batches
                     transfer *= nbytes
                     network *= nbytes
                 network += shorter.network[occupancy, end]

@@ -20,7 +20,6 @@ import numpy as np
 
 from topoplan.model.schedule import ScheduleKind
 from topoplan.search.stopping import stop_if_wanted
-from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
@@ -187,8 +186,8 @@ class Planner:
         """Return the schedules to simulate of a pipeline that was planned for one, with its number of micro-batches."""
         duplicates = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
         kinds = [kind for kind in (duplicates if order in duplicates else (order,)) if kind in self.kinds]
-        # A longer last pass hides more of the all-reduces, and larger messages fill their packets.
-        fewest = min(count // 4, self._filled_packets // 8)
+        # A longer last pass hides more of the all-reduces.
+        fewest = count // 4
         counts = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= fewest]
         counts = [fewer for fewer in counts if fewer in self.micro_batches]
         return [(kind, fewer) for kind in kinds for fewer in counts]
@@ -208,22 +207,14 @@ class Planner:
             for order in self._planned_orders()
         ]
 
-    @functools.cached_property
-    def _filled_packets(self) -> int:
-        """The packets that the tensors between operators fill, in the mean: so many micro-batches may share one."""
-        nbytes = self.columns.edge_bytes
-        return max(1, int(nbytes.mean() / PACKET)) if len(nbytes) else 1
-
     def _wide(self) -> list[int]:
         """For each width of the widest stage, the greatest number of micro-batches: fewer only make gaps longer.
 
-        Unless messages are smaller than packets: then also the greatest number for which they are not.  And unless
-        small micro-batches compute longer for each sample: then also fewer of them, each time about half as many.
+        Unless small micro-batches compute longer for each sample: then also fewer, each time about half as many.
         """
         samples, counts = self.columns.samples, self.micro_batches
         widths = self.columns.replicas.tolist()
         wide = {max((c for c in counts if c * width <= samples), default=1) for width in widths}
-        wide.add(max(c for c in counts if c <= min(max(wide), self._filled_packets)))
         last = max(wide)
         while not self.columns.linear and last > 1:
             last = max((c for c in counts if c <= last / 2), default=1)

@@ -15,7 +15,6 @@ from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
-from topoplan_engine.simulation.messages import PACKET
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Bools, Columns, StageColumns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
@@ -98,12 +97,10 @@ class PipelineCosts(NamedTuple):
         input_bytes: (S,) bytes that a device receives from other stages.
         rise: (S,) bytes of gradients of activations that the backward pass over the whole batch adds.
         deferred: (S,) bytes of the gradients of outputs that wait for a pass of the weights' gradients of their own.
-        waiting, least_waiting: (S,) seconds that each pass over the whole batch waits for messages between the devices
-            of the stage, from or to operators that are not cut; and the least that a pass waits, of any micro-batch.
+        waiting, waiting_latency: (S,) seconds that each pass over the whole batch waits for messages between the
+            devices of the stage, from or to operators that are not cut; and the latency that every pass waits beside.
         source, target, inside, egress, ingress: (E, ...) see `StageTimes`.
         latency: (E,) seconds that every message between hosts takes beside its bytes.
-        least_share: (E,) the share of these seconds that the transfers of a micro-batch take, however small it is: a
-            packet for every message.
         first: (S,) index of the first operator of each stage in the next two columns.
         backward_before: (n,) seconds of the backward passes of all earlier operators of the stage.
         allreduce: (n,) seconds of the all-reduces of an operator and all earlier operators of the stage.
@@ -118,7 +115,7 @@ class PipelineCosts(NamedTuple):
     activations: F64
     input_bytes: F64
     waiting: F64
-    least_waiting: F64
+    waiting_latency: F64
     rise: F64
     deferred: F64
     source: I64
@@ -127,7 +124,6 @@ class PipelineCosts(NamedTuple):
     egress: F64
     ingress: F64
     latency: F64
-    least_share: F64
     first: I64
     backward_before: F64
     allreduce: F64
@@ -143,21 +139,21 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     (count, hosts), n = counts.shape, columns.closed.shape[1]
     most = count * (count - 1) // 2  # pairs of stages: nothing is sent to an earlier one
     stages, operators, loads = np.empty((10, count)), np.empty((2, n)), np.empty((2, most, hosts))
-    ends, pairwise, first = np.empty((2, most), dtype=np.int64), np.empty((2, most)), np.empty(count, dtype=np.int64)
+    ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty(most), np.empty(count, dtype=np.int64)
     room = _Room(
-        np.empty((2, count, count)),
+        np.empty((count, count)),
         np.empty(n, dtype=np.int64),
         np.empty((2, count), dtype=np.int64),
         np.empty(count),
         np.empty((2, hosts)),
         np.empty((5, pipeline.widest)),
     )
-    written = _Written(stages, ends, pairwise, loads, first, operators)
+    written = _Written(stages, ends, inside, loads, first, operators)
     placed = Hosts(counts, machine.outside, machine.inside, machine.latency)
     pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
     add_tied(columns, placed, room.stage_of, first, stages[3], operators[1])
     latency = np.where(loads[0, :pairs].any(axis=1), machine.latency, 0.0)
-    sent = (*ends[:, :pairs], pairwise[0, :pairs], *loads[:, :pairs], latency, pairwise[1, :pairs])
+    sent = (*ends[:, :pairs], inside[:pairs], *loads[:, :pairs], latency)
     return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
 
 
@@ -166,15 +162,15 @@ class _Written(NamedTuple):
 
     Attributes:
         stages: (10, S) ``forward`` to ``deferred``.
-        ends, pairwise, loads: (2, P), (2, P), (2, P, H) ``source`` and ``target``, ``inside`` and ``least_share``,
-            ``egress`` and ``ingress``, with room for P pairs of stages.
+        ends, inside, loads: (2, P), (P,), (2, P, H) ``source`` and ``target``, ``inside``, ``egress`` and ``ingress``,
+            with room for P pairs of stages.
         first: (S,) as there.
         operators: (2, n) ``backward_before`` and ``allreduce``.
     """
 
     stages: F64
     ends: I64
-    pairwise: F64
+    inside: F64
     loads: F64
     first: I64
     operators: F64
@@ -184,8 +180,7 @@ class _Room(NamedTuple):
     """What `_sum_stages` writes into beside its results.
 
     Attributes:
-        sent: (2, S, S) bytes that each stage sends to each later one, and in how many messages each micro-batch of
-            them; on the diagonal, what the devices of a stage send to each other.
+        sent: (S, S) bytes that each stage sends to each later one; on the diagonal, what its devices send each other.
         stage_of: (n,) the stage of each operator.
         seen: (2, S) the last tensor that was found to be read by each stage: its cut operators, and the others.
         allreduce: (S,) seconds to all-reduce a byte.
@@ -247,14 +242,13 @@ def _sum_stages(
             costs.operators[1, n] = summing_seconds - allreduce_base
             n += 1
         for target in range(s + 1, len(rows)):
-            size = room.sent[0, s, target]
+            size = room.sent[s, target]
             if size == 0.0:
                 continue
             costs.ends[0, pair], costs.ends[1, pair] = s, target
             counts = hosts.counts
             seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, room.loads)
-            costs.pairwise[0, pair] = seconds * size
-            costs.pairwise[1, pair] = PACKET * room.sent[1, s, target] / size
+            costs.inside[pair] = seconds * size
             for h in range(counts.shape[1]):
                 costs.loads[0, pair, h] = room.loads[0, h] * size
                 costs.loads[1, pair, h] = room.loads[1, h] * size
@@ -290,16 +284,14 @@ def _wait_inside(hosts: Hosts, room: _Room, stages: F64) -> None:
             for h in range(hosts.counts.shape[1]):
                 if hosts.counts[stage, h] > 0:
                     rate = hosts.inside[h]
-        nbytes, messages = room.sent[0, stage, stage], room.sent[1, stage, stage]
+        nbytes = room.sent[stage, stage]
         stages[6, stage] = nbytes / devices * most / rate
-        stages[7, stage] = PACKET * messages / devices * most / rate
-        if messages > 0.0 and spanned > 1:
-            stages[7, stage] += hosts.latency
+        stages[7, stage] = hosts.latency if nbytes > 0.0 and spanned > 1 else 0.0
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
 def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -> None:
-    """Write ``room.sent``, the bytes of `Columns.sent` and their messages.
+    """Write ``room.sent``, the bytes of `Columns.sent`.
 
     Every part of an operator sends to, or receives from, one other part at least.  What several operators of a stage
     read of a tensor is sent once; those that are not cut get all of it at one device.  Inside a stage, messages go
@@ -322,12 +314,10 @@ def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -
         senders = 1 if columns.whole.is_whole[producer] else counts[source].sum()
         receivers = 1 if columns.whole.is_whole[consumer] else counts[target].sum()
         if source != target:
-            room.sent[0, source, target] += columns.edge_bytes[row]
-            room.sent[1, source, target] += max(senders, receivers)
+            room.sent[source, target] += columns.edge_bytes[row]
         elif senders != receivers:
             messages = max(senders, receivers) - 1  # the device of the whole one keeps its part
-            room.sent[0, source, target] += columns.edge_bytes[row] * messages / (messages + 1)
-            room.sent[1, source, target] += messages
+            room.sent[source, target] += columns.edge_bytes[row] * messages / (messages + 1)
 
 
 def schedule_pipeline(
@@ -523,7 +513,7 @@ def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) ->
     share = 1.0 / micro_batches
     stages, operators = len(costs.forward), len(costs.allreduce)
     for s in range(stages):
-        waiting = max(share * costs.waiting[s], costs.least_waiting[s])
+        waiting = share * costs.waiting[s] + costs.waiting_latency[s]
         room.stages[0, s] = share * costs.forward[s] + waiting
         room.stages[1, s] = room.stages[0, s] if room.recomputes[s] else 0.0
         room.stages[2, s] = share * (costs.backward[s] - costs.weights[s]) + waiting
@@ -534,11 +524,10 @@ def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) ->
             exposed = max(exposed, costs.allreduce[op] - share * costs.backward_before[op])
         room.stages[4, s] = exposed
     for pair in range(len(costs.source)):
-        of_transfer = max(share, costs.least_share[pair])
-        room.inside[pair] = of_transfer * costs.inside[pair]
+        room.inside[pair] = share * costs.inside[pair]
         for h in range(costs.egress.shape[1]):
-            room.loads[0, pair, h] = of_transfer * costs.egress[pair, h]
-            room.loads[1, pair, h] = of_transfer * costs.ingress[pair, h]
+            room.loads[0, pair, h] = share * costs.egress[pair, h]
+            room.loads[1, pair, h] = share * costs.ingress[pair, h]
 
 
 def devices_of(pipeline: Pipeline, machine: Machine) -> list[Devices]:
