@@ -33,7 +33,6 @@ __all__ = [
     "part_bounds",
     "part_sizes",
     "replica_groups",
-    "shared_weights",
     "slice_bounds",
     "slice_elements",
     "transfers",
@@ -125,15 +124,6 @@ def multiplies(op: Operator) -> bool:
     worked = {dim for term in op.work for dim in term.dims if op.dims[dim].role is None}
     summed = {index for index, dim in enumerate(op.dims) if dim.role is Role.REDUCTION} | worked
     return bool(summed - output_dims)
-
-
-def shared_weights(op: Operator) -> set[int]:
-    """Return the inputs of ``op`` that are weights of another operator, which has them in memory and reduces them.
-
-    Unlike training data they need gradients.  The tag ``shared`` has their names, with spaces between.
-    """
-    names = op.tags.get("shared", "").split()
-    return {k for k, tensor in enumerate(op.inputs) if tensor.name in names}
 
 
 def transfers(

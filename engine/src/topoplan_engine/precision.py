@@ -28,8 +28,8 @@ from topoplan.errors import TopoplanError
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.plugin.components import Estimator
-from topoplan_engine.partition import shared_weights
 from topoplan_engine.scaling import scaled_costs
+from topoplan_engine.training import shared_weights
 
 __all__ = ["OPTIMIZERS", "PrecisionSpeedups", "at_speed", "in_precision", "optimizer_of", "weight_states"]
 

@@ -1,7 +1,7 @@
 """Weights that several operators use: who holds one, and who else computes a gradient of it.
 
 Frontends make such a weight a weight of the first operator, and an input of the others, whose names the tag ``shared``
-has (`topoplan_engine.partition.shared_weights`): a head that has the table of the words, layers that are one layer.
+has (`topoplan_engine.training.shared_weights`): a head that has the table of the words, layers that are one layer.
 Where all run on the same devices that is all there is to say: the weight is in memory once, and gradients are added
 before they are summed.  Where an operator runs elsewhere, its device has a copy, with all that belongs to a weight, and
 the gradients of all copies are summed.
@@ -17,7 +17,8 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.placement import Placement
-from topoplan_engine.partition import shared_weights, slice_bounds
+from topoplan_engine.partition import slice_bounds
+from topoplan_engine.training import shared_weights
 
 __all__ = ["TiedWeight", "copies_of", "holder_slices", "tied_weights"]
 

@@ -21,13 +21,13 @@ import numpy as np
 from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
-from topoplan_engine.partition import shared_weights
 
 __all__ = [
     "GradientFlow",
     "frozen",
     "gradient_flow",
     "has_sparse_gradient",
+    "shared_weights",
     "tensors_read",
     "trained_bytes",
     "trained_weights",
@@ -96,6 +96,15 @@ def frozen(graph: OperatorGraph, names: Collection[str]) -> OperatorGraph:
 
     operators = tuple(without_gradient(op) if op.name in names else op for op in graph.operators)
     return attrs.evolve(graph, operators=operators)
+
+
+def shared_weights(op: Operator) -> set[int]:
+    """Return the inputs of ``op`` that are weights of another operator, which has them in memory and reduces them.
+
+    Unlike training data they need gradients.  The tag ``shared`` has their names, with spaces between.
+    """
+    names = op.tags.get("shared", "").split()
+    return {k for k, tensor in enumerate(op.inputs) if tensor.name in names}
 
 
 def trained_weights(graph: OperatorGraph, op: int) -> tuple[Tensor, ...]:

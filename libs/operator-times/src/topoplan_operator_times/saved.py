@@ -21,8 +21,7 @@ import numpy as np
 from topoplan.arrays import I32
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
-from topoplan_engine.partition import shared_weights
-from topoplan_engine.training import gradient_flow, tensors_read
+from topoplan_engine.training import gradient_flow, shared_weights, tensors_read
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "is_view", "saved_tensors"]
 

@@ -17,7 +17,7 @@ from topoplan.model.graph import Role
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
-from topoplan_engine.partition import shared_weights
+from topoplan_engine.training import shared_weights
 from topoplan_frontend_onnx import Onnx
 from topoplan_samples.onnx_files import integers, model, node, tensor, value
 

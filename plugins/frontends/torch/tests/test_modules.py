@@ -11,7 +11,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan.model.graph import Role
-from topoplan_engine.partition import shared_weights
+from topoplan_engine.training import shared_weights
 from topoplan_frontend_torch import Torch, from_torch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
