@@ -12,9 +12,11 @@ import json
 import warnings
 
 import attrs
+import numpy as np
 
 from topoplan import Fabric, Plan
 from topoplan.errors import TopoplanWarning
+from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_exporter_chakra.product import Axis, axes_of
 from topoplan_exporter_chakra.ranks import GROUPS, STEM, Written, traces
 from topoplan_exporter_chakra.replayed import replayed_seconds
@@ -100,9 +102,10 @@ def _difference(plan: Plan, written: Written, axes: tuple[Axis, ...]) -> str:
 
 
 def _rings(plan: Plan) -> int:
-    """Return how many rings collectives of all hosts have at a time."""
+    """Return how many rings a collective of all hosts walks at a time."""
     fabric = plan.fabric.links
-    return max(len(fabric.rings.get(fabric.n_hosts, ())), len(fabric.cycles), 1)
+    hosts = np.arange(fabric.n_hosts, dtype=np.int32)
+    return max(len(rings_of(fabric, hosts)), len(cycles_of(fabric, hosts)), 1)
 
 
 def _ms(seconds: float) -> str:
