@@ -234,14 +234,14 @@ def test_data_parallel_resnet_on_sixteen_devices(tmp_path):
         Experiment(
             model="resnet50",
             cluster=ClusterOptions(servers=16, degree=4),
-            topology="fully-connected",
+            topology="bigswitch",
             searchers=["baseline:rule=ddp"],
             run=RunOptions(batch_size=512, budget=10),
         )
     )
     status, told, _ = exported(outcome.plan, tmp_path / "resnet")
     assert (status, len(told)) == (0, 16)
-    assert told[:, 0].max() * 1e-12 == pytest.approx(outcome.timeline.makespan, rel=0.01)
+    assert told[:, 0].max() * 1e-12 == pytest.approx(outcome.timeline.makespan, rel=0.02)
     busy = (told[:, 0] - told[:, 1]) * 1e-12
     assert np.sort(busy) == pytest.approx(np.sort(outcome.timeline.device_busy), rel=2e-5)
 
