@@ -37,15 +37,15 @@ def training_costs(costs: CostFunction, graph: OperatorGraph) -> CostFunction:
     if flow.everything and not any(repeated):
         return costs
     shares = None if costs.knows_training or flow.everything else [_shares(graph, op) for op in range(len(repeated))]
-    known: LruCache[object, tuple[PartCosts, PartCosts]] = LruCache(_ENTRIES)
+    prices: LruCache[object, tuple[PartCosts, PartCosts]] = LruCache(_ENTRIES)
 
     def rewrite(op: int, price: PartCosts) -> PartCosts:
         share = None if shares is None else shares[op]
         key = id(price), share, repeated[op], bool(graph.operators[op].weights)
-        found = known.find(key)
-        if found is None or found[0] is not price:
-            found = known.put(key, (price, _rewritten(price, graph.operators[op], share, repeated[op])))
-        return found[1]
+        entry = prices.find(key)
+        if entry is None or entry[0] is not price:
+            entry = prices.put(key, (price, _rewritten(price, graph.operators[op], share, repeated[op])))
+        return entry[1]
 
     return rewritten_costs(costs, rewrite)
 

@@ -52,10 +52,10 @@ def without_gradients(taskgraph: TaskGraph, table: PartTable, passes: BackwardPa
     parts, groups, edge = len(table.device), len(table.group_bytes), np.arange(len(passes.edges))
     edge_of_pair = np.repeat(edge, np.diff(table.edge_ptr))
     goes_back = passes.edges[edge_of_pair]
-    kept = np.ones(taskgraph.n_tasks, dtype=np.bool_)
-    kept[1 : 2 * parts : 2] = passes.operators[table.op]
+    mask = np.ones(taskgraph.n_tasks, dtype=np.bool_)
+    mask[1 : 2 * parts : 2] = passes.operators[table.op]
     remote = ~table.local
-    kept[2 * parts + groups + 1 : 2 * parts + groups + 2 * int(remote.sum()) : 2] = goes_back[remote]
+    mask[2 * parts + groups + 1 : 2 * parts + groups + 2 * int(remote.sum()) : 2] = goes_back[remote]
 
     tail = np.repeat(np.arange(taskgraph.n_tasks), np.diff(taskgraph.succ_ptr))
     head = taskgraph.succ.astype(np.int64)
@@ -64,12 +64,12 @@ def without_gradients(taskgraph: TaskGraph, table: PartTable, passes: BackwardPa
     target = 2 * (table.op_base[table.edge_dst_op][edge_of_pair] + table.dst) + 1
     order = target.astype(np.int64) * taskgraph.n_tasks + source
     cut = np.setdiff1d(order[table.local & ~goes_back], order[table.local & goes_back])
-    follows = kept[tail] & kept[head] & ~np.isin(tail * taskgraph.n_tasks + head, cut)
-    number = np.cumsum(kept, dtype=np.int32) - 1
+    follows = mask[tail] & mask[head] & ~np.isin(tail * taskgraph.n_tasks + head, cut)
+    number = np.cumsum(mask, dtype=np.int32) - 1
     columns = ("kind", "device", "seconds", "size", "src", "dst", "group", "op", "collective")
     return attrs.evolve(
         taskgraph,
-        **{name: getattr(taskgraph, name)[kept] for name in columns},
-        succ_ptr=indptr(np.bincount(number[tail[follows]], minlength=int(kept.sum()))),
+        **{name: getattr(taskgraph, name)[mask] for name in columns},
+        succ_ptr=indptr(np.bincount(number[tail[follows]], minlength=int(mask.sum()))),
         succ=number[head[follows]],
     )

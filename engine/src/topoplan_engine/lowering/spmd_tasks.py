@@ -77,9 +77,9 @@ def write_program(
     _write_forward(writer, order, schedule.micro_batches, prices, units)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
     runs_backward = BackwardPasses.of(graph).operators.tolist()
-    again = _sent_again(graph, program, runs_backward)
+    repeats = _sent_again(graph, program, runs_backward)
     gathers = None if units is None else _GathersAgain(writer, units, runs_backward)
-    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, again, gathers)
+    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, repeats, gathers)
     buckets.send_rest()
 
 
@@ -186,14 +186,14 @@ def _write_backward(
     prices: Sequence[DeviceCosts],
     buckets: _Buckets,
     runs_backward: Sequence[bool],
-    again: Mapping[int, Sequence[Reshard]],
+    repeats: Mapping[int, Sequence[Reshard]],
     gathers: _GathersAgain | None,
 ) -> None:
     """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings.
 
     Operators that train nothing have none, and nothing of theirs is sent back.  Before the backward pass of a
-    checkpointed region (its operator among ``again``) the reshardings inside of it run again, one after the other: each
-    lies between two operators that run again, whose seconds are among those of backward passes.
+    checkpointed region (its operator among ``repeats``) the reshardings inside of it run again, one after the other:
+    each lies between two operators that run again, whose seconds are among those of backward passes.
     """
     ends: _Ends = {}
     for stage, operators in reversed(order.operators.items()):
@@ -204,7 +204,7 @@ def _write_backward(
                 before = [ends[reshard, copy] for reshard in order.outputs[op]]
                 if gathers is not None:
                     before += gathers.before(op, order.inputs[op])
-                for reshard in again.get(op, ()):
+                for reshard in repeats.get(op, ()):
                     before.append(writer.exchange(reshard, reshard.forward, copy, [writer.computed, *before]))
                 ends[op, copy] = writer.compute(TaskKind.BACKWARD, op, copy, prices[op].backward, before)
             for reshard in reversed(order.reshards[stage]):
@@ -219,12 +219,12 @@ def _sent_again(graph: OperatorGraph, program: SpmdProgram, runs_backward: Seque
     """Return the last operator of each checkpointed region -> the reshardings inside of it that run again."""
     region, repeated = checkpoint_regions(graph).tolist(), repeated_operators(graph)
     last = {number: op for op, number in enumerate(region) if number >= 0 and runs_backward[op]}
-    again: dict[int, list[Reshard]] = {}
+    repeats: dict[int, list[Reshard]] = {}
     for reshard in reshards_of(program, graph) if last else ():
         number = region[reshard.op]
         if reshard.output >= 0 and repeated[reshard.op] and any(region[op] == number for op in reshard.users):
-            again.setdefault(last[number], []).append(reshard)
-    return again
+            repeats.setdefault(last[number], []).append(reshard)
+    return repeats
 
 
 class _Buckets:

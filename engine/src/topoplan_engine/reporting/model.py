@@ -50,8 +50,10 @@ def model_rows(plan: Plan) -> list[tuple[str, str]]:
         return []
     total, trained = parameter_count(graph), trained_parameter_count(graph)
     size = f"{_count(total)} parameters" + (f" ({_count(trained)} trained)" if trained < total else "")
-    again = sum(repeated_operators(graph))
-    operators = f"{len(graph.operators)} operators" + (f" ({again} run again in the backward pass)" if again else "")
+    repeats = sum(repeated_operators(graph))
+    operators = f"{len(graph.operators)} operators" + (
+        f" ({repeats} run again in the backward pass)" if repeats else ""
+    )
     return [("model", f"{size}, {operators}, batch of {graph.batch_size:,}")]
 
 

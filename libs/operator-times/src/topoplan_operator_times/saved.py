@@ -48,32 +48,32 @@ def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
     """
     flow, region = gradient_flow(graph), checkpoint_regions(graph)
     made_by = {(v, place): (u, output) for u, output, v, place in graph.edges.reshape(-1, 4).tolist()}
-    kept = {made_by[v, place] for v, place in made_by if region[v] >= 0 and region[v] != region[made_by[v, place][0]]}
+    stored = {made_by[v, place] for v, place in made_by if region[v] >= 0 and region[v] != region[made_by[v, place][0]]}
     inside: set[_Place] = set()  # what regions make for themselves
     for number, operator in reversed([*enumerate(graph.operators)]):  # readers before what they read
         arguments, outputs = tensors_read(operator, (*flow.inputs[number], *flow.weights[number]))
         if not flow.backward[number]:
             arguments, outputs = set(), set()
         inputs = {argument for argument in arguments if argument < len(operator.inputs)}
-        mine = kept if region[number] < 0 else inside
+        mine = stored if region[number] < 0 else inside
         mine |= {(number, output) for output in outputs}
         answers = {(number, output) for output in range(len(operator.outputs))}
-        if is_view(operator) and (kept | inside) & answers:
-            mine = kept if kept & answers else inside
-            kept -= answers
+        if is_view(operator) and (stored | inside) & answers:
+            mine = stored if stored & answers else inside
+            stored -= answers
             inside -= answers
             inputs = {0}
         for place in inputs:
             if (number, place) in made_by:
-                (kept if region[made_by[number, place][0]] != region[number] else mine).add(made_by[number, place])
+                (stored if region[made_by[number, place][0]] != region[number] else mine).add(made_by[number, place])
     extras = [op.extras if has else () for op, has in zip(graph.operators, flow.backward, strict=True)]
-    largest = _largest_region(graph, region, inside - kept, extras)
+    largest = _largest_region(graph, region, inside - stored, extras)
     return [
         (
             *(
                 tensor
                 for k, tensor in enumerate(operator.outputs)
-                if (number, k) in kept or ((number, k) in inside and region[number] == largest)
+                if (number, k) in stored or ((number, k) in inside and region[number] == largest)
             ),
             *(extras[number] if region[number] in (-1, largest) else ()),
         )

@@ -47,12 +47,12 @@ def marked_checkpoints(torch: Any) -> Iterator[None]:
                 return function(*args)
 
     def not_reentrant(*args: Any, **kwargs: Any) -> Iterator[None]:
-        given = inspect.signature(before[names[1]]).bind(*args, **kwargs).arguments
-        if given.get("context_fn", module.noop_context_fn) is not module.noop_context_fn:
+        arguments = inspect.signature(before[names[1]]).bind(*args, **kwargs).arguments
+        if arguments.get("context_fn", module.noop_context_fn) is not module.noop_context_fn:
             marks.is_selective = True
         stops_early = getattr(module, "_enable_checkpoint_early_stop", None)
         if stops_early is None:
-            stops_early = given.get("early_stop", True)
+            stops_early = arguments.get("early_stop", True)
         with marks.region(reentrant=not stops_early):
             yield
 

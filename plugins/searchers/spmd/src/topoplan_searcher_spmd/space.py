@@ -242,7 +242,7 @@ def outline(graph: OperatorGraph, restriction: Restriction | None = None) -> Out
 
 
 def _without_gradients(program: Program[Signature], kinds: list[Kind], flow: GradientFlow) -> None:
-    """Say of outputs to which no gradient flows back that they have none; those that nobody reads stay."""
+    """Say of outputs to which no gradient flows back that they have none; those without a reader stay."""
     read: dict[int, bool] = {}  # output -> whether some reader gives it a gradient
     for instruction in program.instructions:
         for k, value in enumerate(instruction.inputs if instruction.op >= 0 else ()):
