@@ -77,7 +77,7 @@ def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
     def within(memory, patience, crowd):
         monkeypatch.setattr(limits, "_PATIENCE", patience)
         monkeypatch.setattr(limits, "_CROWD", crowd)
-        cluster = attrs.evolve(roomy.cluster, device_memory=np.full(8, memory))
+        cluster = attrs.evolve(roomy.cluster, device_memory=np.full(8, memory), memory_reserve=0.0)
         return planned(attrs.evolve(roomy, cluster=cluster), mesh, state="sharded")[0]
 
     free, _, fabric = planned(roomy, mesh, state="sharded")

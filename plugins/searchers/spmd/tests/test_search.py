@@ -377,7 +377,7 @@ def test_a_long_search_goes_on_with_a_narrower_beam(monkeypatch):
 
 
 def test_the_fastest_states_that_go_on_fit():
-    options = {"meshes": "flat", "beam": 200, "max_states": 20_000}
+    options = {"meshes": "flat", "beam": 200, "max_states": 20_000, "gathered": "kept"}
     roomy = searched(wide_problem(1e9), **options)[1]["meshes"][0]["memory_bytes"]
     _, report = searched(wide_problem(0.85 * roomy), **options)
     assert report["meshes"][0]["memory_bytes"] <= 0.85 * roomy
