@@ -76,8 +76,8 @@ def find_cycles(fabric: Fabric, hosts: I32) -> I64:
     [[2, 3, 1, 0], [3, 2, 0, 1]]
     """
     key = fabric.key, hosts.tobytes()
-    found = _found.find(key)
-    return _found.put(key, _find(fabric, hosts)) if found is None else found
+    receivers = _found.find(key)
+    return _found.put(key, _find(fabric, hosts)) if receivers is None else receivers
 
 
 def _find(fabric: Fabric, hosts: I32) -> I64:
@@ -162,15 +162,15 @@ def _cycles(n: int, edges: Counter[tuple[int, int]]) -> list[_Cycle]:
     for number in range(_TRIES):
         if number:
             edges = Counter(dict(random.sample(list(edges.items()), len(edges))))
-        found = _joined_factors(n, edges, random, steps) if even else []
-        left = edges - Counter(pair for cycle in found for pair in _pairs(cycle))
+        cycles = _joined_factors(n, edges, random, steps) if even else []
+        unused = edges - Counter(pair for cycle in cycles for pair in _pairs(cycle))
         try:
-            while len(found) < most:
-                found.append(_posa(n, list(left), random, steps))
-                left -= Counter(_pairs(found[-1]))
+            while len(cycles) < most:
+                cycles.append(_posa(n, list(unused), random, steps))
+                unused -= Counter(_pairs(cycles[-1]))
         except _OutOfStepsError:
             pass
-        best = max(best, found, key=len)
+        best = max(best, cycles, key=len)
         if len(best) == most or steps.left < 0:
             break
     return best
@@ -207,21 +207,21 @@ def _two_factors(n: int, edges: Counter[tuple[int, int]], random: Random) -> lis
 
 def _euler(n: int, edges: Counter[tuple[int, int]]) -> list[list[int]]:
     """Give each link the direction in which tours pass it that come back to where they began: as many in as out."""
-    left = [list[int]() for _ in range(n)]  # links by number, at both ends
+    links = [list[int]() for _ in range(n)]  # by number, at both ends
     ends = [pair for pair, count in edges.items() for _ in range(count)]
     for number, (a, b) in enumerate(ends):
-        left[a].append(number)
-        left[b].append(number)
+        links[a].append(number)
+        links[b].append(number)
     used, leaving = [False] * len(ends), [list[int]() for _ in range(n)]
     for start in range(n):
         host = start
-        while left[host]:
-            number = left[host].pop()
+        while links[host]:
+            number = links[host].pop()
             if not used[number]:
                 used[number] = True
-                other = sum(ends[number]) - host
-                leaving[host].append(other)
-                host = other
+                neighbour = sum(ends[number]) - host
+                leaving[host].append(neighbour)
+                host = neighbour
     return leaving
 
 
@@ -260,10 +260,10 @@ class _Factors:
         self._factors: dict[tuple[int, int], list[int]] = {}
         self._around = [set[int]() for _ in range(n)]
         for factor, after in enumerate(following):
-            for host, other in enumerate(after):
-                self._add(factor, host, other)
-                self._around[host].add(other)
-                self._around[other].add(host)
+            for host, neighbour in enumerate(after):
+                self._add(factor, host, neighbour)
+                self._around[host].add(neighbour)
+                self._around[neighbour].add(host)
         self._cycle = [[-1] * n for _ in following]
         self._hosts: list[dict[int, _Cycle]] = [{} for _ in following]
         for factor, cycle in enumerate(self._cycle):
@@ -331,15 +331,15 @@ class _Factors:
         """Join the cycles of two neighbours by a square on their link, if one does."""
         for b in self._beside[factor][a]:
             for d in self._beside[factor][c]:
-                for other in self._factors.get((min(a, c), max(a, c)), ()):
-                    both = other != factor and other in self._factors.get((min(b, d), max(b, d)), ())
-                    if both and (self._cycle[other][a] == self._cycle[other][b]) == parts:
-                        self._swap(factor, other, (a, b, c, d))
+                for giver in self._factors.get((min(a, c), max(a, c)), ()):
+                    has_sides = giver != factor and giver in self._factors.get((min(b, d), max(b, d)), ())
+                    if has_sides and (self._cycle[giver][a] == self._cycle[giver][b]) == parts:
+                        self._swap(factor, giver, (a, b, c, d))
                         self._merge(factor, a, c)
                         if parts:
-                            self._part(other, a, steps)
+                            self._part(giver, a, steps)
                         else:
-                            self._merge(other, a, b)
+                            self._merge(giver, a, b)
                         return True
         return False
 
@@ -350,18 +350,18 @@ class _Factors:
         steps.take(len(apart) // 4)
         number = cycle[a]
         if len(apart) < len(hosts[number]):
-            rest = set(hosts.pop(number)).difference(apart)
-            for part in (apart, sorted(rest)):
+            remainder = set(hosts.pop(number)).difference(apart)
+            for part in (apart, sorted(remainder)):
                 hosts[part[0]] = part
                 for host in part:
                     cycle[host] = part[0]
 
-    def _swap(self, factor: int, other: int, square: tuple[int, int, int, int]) -> None:
+    def _swap(self, factor: int, giver: int, square: tuple[int, int, int, int]) -> None:
         a, b, c, d = square
-        for one, two, pairs in ((factor, other, ((a, b), (c, d))), (other, factor, ((a, c), (b, d)))):
+        for loser, winner, pairs in ((factor, giver, ((a, b), (c, d))), (giver, factor, ((a, c), (b, d)))):
             for x, y in pairs:
-                self._remove(one, x, y)
-                self._add(two, x, y)
+                self._remove(loser, x, y)
+                self._add(winner, x, y)
 
     def cycles(self) -> list[_Cycle]:
         """Return the factors that are one cycle."""
@@ -392,7 +392,9 @@ def _posa(n: int, links: list[tuple[int, int]], random: Random, steps: _Steps) -
                 return path
             new = [host for host in around[end] if place[host] < 0]
             if new:
-                host = min(new, key=lambda each: (sum(place[one] < 0 for one in around[each]), random.random()))
+                host = min(
+                    new, key=lambda each: (sum(place[neighbour] < 0 for neighbour in around[each]), random.random())
+                )
                 place[host] = len(path)
                 path.append(host)
                 continue

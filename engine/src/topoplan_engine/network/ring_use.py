@@ -75,8 +75,8 @@ def collective_links(plan: Plan) -> CollectiveLinks | None:
         hosts = plan.cluster.device_host[devices]
         if (hosts != hosts[0]).any():
             stops = hosts[np.sort(np.unique(hosts, return_index=True)[1])]
-            found = group_links(fabric, stops)
-            return found if found is not None and (found.used < found.available or found.over_hosts) else None
+            links = group_links(fabric, stops)
+            return links if links is not None and (links.used < links.available or links.over_hosts) else None
     return None
 
 
@@ -87,8 +87,8 @@ def group_links(fabric: Fabric, hosts: I32) -> CollectiveLinks | None:
     """
     if rings_of(fabric, hosts) or fabric.cycles:
         return None
-    found = cycles_of(fabric, hosts)
-    receivers = hosts[found] if len(found) else np.roll(hosts, -1)[None]
+    cycles = cycles_of(fabric, hosts)
+    receivers = hosts[cycles] if len(cycles) else np.roll(hosts, -1)[None]
     source, target = np.tile(hosts, len(receivers)), receivers.ravel()
     ways = paths(fabric, source, target)
     if (np.diff(ways.pair_ptr) == 0).any():
@@ -102,7 +102,7 @@ def group_links(fabric: Fabric, hosts: I32) -> CollectiveLinks | None:
     host = hosts[np.argmin(share)]
     if not used[host]:
         return None
-    return CollectiveLinks(len(hosts), int(used[host]), int(available[host]), over_hosts, len(source), len(found))
+    return CollectiveLinks(len(hosts), int(used[host]), int(available[host]), over_hosts, len(source), len(cycles))
 
 
 def _leaving(fabric: Fabric, links: I64 | I32) -> I64:

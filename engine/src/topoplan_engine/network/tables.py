@@ -458,11 +458,11 @@ class Network:
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
         plain = iter(np.split(rows, np.cumsum([len(each) for each in walks])))
-        found = [
+        rings_of_groups = [
             _Rings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
             for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
         ]
-        return [each._replace(rows=self._through_hosts(each)) if each.in_hosts else each for each in found]
+        return [each._replace(rows=self._through_hosts(each)) if each.in_hosts else each for each in rings_of_groups]
 
     def _stops(self, listed: I32) -> I32:
         """Return the members that send to the next one: the first of each host where several hosts have several."""
@@ -482,12 +482,12 @@ class Network:
         place = np.searchsorted(hosts, self._host[np.tile(rings.stops, rings.parallel)])  # of each flow's host
         paths = self.paths
         flow, path = select(paths.row_ptr, rings.rows)
-        own_path, own = select(paths.path_ptr, path)
+        own_path, own_link = select(paths.path_ptr, path)
         several = np.where(counts > 1, counts, 0)
         inside_path, inside = expand(first[place[flow]], several[place[flow]])
         up = self.fabric.n_links + 2 * devices[inside].astype(np.int64)
         owner = np.concatenate([own_path, inside_path, inside_path])
-        links = np.concatenate([paths.links[own], up, up + 1])[np.argsort(owner, kind="stable")]
+        links = np.concatenate([paths.links[own_link], up, up + 1])[np.argsort(owner, kind="stable")]
         load = LOAD * np.maximum(several - 1, 1) // np.maximum(several, 1)  # of a ring on a device's links
         speed = np.where(several > 0, self.cluster.inside_bandwidth[hosts] * LOAD / load, np.inf)
         sums = {

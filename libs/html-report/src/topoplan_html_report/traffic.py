@@ -80,7 +80,7 @@ def _members(tasks: TaskGraph, group: int) -> I32:
 def _hops(fabric: Fabric, hosts: I64) -> tuple[I64, I64, float]:
     """Return from where to where the members of a group on these hosts send, and the share of its size on each hop.
 
-    Where some host has several of the members, a ring passes all of them before it goes on to the next host.
+    Where some host has several of the members, a ring passes all of them before it leaves for the next host.
     """
     size = len(hosts)
     stops = hosts[np.sort(np.unique(hosts, return_index=True)[1])]

@@ -1,6 +1,6 @@
 """Prices of collectives on a cluster and its fabric, if all groups of a mesh run them at the same time.
 
-A ring passes all of a group's devices in a host before it goes on to the next one (`topoplan_engine.network.tables`).
+A ring passes all of a group's devices in a host before it leaves for the next (`topoplan_engine.network.tables`).
 The rings that leave a host share its links to other hosts.  An all-to-all uses these links for data to other hosts, and
 the links of the devices for data within a host.  The fluid simulator gives the same times on a network without further
 bottlenecks.
