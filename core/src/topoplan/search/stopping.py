@@ -32,8 +32,8 @@ class TooLargeError(Exception):
 class _Limit:
     """What ends the search that runs in this context: the user, or a clock."""
 
-    def __init__(self, stop: Stop, left: Callable[[], float], most_tasks: Callable[[], float]) -> None:
-        self.stop, self.left, self.most_tasks = stop, left, most_tasks
+    def __init__(self, stop: Stop, remaining: Callable[[], float], most_tasks: Callable[[], float]) -> None:
+        self.stop, self.remaining, self.most_tasks = stop, remaining, most_tasks
 
 
 _limit: ContextVar[_Limit | None] = ContextVar("topoplan_search_limit", default=None)
@@ -45,16 +45,16 @@ def _no_limit() -> float:
 
 @contextmanager
 def obeyed(
-    stop: Stop, left: Callable[[], float] = _no_limit, most_tasks: Callable[[], float] = _no_limit
+    stop: Stop, remaining: Callable[[], float] = _no_limit, most_tasks: Callable[[], float] = _no_limit
 ) -> Iterator[None]:
     """Let `stop_if_wanted` raise `Stopped` in this block.
 
     Args:
         stop: once it is wanted.
-        left: once this says that no seconds are left.
+        remaining: once this says that no seconds are left.
         most_tasks: of an iteration, for `check_size`: it is simulated in one piece.
     """
-    token = _limit.set(_Limit(stop, left, most_tasks))
+    token = _limit.set(_Limit(stop, remaining, most_tasks))
     try:
         yield
     finally:
@@ -70,7 +70,7 @@ def stop_if_wanted() -> None:
         Stopped: the user asked to stop, or the time is up.
     """
     limit = _limit.get()
-    if limit is not None and (limit.stop.wanted or limit.left() <= 0.0):
+    if limit is not None and (limit.stop.wanted or limit.remaining() <= 0.0):
         raise Stopped
 
 

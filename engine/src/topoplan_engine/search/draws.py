@@ -126,7 +126,7 @@ def judge(
     *,
     constructed: bool,
     stop: Stop,
-    left: Callable[[], float] = lambda: math.inf,
+    remaining: Callable[[], float] = lambda: math.inf,
 ) -> Verdict:
     """Choose a shortlisted state by its mean; time it, the initial state and the best state of the other kind.
 
@@ -138,16 +138,16 @@ def judge(
         constructed: the shortlist is of constructed states, which are preferred; otherwise the initial state and the
             constructed one win if they are faster in the mean.
         stop: once it is wanted, only the least number of draws is taken.
-        left: seconds that there are; without any, no more draws are taken, and what has none has that of the search.
+        remaining: seconds; without any no more draws are taken, and what has none has that of the search.
     """
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
-    if len(rivals) > 1 and left() > 0.0 and draws(best.state):
-        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, left)
+    if len(rivals) > 1 and remaining() > 0.0 and draws(best.state):
+        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, remaining)
 
     def judged(entry: ShortlistEntry, at_least: int) -> Judged:
-        times = _times(evaluator, entry, draws, at_least, stop, left)
+        times = _times(evaluator, entry, draws, at_least, stop, remaining)
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
@@ -196,17 +196,17 @@ def _best_of(
     rivals: Sequence[ShortlistEntry],
     draws: Callable[[State], bool],
     stop: Stop,
-    left: Callable[[], float],
+    remaining: Callable[[], float],
 ) -> ShortlistEntry:
     """Return the rival with the best mean over the draws that choose, the first of equal ones."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
     for entry in rivals:
-        if ranks and (stop.wanted or left() <= 0.0):
+        if ranks and (stop.wanted or remaining() <= 0.0):
             break
         cost = entry.cost
         if draws(entry.state):
             try:
-                with obeyed(Stop(), left):
+                with obeyed(Stop(), remaining):
                     seconds = evaluator.makespans(entry.state, [evaluator.first_draw + number for number in _CHOOSING])
             except Stopped:
                 return min(ranks, key=lambda rival: ranks[rival], default=entry)
@@ -221,11 +221,11 @@ def _times(
     draws: Callable[[State], bool],
     at_least: int,
     stop: Stop,
-    left: Callable[[], float] = lambda: math.inf,
+    remaining: Callable[[], float] = lambda: math.inf,
 ) -> Draws:
     """Price a state under enough draws for a precise mean; its only time if nothing is drawn or no time left."""
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
-    if left() <= 0.0 or not draws(entry.state):
+    if remaining() <= 0.0 or not draws(entry.state):
         return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
     times = Draws(seconds=[])
@@ -234,7 +234,7 @@ def _times(
         if not batch:
             break
         try:
-            with obeyed(Stop(), left):
+            with obeyed(Stop(), remaining):
                 seconds = evaluator.makespans(entry.state, batch)
         except Stopped:
             break

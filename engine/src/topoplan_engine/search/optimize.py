@@ -435,7 +435,7 @@ def _verdict(setup: SearchSetup, result: Result) -> Verdict:
             result.aside,
             constructed=constructed,
             stop=stop,
-            left=lambda: _WITH_DRAWS * limit - (clock() - began),
+            remaining=lambda: _WITH_DRAWS * limit - (clock() - began),
         )
 
 
