@@ -11,6 +11,8 @@ a time is one draw of them.  Replays are means over eight draws.  FlexNetPacket 
 ``--draws`` runs a file so many times more with the paths of each pair in another order.  Errors compare our means with
 the mean of all its runs; on its own fat-tree it has one run only.  ``--keep`` leaves the files in a folder.
 
+``--observed`` writes the errors of every kind of network, from which ``fluid`` says how far such times were off.
+
     experiment -> optimize -> file -> simulate_file (coupled, stepped), FlexNetPacket -> table
 """
 
@@ -37,6 +39,7 @@ from topoplan_exporter_flatbuffer.encode import encode
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_simulator_fluid.observed import network_kind
 
 PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 LEVELS = ("coupled", "stepped")
@@ -93,7 +96,9 @@ class Export(NamedTuple):
 
     Attributes:
         tasks: of the file.
-        plan, replays: of the plan, and of its file at each level, means over draws of paths.
+        kind: of its network (`topoplan_simulator_fluid.observed.network_kind`).
+        plan, replays, wire: of the plan, and of its file at each level, as FlexNetPacket sends and on the wire; means
+            over draws of paths.
         packet: FlexNetPacket's time, and its timeouts; None where it was not run.
         draws: FlexNetPacket's times with the paths in other orders.
     """
@@ -102,8 +107,10 @@ class Export(NamedTuple):
     network: str
     servers: int
     tasks: int
+    kind: str
     plan: float
     replays: dict[str, float]
+    wire: dict[str, float]
     packet: tuple[float, int] | None
     draws: list[float]
 
@@ -145,16 +152,18 @@ def export(host: Host, model: str, network: str, file: Path, programs: Path | No
         network,
         chosen.servers,
         read.taskgraph.n_tasks,
+        network_kind(plan.fabric),
         outcome.seconds,
-        {level: replay(host, read, level) for level in LEVELS},
+        {level: replay(host, read, level, "flexnetpacket") for level in LEVELS},
+        {level: replay(host, read, level, "wire") for level in LEVELS},
         None if programs is None else packet_run(programs, net, file, plan.fabric.n_nodes),
         [packet_run(programs, net, one, plan.fabric.n_nodes)[0] for one in other if programs is not None],
     )
 
 
-def replay(host: Host, plan: Plan, level: str) -> float:
+def replay(host: Host, plan: Plan, level: str, transport: str) -> float:
     """Return the seconds that a plan that was read from a file takes, the mean over draws of paths."""
-    component = host.make("simulator", "fluid", {"level": level, "transport": "flexnetpacket"})
+    component = host.make("simulator", "fluid", {"level": level, "transport": transport})
     seconds = component.build().makespans(plan.taskgraph, plan.fabric, plan.cluster, range(DRAWS))
     return float(seconds.mean())
 
@@ -229,6 +238,15 @@ def table(exports: Sequence[Export]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def observations(exports: Sequence[Export]) -> str:
+    """Return the table that the simulator reads, as CSV."""
+    lines = ["network,hosts,wire_coupled,wire_stepped,flexnetpacket_coupled,flexnetpacket_stepped"]
+    for one in exports:
+        errors = [one.error(times[level]) for times in (one.wire, one.replays) for level in LEVELS]
+        lines.append(",".join([one.kind, str(one.servers), *(f"{error:.2f}" for error in errors)]))
+    return "\n".join(lines) + "\n"
+
+
 def summary(errors: Sequence[float]) -> tuple[float, float, float]:
     """Return median, ninth of ten and largest of absolute errors."""
     size = np.sort(np.abs(errors))
@@ -244,6 +262,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4, metavar="N", help="other orders of paths; 4 unless given")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the files there")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
+    parser.add_argument("--observed", type=Path, metavar="FILE", help="write errors by kind of network into this CSV")
     given = parser.parse_args()
     models = [name for name in MODELS if name in given.only] or list(MODELS)
     networks = [name for name in NETWORKS if name in given.only] or list(NETWORKS)
@@ -251,8 +270,8 @@ def main() -> None:
         if name not in MODELS and name not in NETWORKS:
             parser.error(f"--only {name}: no model and no network (have: {', '.join([*MODELS, *NETWORKS])})")
     programs = beside.path_in(*PEER)
-    if given.write and programs is None:
-        parser.error(f"--write needs {PEER[0]} ({PEER[1]})")
+    if (given.write or given.observed) and programs is None:
+        parser.error(f"--write and --observed need {PEER[0]} ({PEER[1]})")
     host, exports = Host.discover(), []
     with tempfile.TemporaryDirectory() as folder:
         place = given.keep or Path(folder)
@@ -266,6 +285,8 @@ def main() -> None:
     print(text)
     print("CPU seconds: ours {:.0f}, FlexNetPacket {:.0f}".format(*(one.ru_utime + one.ru_stime for one in used)))
     print("aim, coupled: median {} %, nine of ten {} %, largest {} %".format(*TARGET))
+    if given.observed:
+        given.observed.write_text(observations(exports))
     if given.write:
         page = given.write.read_text()
         given.write.write_text(replace_section(page, "exports", text, str(given.write)))

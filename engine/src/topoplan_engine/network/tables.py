@@ -51,7 +51,7 @@ __all__ = ["CHOICE", "FEW", "LOAD", "Network", "NetworkCache", "PathColumns", "R
 #: `RingColumns.choice` of rings whose flows have one path each, draw one of several, or draw and are few.
 ONE_PATH, CHOICE, FEW = range(3)
 #: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
-_MOST_FEW, _MOST_DRAWN = 8, 1024
+_MOST_FEW, _MOST_DRAWN = 64, 1024
 #: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
 _LISTS, _LIST_BYTES = 256, 1 << 16
 
@@ -102,7 +102,7 @@ class RingColumns(NamedTuple):
             once per flow that crosses it, in units of 1 / `LOAD`; a flow with several paths loads each by its
             share of the traffic.  Of links that nothing tells apart only the first one is listed.
         choice: (G,) `ONE_PATH`, or `CHOICE` where some flow has several paths and draws one; `FEW` where, besides,
-            the ring has few hosts, and not all.
+            the group has few flows.
         representative: (E,) the link that represents the class of each link, if all all-reduces are coupled.
     """
 
@@ -441,7 +441,7 @@ class Network:
         several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
         if members > _MOST_DRAWN or not several.any():
             return ONE_PATH
-        return FEW if len(rows) <= min(_MOST_FEW, self.fabric.n_hosts - 1) else CHOICE
+        return FEW if len(rows) <= _MOST_FEW else CHOICE
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[_Rings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""

@@ -10,7 +10,7 @@ import typer
 
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
-from topoplan.plugin.components import Exporter, Searcher, Topology
+from topoplan.plugin.components import Exporter, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
@@ -32,6 +32,7 @@ from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
 from topoplan_engine.search.trainers import launchable
+from topoplan_engine.simulation.component import SimulatorOfModel
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
@@ -132,6 +133,12 @@ def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
     }
 
 
+def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
+    """Return how far times of the simulator on such a network were off; empty if not known."""
+    component = host.make(Simulator, experiment.simulator.name, experiment.simulator.options)
+    return component.observed(outcome.plan.fabric) if isinstance(component, SimulatorOfModel) else ""
+
+
 def _is_read(host: Host, label: str) -> bool:
     return bool(host.get(Exporter, label.partition(":")[0]).runs_as)
 
@@ -155,10 +162,17 @@ def _said(
                 (f"  as {name} is run", f"{spelled_time(of['iteration_time_s'])} ({of['simulator']})")
                 for name, of in as_run.items()
             ),
+            *([("such times were off", off)] if (off := _observed(host, experiment, outcome)) else []),
         ],
         "notes": [*notes, *([] if hint is None else [hint])],
         "status": 0 if outcome.fits or outcome.memory_ignored else 1,
-        "json": json_values({**_summary(experiment, outcome, outputs), **({"as_run": as_run} if as_run else {})}),
+        "json": json_values(
+            {
+                **_summary(experiment, outcome, outputs),
+                "such_times_were_off": _observed(host, experiment, outcome) or None,
+                **({"as_run": as_run} if as_run else {}),
+            }
+        ),
     }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from topoplan.plugin.components import MemoryPolicy, Simulator
 
 if TYPE_CHECKING:
+    from topoplan.model.reconfigurable import AnyFabric
     from topoplan_engine.simulation.base import Model, Simulation
 
 __all__ = ["COLLECTIVE", "GRADIENT_SYNC", "MEMORY", "GradientSum", "SimulatorOfModel"]
@@ -40,9 +41,8 @@ class SimulatorOfModel(Simulator):
 
         return Simulation(model, barriers=self.gradient_sync == "barrier", collective=self.collective)
 
-    @property
-    def agreement(self) -> str:
-        """How far its times are from those of packet simulation, in a sentence; empty if that is not known."""
+    def observed(self, fabric: AnyFabric) -> str:
+        """Return how far times on such a network were from what they were compared with; empty if that is not known."""
         return ""
 
     @property

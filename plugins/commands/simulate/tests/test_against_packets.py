@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from topoplan.cli import main
+from topoplan_samples.fabrics import star
+from topoplan_simulator_fluid.observed import comparisons, observed
 
 
 def simulate(capsys, *words):
@@ -29,13 +32,25 @@ def file(tmp_path, monkeypatch, capsys):
 
 
 def test_fluid_states_its_error(file, capsys):
-    assert "against packets" in simulate(capsys, file)
-    stepped = json.loads(simulate(capsys, file, "--simulator", "fluid:level=stepped", "--json"))
-    coupled = json.loads(simulate(capsys, file, "--json"))
-    assert "median error 0.14 %" in stepped["against_packets"]
-    assert "median error 0.17 %" in coupled["against_packets"]
+    assert "such times were off" in simulate(capsys, file)
+    as_program, wire = (
+        json.loads(simulate(capsys, file, *options, "--json"))["such_times_were_off"]
+        for options in ((), ("--simulator", "fluid:transport=wire"))
+    )
+    assert "on one switch, 8 to 16 hosts; none of 2 hosts" in as_program
+    assert wire.startswith("by hand: exact")
+
+
+def test_what_is_said_is_of_the_kind_of_network():
+    """Median and largest error are those of the rows of the kind, level and transport, and of no others."""
+    fabric = star(8)
+    of_kind = [one for one in comparisons() if one.network == "one switch"]
+    errors = np.abs([one.errors["flexnetpacket", "stepped"] for one in of_kind])
+    said = observed(fabric, "stepped", "flexnetpacket")
+    assert f"median {np.median(errors):.2g} %, largest {errors.max():.2g} %, of {len(of_kind)} task graphs" in said
+    assert len(of_kind) < len(comparisons())
 
 
 def test_a_simulator_that_was_not_compared_says_nothing(file, capsys):
-    assert "against packets" not in simulate(capsys, file, "--simulator", "flexnet")
-    assert json.loads(simulate(capsys, file, "--simulator", "flexnet", "--json"))["against_packets"] is None
+    assert "such times were off" not in simulate(capsys, file, "--simulator", "flexnet")
+    assert json.loads(simulate(capsys, file, "--simulator", "flexnet", "--json"))["such_times_were_off"] is None

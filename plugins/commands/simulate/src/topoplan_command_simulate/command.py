@@ -67,7 +67,7 @@ def simulate(
         (time_row, *other_rows) = simulation_rows(plan)
         rows = [
             time_row,
-            *([("against packets", agreement)] if agreement else []),
+            *([("such times were off", agreement)] if agreement else []),
             *other_rows,
             *memory_rows(plan),
             ("network of a host", host_links(plan.fabric, plan.cluster)),
@@ -81,14 +81,14 @@ def simulate(
 
 
 def _agreement(host: Host, plan: Plan) -> str:
-    """Return how far the times of a plan's simulator are from those of packet simulation; empty if not known."""
+    """Return how far such times of a plan's simulator were off; empty if not known."""
     from topoplan import Simulator
     from topoplan_engine.replay import simulator_of
     from topoplan_engine.simulation.component import SimulatorOfModel
 
     choice = simulator_of(plan)
     component = host.make(Simulator, choice.name, choice.options)
-    return component.agreement if isinstance(component, SimulatorOfModel) else ""
+    return component.observed(plan.fabric) if isinstance(component, SimulatorOfModel) else ""
 
 
 def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Written) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Wri
     assert plan.timeline is not None
     return {
         "iteration_time_s": plan.timeline.makespan,
-        "against_packets": agreement or None,
+        "such_times_were_off": agreement or None,
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),

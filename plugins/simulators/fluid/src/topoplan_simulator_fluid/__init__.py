@@ -14,12 +14,10 @@ from topoplan.options import SEEDS
 from topoplan_engine.simulation.component import COLLECTIVE, GRADIENT_SYNC, MEMORY, SimulatorOfModel
 
 if TYPE_CHECKING:
+    from topoplan import AnyFabric
     from topoplan_engine.simulation.base import Simulation
 
-__all__ = ["AGREEMENT", "Fluid", "topoplan_simulators"]
-
-#: Level -> median and largest error against FlexNetPacket, in percent; the table of ``docs/agreement.md``.
-AGREEMENT = {"coupled": (0.17, 4.73), "stepped": (0.14, 4.91)}
+__all__ = ["Fluid", "topoplan_simulators"]
 
 
 @attrs.frozen(kw_only=True)
@@ -42,11 +40,11 @@ class Fluid(SimulatorOfModel):
     collective: Literal["ring", "parameter-server", "nccl-serial"] = option("ring", help=COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("penalty", help=MEMORY)
 
-    @property
-    def agreement(self) -> str:
-        """The median and the largest error of 41 task graphs (``docs/agreement.md``)."""
-        median, largest = AGREEMENT[self.level]
-        return f"median error {median:g} %, largest {largest:g} %, in 41 task graphs of FlexNet"
+    def observed(self, fabric: AnyFabric) -> str:
+        """Return how far times of this level and transport were off on such networks (``docs/agreement.md``)."""
+        from topoplan_simulator_fluid.observed import observed
+
+        return observed(fabric, self.level, self.transport)
 
     def build(self) -> Simulation:
         """Build the simulator."""

@@ -34,8 +34,8 @@ What is not said here is as on the wire:
 * A ring pays the latency of its longest path in every round at both levels.
 * An all-reduce sends floor(S/m) per member and round.  If S < 9000 m it sends all in one round,
   floor(2 S (m-1)/m)/m; if S m <= 18000 m (m-1), it stops after the first round.
-* Paths are drawn anew in every round; rings of up to 8 hosts, and not of all, are stepped at both levels where some of
-  their flows have several paths.
+* Paths are drawn anew in every round: rings of up to 64 flows are stepped at both levels where some of these have
+  several paths.
 
 Data flow: `Model.prepare` lowers a task graph through a `Network` and lists the entities, `Model.simulate` runs
 the kernel over them, and `Model.processing_times` gives lower bounds on the time of each task, for the bounds.
