@@ -18,11 +18,12 @@ from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryLevels
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.plugin.components import Estimator, Kind, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Estimator, Exporter, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice, with_machines
 from topoplan_engine.exporting import read_plan, runs_as
+from topoplan_engine.files import read_file
 from topoplan_engine.guarded import build_simulate
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.building import build_fabric
@@ -95,22 +96,25 @@ def simulate_file(
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
 
 
-def written_seconds(path: Path | str, *, draws: int = 8, host: Host | None = None) -> tuple[str, float] | None:
+def written_seconds(
+    exporter: Exporter, path: Path | str, *, draws: int = 8, host: Host | None = None
+) -> tuple[str, float] | None:
     """Return what runs a file as the program that it is written for does, and the mean of its iteration times.
 
     None if the format of the file names no such simulator.
 
     Args:
+        exporter: what wrote the file.
         path: a task graph that was written.
         draws: of equal paths, where there are several.
         host: where components come from; all installed plugins unless given.
     """
     host = host or Host.discover()
-    choice = runs_as(host, Path(path))
-    if choice is None:
+    if not exporter.runs_as:
         return None
-    plan = read_plan(host, Path(path))
+    choice = Choice.parse(exporter.runs_as, "simulator")
     with naming_plugins(host):
+        plan = exporter.read(read_file(Path(path)), str(path))
         simulate = build_simulate(host.make(Simulator, choice.name, choice.options))
         seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
     label = ",".join(f"{key}={value}" for key, value in choice.options.items())

@@ -125,7 +125,10 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
 
 def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
     """Return the times of the files that programs run, as these do, by exporter."""
-    found = {name: written_seconds(path, host=host) for name, path in outputs.paths.items() if _is_read(host, name)}
+    found = {
+        label: written_seconds(host.get(Exporter, label.partition(":")[0])(), path, host=host)
+        for label, path in outputs.paths.items()
+    }
     return {
         name: {"simulator": as_run[0], "iteration_time_s": as_run[1]}
         for name, as_run in found.items()
@@ -137,10 +140,6 @@ def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
     """Return how far times of the simulator on such a network were off; empty if not known."""
     component = host.make(Simulator, experiment.simulator.name, experiment.simulator.options)
     return component.observed(outcome.plan.fabric) if isinstance(component, SimulatorOfModel) else ""
-
-
-def _is_read(host: Host, label: str) -> bool:
-    return bool(host.get(Exporter, label.partition(":")[0]).runs_as)
 
 
 def _said(
