@@ -23,8 +23,9 @@ from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.network.bounds import fabric_lower_bound
 from topoplan_engine.search.draws import judge
-from topoplan_engine.search.driver import SearchRun, first_state
+from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.search.starting import first_state
 from topoplan_engine.tomlfiles import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,8 +13,8 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.draws import Draws, judge, mean_trial
-from topoplan_engine.search.driver import first_state
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.search.starting import first_state
 from topoplan_engine.simulation.base import Simulation
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes

@@ -61,10 +61,10 @@ def layers_of(graph: OperatorGraph) -> Layers:
     for op, equal in zip(graph.operators, first_equal(graph), strict=True):
         match = _NUMBER.search(op.name)
         layer.append("" if match is None else op.name[: match.end()])
-        patterns.append(_NUMBER.sub(lambda found: f"{found['word'] or ''}#", op.name))
+        patterns.append(_NUMBER.sub(lambda number: f"{number['word'] or ''}#", op.name))
         operators.setdefault(layer[-1], []).append((patterns[-1], equal))
     kinds: dict[object, int] = {}
-    kind_of = {name: kinds.setdefault(tuple(found), len(kinds)) for name, found in operators.items()}
+    kind_of = {name: kinds.setdefault(tuple(members), len(kinds)) for name, members in operators.items()}
     first: dict[object, int] = {}
     keys = zip(patterns, first_equal(graph), (kind_of[name] for name in layer), strict=True)
     numbers = [first.setdefault(key, k) if layer[k] else k for k, key in enumerate(keys)]

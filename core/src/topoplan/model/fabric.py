@@ -237,15 +237,13 @@ class Fabric(OneLine):
         rings_along_links: bool = False,
         switching: Switching | None = None,
     ) -> Fabric:
-        """Make a fabric from physical links; rows for the same ordered pair are merged.
+        """Make a fabric from physical links; rows for the same ordered pair are merged, and sorted by (from, to).
 
         Args:
             links: (k, 2) directed links ``(from node, to node)``, one row per physical link, any order.
             bandwidth: bytes/s of one physical link: a number, or one per row.
             latency: seconds: a number, or one per row.  Merged rows keep the largest.
             kind: a `LinkKind`, or one per row.
-
-        The rows of the result are sorted by (from, to).
 
         Raises:
             TopoplanError: a link to a node that does not exist, or links of both kinds from one node to another.

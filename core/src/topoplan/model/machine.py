@@ -40,15 +40,15 @@ def nearest_device(name: str, names: Iterable[str]) -> str:
         name: as it was typed.
         names: that are known.
     """
-    known = list(names)
-    hint = nearest(name, known)
+    devices = list(names)
+    hint = nearest(name, devices)
     like = re.search(r"did you mean '(.+)'", hint)
-    variants = [each for each in known if each.lower().startswith(f"{name.lower()}-")]
+    variants = [each for each in devices if each.lower().startswith(f"{name.lower()}-")]
     if variants or (like is not None and not _is_other(name, like[1])):
         return hint
     return (
-        f" (have: {', '.join(sorted(known))}; of another device say speed, beside a name that is known, and memory-gb, "
-        "or -e roofline:compute-tflops=…,memory-gb-per-s=…)"
+        f" (have: {', '.join(sorted(devices))}; of another device say speed, beside a name that is known, and "
+        "memory-gb, or -e roofline:compute-tflops=…,memory-gb-per-s=…)"
     )
 
 

@@ -95,7 +95,7 @@ class Restriction(ABC):
         """Say whether a parameter of so many elements may be stored so along an axis where its operator uses it so."""
         return True
 
-    def converts(self, use: AxisUse, made: Sharding, wanted: Sharding) -> bool:
+    def converts(self, use: AxisUse, source: Sharding, target: Sharding) -> bool:
         """Say whether along an axis an activation that is made so may be wanted in another sharding."""
         return True
 
@@ -123,9 +123,9 @@ class AllOf(Restriction):
         """Say whether all allow a storage."""
         return all(restriction.stores(elements, use, stored, used) for restriction in self._all)
 
-    def converts(self, use: AxisUse, made: Sharding, wanted: Sharding) -> bool:
+    def converts(self, use: AxisUse, source: Sharding, target: Sharding) -> bool:
         """Say whether all allow a conversion."""
-        return all(restriction.converts(use, made, wanted) for restriction in self._all)
+        return all(restriction.converts(use, source, target) for restriction in self._all)
 
     def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
         """Return the first refusal."""
@@ -134,19 +134,20 @@ class AllOf(Restriction):
 
 def _has(meshes: tuple[tuple[AxisUse, ...], ...], mesh: tuple[AxisUse, ...]) -> bool:
     """Say whether a mesh is among those of a trainer, or is one of its meshes with less along axes for anything."""
-    free = [other for other in meshes if AxisUse.MODEL in other]
+    free = [trainer_mesh for trainer_mesh in meshes if AxisUse.MODEL in trainer_mesh]
     return mesh in meshes or any(
-        len(other) <= len(mesh) and all(use in other or use is not AxisUse.EXPERT for use in mesh) for other in free
+        len(trainer_mesh) <= len(mesh) and all(use in trainer_mesh or use is not AxisUse.EXPERT for use in mesh)
+        for trainer_mesh in free
     )
 
 
 def _common(limits: Sequence[PipelineLimits | None]) -> PipelineLimits | None:
     """Return the pipelines that all have; None if there are none."""
-    known = [limit for limit in limits if limit is not None]
-    if len(known) < len(limits):
+    pipelines = [limit for limit in limits if limit is not None]
+    if len(pipelines) < len(limits):
         return None
-    schedules = tuple(kind for kind in known[0].schedules if all(kind in limit.schedules for limit in known))
+    schedules = tuple(kind for kind in pipelines[0].schedules if all(kind in limit.schedules for limit in pipelines))
     strictest: tuple[Literal["none", "all or none", "any"], ...] = ("none", "all or none", "any")
-    recompute = next(word for word in strictest if any(limit.recompute == word for limit in known))
-    layers = any(limit.cuts == "layers" for limit in known)
+    recompute = next(word for word in strictest if any(limit.recompute == word for limit in pipelines))
+    layers = any(limit.cuts == "layers" for limit in pipelines)
     return PipelineLimits(cuts="layers" if layers else "operators", schedules=schedules, recompute=recompute)

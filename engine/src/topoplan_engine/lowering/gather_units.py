@@ -50,8 +50,8 @@ class GatherUnits(NamedTuple):
 
     def in_backward(self) -> F64:
         """(n_ops,) gathered bytes while each operator's backward pass runs: its layer's, and the next one's."""
-        held: F64 = (self.nbytes + np.append(0.0, self.nbytes[:-1]))[self.unit]
-        return held
+        gathered: F64 = (self.nbytes + np.append(0.0, self.nbytes[:-1]))[self.unit]
+        return gathered
 
 
 def gather_units(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph) -> GatherUnits | None:
@@ -95,8 +95,8 @@ def _units(names: Sequence[str], stage: Sequence[int], gathers: set[int]) -> I64
     unit = np.zeros(len(names), dtype=np.int64)
     layer = None
     for op, name in enumerate(names):
-        found = _LAYER.match(name)
-        key = found.group(1) if found else name if op in gathers else layer
+        match = _LAYER.match(name)
+        key = match.group(1) if match else name if op in gathers else layer
         begins = op > 0 and key != layer and stage[op] != stage[op - 1]
         unit[op] = unit[op - 1] + begins if op else 0
         if op == 0 or begins:

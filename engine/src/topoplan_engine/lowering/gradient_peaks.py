@@ -77,34 +77,34 @@ def rises(order: GradientOrder, op_ptr: I32, slot: I32, gradients: F64, freed: F
     return most
 
 
-def widest(order: GradientOrder, outputs: F64, made: F64) -> F64:
+def widest(order: GradientOrder, outputs: F64, extras: F64) -> F64:
     """Return for each operator what gradients take while its pass runs, if everything is on one device.
 
     Args:
         order: of the graph.
-        outputs, made: (..., n_ops) bytes.
+        outputs, extras: (..., n_ops) bytes.
     """
     n_ops, producer = len(order.ptr) - 1, order.producer
     first = np.repeat(np.arange(n_ops), np.diff(order.ptr))  # the pass that makes each gradient first
-    held = np.zeros_like(made)
-    for index in np.ndindex(made.shape[:-1]):
-        change = -np.bincount(first, outputs[index][producer], n_ops)
+    levels = np.zeros_like(extras)
+    for index in np.ndindex(extras.shape[:-1]):
+        change = -np.bincount(first, outputs[index][producer], n_ops).astype(np.float64)
         change[producer] += outputs[index][producer]
-        held[index] = np.cumsum(change) + made[index]
-    return held
+        levels[index] = np.cumsum(change) + extras[index]
+    return levels
 
 
 @kernel
 def _climb(
-    ptr: I32, producer: I32, op_ptr: I32, slot: I32, outputs: F64, made: F64, freed: F64, level: F64, most: F64
+    ptr: I32, producer: I32, op_ptr: I32, slot: I32, outputs: F64, extras: F64, freed: F64, level: F64, most: F64
 ) -> None:
     """Write the most bytes of each slot to ``most``; ``level`` are those at present, 0 at the begin."""
     for op in range(len(op_ptr) - 2, -1, -1):
         for part in range(op_ptr[op], op_ptr[op + 1]):
-            level[slot[part]] += made[part]
+            level[slot[part]] += extras[part]
             most[slot[part]] = max(most[slot[part]], level[slot[part]])
         for part in range(op_ptr[op], op_ptr[op + 1]):
-            level[slot[part]] -= made[part] + freed[part] + outputs[part]
+            level[slot[part]] -= extras[part] + freed[part] + outputs[part]
         for k in range(ptr[op], ptr[op + 1]):
             for part in range(op_ptr[producer[k]], op_ptr[producer[k] + 1]):
                 level[slot[part]] += outputs[part]

@@ -172,12 +172,12 @@ def scheduled_peak(
             n_devices * schedule.n_stages,
         )
         rise[is_backward] = slots[runs.block[is_backward] // 4] / schedule.micro_batches
-    begin = level - np.where(is_backward, change[runs.block], 0.0)
+    start_level = level - np.where(is_backward, change[runs.block], 0.0)
     peak = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
     gradients, before = np.zeros(n_devices), 0.0
     for d in np.flatnonzero(np.diff(runs.device_ptr)).tolist():
         rows = slice(runs.device_ptr[d], runs.device_ptr[d + 1])
-        highest = np.maximum(level[rows], begin[rows] + rise[rows])
+        highest = np.maximum(level[rows], start_level[rows] + rise[rows])
         most = int(highest.argmax())
         peak[d] += max(0.0, float(highest[most]) - before)
         gradients[d] = rise[rows][most] if highest[most] > level[rows][most] else 0.0
@@ -355,7 +355,7 @@ def _gradient_rows(
         steps: of all parts.
         starts, ends: (micro-batches, K) of every step.
     """
-    outputs, made = gradients
+    outputs, extras = gradients
     reader = np.full(len(stage), -1)
     reader[order.producer] = np.repeat(np.arange(len(order.ptr) - 1), np.diff(order.ptr))
     from_stage = stage[reader[op]] != stage[op]
@@ -366,12 +366,12 @@ def _gradient_rows(
     )
     columns = []
     for start, finish in zip(starts, ends, strict=True):
-        begin, end = start[backward], finish[backward]
+        pass_start, end = start[backward], finish[backward]
         ended, pass_begins = np.zeros(len(stage)), np.full(int(slot.max()) + 1, np.inf)
         np.maximum.at(ended, op, end)
-        np.minimum.at(pass_begins, slot, begin)
-        there = np.where(from_stage, pass_begins[slot], np.minimum(ended[reader[op]], begin))
-        columns += [(parts, there, outputs), (parts, begin, made), (parts, end, -outputs - made)]
+        np.minimum.at(pass_begins, slot, pass_start)
+        arrival = np.where(from_stage, pass_begins[slot], np.minimum(ended[reader[op]], pass_start))
+        columns += [(parts, arrival, outputs), (parts, pass_start, extras), (parts, end, -outputs - extras)]
     part, time, change = (np.concatenate(column) for column in zip(*columns, strict=True))
     return _GradientRows(part.astype(np.int32), time, change)
 

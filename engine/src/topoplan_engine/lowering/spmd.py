@@ -95,13 +95,13 @@ class SpmdLowering:
         if gradients is None:
             return activations_of(device, finish, change)
         passes, of_pass = tasks[~forward], device[~forward]
-        outputs, made = gradients[:, taskgraph.op[passes]] / copies
-        begin, end = timeline.start[passes], timeline.finish[passes]
-        there = np.minimum(self._made_at(taskgraph, passes, end), begin)
+        outputs, extras = gradients[:, taskgraph.op[passes]] / copies
+        start, end = timeline.start[passes], timeline.finish[passes]
+        arrival = np.minimum(self._made_at(taskgraph, passes, end), start)
         return activations_of(
             np.concatenate([device, of_pass, of_pass, of_pass]),
-            np.concatenate([finish, there, begin, end]),
-            np.concatenate([change, outputs, made, -outputs - made]),
+            np.concatenate([finish, arrival, start, end]),
+            np.concatenate([change, outputs, extras, -outputs - extras]),
             np.concatenate([~forward, np.zeros(2 * len(passes), bool), np.ones(len(passes), bool)]),
         )
 

@@ -233,14 +233,14 @@ def _rise(
     place[passes.op, passes.micro_batch] = np.arange(len(passes.op))
     ends = place[graph.edges.reshape(-1, 4)[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
     order = order_of_edges(ends, len(passes.op))
-    outputs, made = gradients[:, passes.op] / copies
+    outputs, extras = gradients[:, passes.op] / copies
     freed = np.array([row.activations.min() for row in rows])[passes.op] / copies
     first = np.repeat(np.arange(len(passes.op)), np.diff(order.ptr))  # the pass that makes each gradient
     change = np.bincount(first, outputs[order.producer], len(passes.op)) - outputs - freed
     # From the last pass to the first one: what was there at its begin, and what it adds.
-    begin = np.append(0.0, np.cumsum(change[::-1])[:-1])[::-1]
+    start_level = np.append(0.0, np.cumsum(change[::-1])[:-1])[::-1]
     gathered = np.zeros(len(passes.op)) if units is None else units.in_backward()[passes.op]
-    level = begin + made + gathered
+    level = start_level + extras + gathered
     most = int(level.argmax())
     return _Rise(max(0.0, float(level[most])), float(gathered[most]))
 

@@ -132,21 +132,21 @@ def _write_forward(
 ) -> None:
     """Write the forward pass of all micro-batches, stage by stage."""
     ends: _Ends = {}
-    done: dict[int, Any] = {}  # layer -> its last computation
+    layer_ends: dict[int, Any] = {}  # layer -> its last computation
     for stage, operators in order.operators.items():
         for copy in range(copies):
             for reshard in order.reshards[stage]:
                 if not reshard.parameter or copy == 0:
                     before = [ends[reshard.op, copy]] if reshard.output >= 0 else []
                     if units is not None and reshard in units.given_back:
-                        before.append(done.get(int(units.unit[reshard.users[0]]) - 2))
+                        before.append(layer_ends.get(int(units.unit[reshard.users[0]]) - 2))
                     last = writer.exchange(reshard, reshard.forward, copy, before)
                     ends.update({(reshard, k): last for k in (range(copies) if reshard.parameter else (copy,))})
             for op in operators:
                 before = [ends[reshard, copy] for reshard in order.inputs[op]]
                 ends[op, copy] = writer.compute(TaskKind.FORWARD, op, copy, prices[op].forward, before)
                 if units is not None:
-                    done[int(units.unit[op])] = ends[op, copy]
+                    layer_ends[int(units.unit[op])] = ends[op, copy]
 
 
 class _GathersAgain:

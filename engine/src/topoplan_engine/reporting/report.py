@@ -125,13 +125,13 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
 
 def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
     """Return the times of the files that programs run, as these do, by exporter."""
-    found = {
+    times = {
         label: written_seconds(host.get(Exporter, label.partition(":")[0])(), path, host=host)
         for label, path in outputs.paths.items()
     }
     return {
         name: {"simulator": as_run[0], "iteration_time_s": as_run[1]}
-        for name, as_run in found.items()
+        for name, as_run in times.items()
         if as_run is not None
     }
 

@@ -9,17 +9,20 @@ of many, and it takes more draws to decide which state is the best (`topoplan_en
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from topoplan.search.protocol import State, Trial
 
-__all__ = ["LAST", "Bests", "Keep", "Origin", "ShortlistEntry"]
+__all__ = ["LAST", "Bests", "Keep", "Origin", "ShortlistEntry", "almost_best"]
 
 #: Best states that are stored.
 LAST = 8
+
+#: Cost of a constructed state, as a multiple of the best, up to which other draws of paths may decide between them.
+_ALMOST = 1.05
 
 
 @attrs.frozen(kw_only=True)
@@ -88,3 +91,15 @@ class Bests:
             return False
         self._last.append(trial)
         return True
+
+
+def almost_best(kinds: Iterable[Bests], last: Sequence[Trial]) -> list[Trial]:
+    """Return the fastest state of each kind, of those not in ``last``, if it is almost as fast as the last of these."""
+    fastest = [bests.best for bests in kinds]
+    return [
+        trial
+        for trial in fastest
+        if trial is not None
+        and trial.cost <= _ALMOST * last[-1].cost
+        and all(trial.state is not shortlisted.state for shortlisted in last)
+    ]

@@ -134,7 +134,7 @@ def judge(
         evaluator: prices states.
         shortlist: states to choose from, the best of the search at the end.
         initial: the state from which the search started.
-        aside: the best one of the other kind (`topoplan_engine.search.driver.Result`).
+        aside: the best one of the other kind (`topoplan_engine.search.result.Result`).
         constructed: the shortlist is of constructed states, which are preferred; otherwise the initial state and the
             constructed one win if they are faster in the mean.
         stop: once it is wanted, only the least number of draws is taken.

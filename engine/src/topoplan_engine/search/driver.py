@@ -35,16 +35,16 @@ from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
-from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry
+from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
 from topoplan_engine.search.companions import Guest
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of
 from topoplan_engine.search.recorder import NoRecorder, Row, history_of
 from topoplan_engine.search.result import Result
-from topoplan_engine.search.space import Space
+from topoplan_engine.search.starting import NoSearch, first_state, go_on_without
 
-__all__ = ["NoSearch", "Result", "SearchRun", "drive", "first_state", "go_on_without", "initial_strategy"]
+__all__ = ["SearchRun", "drive"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
@@ -54,9 +54,6 @@ _LONGEST, _LONGEST_FIRST = 0.1, 0.5
 
 #: Share of a time limit from which on guests have theirs.
 _BEGINNING = 0.03
-
-#: Cost of a constructed state, as a multiple of the best, up to which other draws of paths may decide between them.
-_ALMOST = 1.05
 
 
 class SearchRun:
@@ -499,19 +496,8 @@ class SearchRun:
             None if aside_trial is None or aside_trial.state is last[-1].state else self.shortlist_entry(aside_trial)
         )
         if bests is self._fastest:
-            last = (*self._almost_best(last), *last)
+            last = (*almost_best(self._constructed_by.values(), last), *last)
         return tuple(map(self.shortlist_entry, last)), aside
-
-    def _almost_best(self, last: Sequence[Trial]) -> list[Trial]:
-        """Return the fastest state that each searcher constructed, of those not in ``last``, if it is fast enough."""
-        fastest = [bests.best for bests in self._constructed_by.values()]
-        return [
-            trial
-            for trial in fastest
-            if trial is not None
-            and trial.cost <= _ALMOST * last[-1].cost
-            and all(trial.state is not shortlisted.state for shortlisted in last)
-        ]
 
     @property
     def evaluations(self) -> int:
@@ -543,60 +529,9 @@ class SearchRun:
         )
 
 
-class NoSearch(Search):
-    """In the place of a searcher that could not be built.
-
-    Attributes:
-        unfinished: name of the searcher, if there was no time to build it.
-    """
-
-    def __init__(self, unfinished: str = "") -> None:
-        self.unfinished = unfinished
-
-    def ask(self) -> list[Candidate]:
-        """Propose nothing."""
-        return []
-
-
-def go_on_without(error: TopoplanError, axis: str, axes: Sequence[str]) -> None:
-    """Warn of a searcher's error, or raise it where no searcher of its axis and none of strategies is left.
-
-    Args:
-        error: what its code raised.
-        axis: of the searcher.
-        axes: of the searchers that raised none.
-    """
-    if axis not in axes and "strategy" not in axes:
-        raise error
-    warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
-
-
 def _checksum(state: State) -> str:
     """Return what tells a state from others in a journal."""
     return f"{zlib.crc32(state.strategy.key + state.fabric.key):08x}"
-
-
-def initial_strategy(evaluator: Evaluator, seed: int) -> Strategy:
-    """Return the strategy to start from: where devices of several kinds give a choice, the fastest one.
-
-    ``seed`` draws what the topology draws.
-    """
-    space = evaluator.problem.space
-    choices = space.initial_choices() if isinstance(space, Space) else [space.initial()]
-
-    def rank(strategy: Strategy) -> tuple[bool, float]:
-        state = first_state(evaluator, strategy, np.random.default_rng(seed).spawn(1)[0])
-        trial = evaluator.price(Candidate(base=state))
-        return not trial.fits, trial.cost
-
-    return min(choices, key=rank) if len(choices) > 1 else choices[0]
-
-
-def first_state(evaluator: Evaluator, strategy: Strategy, rng: np.random.Generator) -> State:
-    """Return a strategy on the fabric that the topology builds for it; ``rng`` draws what the topology draws."""
-    problem = evaluator.problem
-    demand = evaluator.demand(strategy) if problem.reconfigurable else None
-    return State(strategy, problem.build_fabric(demand, rng))
 
 
 def drive(
@@ -637,8 +572,7 @@ def drive(
     search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder, journal, on_best)
     with interruptible() as stop:
         ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
-    final = search_run.progress()
-    on_progress("evaluated", final)
+    on_progress("evaluated", final := search_run.progress())
     shortlist, aside = search_run.shortlist()
     return Result(
         best=search_run.best.state,

@@ -32,13 +32,14 @@ from topoplan_engine.interrupt import Stop, interruptible
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.search.bests import LAST, Origin, ShortlistEntry
-from topoplan_engine.search.driver import SearchRun, first_state
+from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of, share, time_share
 from topoplan_engine.search.recorder import NoRecorder, Row, SearchRecorder, history_of
 from topoplan_engine.search.restarts import Part
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.setup import SearchSetup, set_up_search
+from topoplan_engine.search.starting import first_state
 
 __all__ = ["search"]
 

@@ -29,10 +29,10 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.companions import BringsCompanions, built_guest, companions_of
-from topoplan_engine.search.driver import NoSearch, go_on_without, initial_strategy
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
+from topoplan_engine.search.starting import NoSearch, go_on_without, initial_strategy
 from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
 from topoplan_engine.training_costs import training_costs

@@ -28,13 +28,13 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
     Raises:
         TopoplanError: no installed exporter writes for a trainer of that name.
     """
-    known = _exporters(host)
+    exporters = _exporters(host)
     named = [word.strip() for text in experiment.run.trainers for word in text.split(",") if word.strip()]
     for name in named:
-        if name not in known:
+        if name not in exporters:
             raise TopoplanError(
-                f"--for {shown(name)}: no exporter writes for a trainer of this name{nearest(name, known)} "
-                f"(known: {', '.join(sorted(known)) or 'none'})"
+                f"--for {shown(name)}: no exporter writes for a trainer of this name{nearest(name, exporters)} "
+                f"(known: {', '.join(sorted(exporters)) or 'none'})"
             )
     written = [host.get(Exporter, choice.name) for choice, _ in experiment.outputs]
     return tuple(dict.fromkeys([*named, *(exporter.trainer for exporter in written if exporter.trainer)]))
@@ -48,11 +48,11 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     Raises:
         TopoplanError: a trainer is not known, or no strategy is run by all of them.
     """
-    known = _exporters(host)
+    exporters = _exporters(host)
     restrictions = [
         restriction
         for name in trainers_of(host, experiment)
-        if (restriction := host.make(Exporter, known[name].name, {}).restriction()) is not None
+        if (restriction := host.make(Exporter, exporters[name].name, {}).restriction()) is not None
     ]
     keeps = [host.get(Searcher, choice.name) for choice in experiment.searchers]
     named = any(searcher.restrictable for searcher in keeps) or experiment.run.trainers
@@ -81,18 +81,18 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
     restriction = restriction_of(host, asked)
     if restriction is None:
         return experiment, ""
-    kept: list[Choice] = []
+    searchers: list[Choice] = []
     left_out: list[str] = []
     for choice in experiment.searchers:
         searcher = host.make(Searcher, choice.name, choice.options)
         if searcher.axis == "network" or searcher.restrictable:
-            kept.append(choice)
+            searchers.append(choice)
             continue
         left_out.append(choice.name)
         if isinstance(searcher, BringsCompanions):
-            names = {other.name for other in (*kept, *experiment.searchers)}
-            kept += [other for other in _planners(host, experiment, searcher) if other.name not in names]
-    if not any(host.get(Searcher, choice.name).axis == "strategy" for choice in kept):
+            present = {named.name for named in (*searchers, *experiment.searchers)}
+            searchers += [planner for planner in _planners(host, experiment, searcher) if planner.name not in present]
+    if not any(host.get(Searcher, choice.name).axis == "strategy" for choice in searchers):
         if not experiment.run.trainers:
             return experiment, f"{' and '.join(left_out)} cannot keep to what {restriction.name} runs (-s spmd can)"
         able = sorted(
@@ -104,10 +104,10 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
             f"searcher {' and '.join(left_out)}: cannot keep to what {restriction.name} runs (these can: "
             f"{', '.join(able) or 'none that is installed'})"
         )
-    line = f"searched with {' and '.join(choice.name for choice in kept)} for what {restriction.name} runs"
+    line = f"searched with {' and '.join(choice.name for choice in searchers)} for what {restriction.name} runs"
     if left_out:
         line += f"; {' and '.join(left_out)} cannot keep to that"
-    return attrs.evolve(experiment, searchers=tuple(kept)), line
+    return attrs.evolve(experiment, searchers=tuple(searchers)), line
 
 
 def for_no_trainer(experiment: Experiment) -> Experiment:
@@ -138,6 +138,6 @@ def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) ->
             and (installed[choice.name].axis == "network" or installed[choice.name].restrictable)
         ]
 
-    found = able(cluster.n_devices)
+    planners = able(cluster.n_devices)
     # It may leave planners out on many devices, where it has strategies of its own; here it has none.
-    return found if any(installed[choice.name].axis == "strategy" for choice in found) else able(1)
+    return planners if any(installed[choice.name].axis == "strategy" for choice in planners) else able(1)

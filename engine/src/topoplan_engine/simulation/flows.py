@@ -264,13 +264,13 @@ def _write_drawn_ring(m: _Messages, entities: Entities, e: int, first: int, roun
     way = WayRound(0.0, np.inf, 0.0, 0.0)
     turns = rounds // (members - 1) if m.wire else 1
     for flow in range(first, first + members):
-        row, least, fastest = m.rings.rows[flow], np.inf, 0.0
+        row, shortest, fastest = m.rings.rows[flow], np.inf, 0.0
         for path in range(m.paths.row_ptr[row], m.paths.row_ptr[row + 1]):
             setup, drain = path_times(path, m.paths, m.wire)
-            least, drain_latency = min(least, setup), min(drain_latency, drain)
+            shortest, drain_latency = min(shortest, setup), min(drain_latency, drain)
             fastest = max(fastest, m.paths.slowest[path])
-        longest, max_rate = max(longest, least), min(max_rate, fastest)
-        way = one_further(way, least, flow == first, turns)
+        longest, max_rate = max(longest, shortest), min(max_rate, fastest)
+        way = one_further(way, shortest, flow == first, turns)
         slots += _longest(row, m.paths)
     entities.setup_latency[e] = latency_of(way, turns) if m.wire else rounds * longest
     entities.drain_latency[e] = rounds * drain_latency

@@ -253,8 +253,8 @@ def _check_attributes(attributes: dict[str, Any], name: str) -> None:
         raise TopoplanError(f"{name}: graph attribute rings is {shown(rings)} (expected lists of jumps by group size)")
     if not rows(cycles):
         raise TopoplanError(f"{name}: graph attribute cycles is {shown(cycles)} (expected lists of hosts)")
-    if (found := attributes.get("rings_along_links", True)) not in (True, False):
-        raise TopoplanError(f"{name}: graph attribute rings_along_links is {shown(found)} (expected true or false)")
+    if (flag := attributes.get("rings_along_links", True)) not in (True, False):
+        raise TopoplanError(f"{name}: graph attribute rings_along_links is {shown(flag)} (expected true or false)")
     if type(paths) is not int or not 1 <= paths <= 1_000_000:
         raise TopoplanError(f"{name}: graph attribute max_paths is {shown(paths)} (expected 1 to 1000000)")
 

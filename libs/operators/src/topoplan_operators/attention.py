@@ -105,8 +105,8 @@ def attended_pairs(queries: int, keys: int, window: int | None = None) -> int:
     >>> attended_pairs(4, 4), attended_pairs(4, 4, window=2), attended_pairs(2, 8)
     (10, 7, 3)
     """
-    seen = _steps(queries, keys)
-    return seen if window is None else seen - _steps(queries - window, keys)
+    pairs = _steps(queries, keys)
+    return pairs if window is None else pairs - _steps(queries - window, keys)
 
 
 def _steps(count: int, most: int) -> int:

@@ -82,7 +82,7 @@ def recurrent(x: Handle, sizes: Recurrence, *, sample: int = 0, states: Sequence
     samples, steps, n, t = x.shape[sample], x.shape[1 - sample], 0, 1
     outer = (Axis(samples, n), Axis(steps, t)) if sample == 0 else (Axis(steps, t), Axis(samples, n))
     rows = GATES[sizes.kind] * sizes.hidden
-    once, again = sizes.weights[:1], [weight for weight in sizes.weights if weight.name in ("weight_hh", "weight_hr")]
+    hidden_weights = [weight for weight in sizes.weights if weight.name in ("weight_hh", "weight_hr")]
     last = {"h": sizes.answers} | ({"c": sizes.hidden} if sizes.kind == "lstm" else {})
     return Operator(
         name="",
@@ -97,8 +97,8 @@ def recurrent(x: Handle, sizes: Recurrence, *, sample: int = 0, states: Sequence
         work=(Term(sizes.flops, (n, t)),),
         traffic=(
             Term(x.itemsize * (sizes.channels + sizes.answers + 2 * rows), (n, t)),
-            Term(sum(weight.nbytes for weight in once), ()),
-            Term(sum(weight.nbytes for weight in again), (t,)),
+            Term(sum(weight.nbytes for weight in sizes.weights[:1]), ()),
+            Term(sum(weight.nbytes for weight in hidden_weights), (t,)),
         ),
         extras=(Tensor("gates", (*outer, Axis(rows)), x.itemsize),),
     )

@@ -276,18 +276,18 @@ def _rest(arguments: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(("dropout_p", "is_causal"), arguments[4:], strict=False))
 
 
-def _attend(query: Any, others: tuple[Any, Any], words: dict[str, Any]) -> Any:
+def _attend(query: Any, key_value: tuple[Any, Any], words: dict[str, Any]) -> Any:
     """Return attention of DTensors: every process attends with its samples and heads."""
     mesh, last = query.device_mesh, query.ndim - 2  # positions and channels are never cut
 
     def kept(axis: int) -> Any:
-        placements = [_dtensor(value, mesh).placements[axis] for value in (query, *others)]
+        placements = [_dtensor(value, mesh).placements[axis] for value in (query, *key_value)]
         first = placements[0]
-        equal = isinstance(first, Shard) and first.dim < last and all(other == first for other in placements)
+        equal = isinstance(first, Shard) and first.dim < last and all(placement == first for placement in placements)
         return first if equal else Replicate()
 
     placements = [kept(axis) for axis in range(mesh.ndim)]
-    local = [_dtensor(value, mesh).redistribute(placements=placements).to_local() for value in (query, *others)]
+    local = [_dtensor(value, mesh).redistribute(placements=placements).to_local() for value in (query, *key_value)]
     options = {key: value for key, value in words.items() if key not in ("query", "key", "value")}
     if options.get("attn_mask") is not None:
         options["attn_mask"] = _mask(options["attn_mask"], query, placements)

@@ -1,4 +1,4 @@
-"""Which strategies a PyTorch module runs under an exported file (`modules`, `pipelines`), as searchers are told.
+"""Which strategies a PyTorch module runs under an exported file (`modules`, `pipelines`): what searchers keep to.
 
 DTensor has any placement of tensors.  It has no overlap of micro-batches, no recomputation, and attention runs in every
 process by itself, on samples and heads.

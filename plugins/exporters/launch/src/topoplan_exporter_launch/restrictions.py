@@ -77,8 +77,8 @@ class TrainerRestriction(Restriction):
             return dim == positions
         if dim < 0:
             return True
-        held = any(axis.dim == dim for weight in operator.weights for axis in weight.axes)
-        return operator.dims[dim].role is Role.ATTRIBUTE and dim != positions and not held
+        has_weights = any(axis.dim == dim for weight in operator.weights for axis in weight.axes)
+        return operator.dims[dim].role is Role.ATTRIBUTE and dim != positions and not has_weights
 
     def stores(self, elements: int, use: AxisUse, stored: Sharding, used: Sharding) -> bool:
         """Say whether a parameter is stored as it is used, or in slices where replicas slice everything."""
@@ -86,10 +86,10 @@ class TrainerRestriction(Restriction):
             return stored.sliced and not used.sliced
         return stored.axis == used.axis
 
-    def converts(self, use: AxisUse, made: Sharding, wanted: Sharding) -> bool:
+    def converts(self, use: AxisUse, source: Sharding, target: Sharding) -> bool:
         """Say whether the trainer sends what brings an activation from one sharding to the other."""
         if use in _SLICES:
-            return is_sent(made, wanted, sequence=use is AxisUse.SEQUENCE)
+            return is_sent(source, target, sequence=use is AxisUse.SEQUENCE)
         return True
 
     def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:

@@ -121,23 +121,23 @@ def chosen(document: Mapping[str, Any], where: str) -> Chosen:
     names = values(_Names, document, where)
     automatic = _automatic(document, where)
     name, source = _class_name(names, automatic, where)
-    known = names.model_type in _FAMILIES
+    is_family = names.model_type in _FAMILIES
     if not name:
-        if not known:
+        if not is_family:
             raise _unknown_type(names, document, where)
         family = _FAMILIES[names.model_type]
         return Chosen(family=names.model_type, task=family.tasks[0], name=family.prefix + family.tasks[0])
     families = _CLASSES.get(name)
     if families is None:
-        raise TopoplanError(f"{where}: {source}: {shown(name)} is not read{_read(names.model_type, known)}")
+        raise TopoplanError(f"{where}: {source}: {shown(name)} is not read{_read(names.model_type, is_family)}")
     family_name = names.model_type if names.model_type in families else families[0]
     if names.model_type != family_name:
-        if not known and not automatic and "model_type" in document:
+        if not is_family and not automatic and "model_type" in document:
             raise TopoplanError(
                 f"{where}: model_type: {shown(names.model_type)} is not read, though {source} says {name} "
                 f"({shown(family_name)} is the one of this class)"
             )
-        if known:
+        if is_family:
             text = (
                 f"{where}: model_type: {shown(names.model_type)} contradicts {source} {shown(name)}; "
                 f"planned as the class says (model_type {shown(family_name)})"
@@ -151,14 +151,14 @@ def _automatic(document: Mapping[str, Any], where: str) -> dict[str, str]:
     table = document.get("auto_map") or {}
     if not isinstance(table, dict):
         raise TopoplanError(f"{where}: auto_map: {shown(table)} is of a wrong type (expected an object of classes)")
-    found = {}
+    classes = {}
     for name, path in table.items():
         paths = path if isinstance(path, list) else [path]  # tokenizers have two
         if not all(isinstance(each, str) or each is None for each in paths):
             raise TopoplanError(f"{where}: auto_map: {name}: {shown(path)} is of a wrong type (expected a text)")
         if name.startswith(_AUTO) and paths and paths[0]:
-            found[name] = paths[0].rpartition(".")[2]
-    return found
+            classes[name] = paths[0].rpartition(".")[2]
+    return classes
 
 
 def _class_name(names: _Names, automatic: Mapping[str, str], where: str) -> tuple[str, str]:
@@ -200,9 +200,9 @@ def other_types() -> frozenset[str]:
     return frozenset(files(__package__).joinpath("model_types.txt").read_text("utf-8").split())
 
 
-def _read(model_type: str, known: bool) -> str:
+def _read(model_type: str, is_family: bool) -> str:
     """Say which classes are read: those of the family that the file names, or of all in few words."""
-    if known:
+    if is_family:
         family = _FAMILIES[model_type]
         return f" (one of {', '.join(family.prefix + task for task in family.tasks)})"
     return f" (classes of model_type {', '.join(sorted(MODEL_TYPES))} are)"
@@ -218,13 +218,13 @@ def check_keys(document: Mapping[str, Any], built: Chosen, where: str) -> None:
     def contradicts(name: str, has: str) -> TopoplanError:
         return TopoplanError(f"{where}: {name}: {shown(document[name])} contradicts {built.name}, which has {has}")
 
-    for name in _saying(document, ("num_local_experts", "num_experts", "n_routed_experts"), least=2):
+    for name in _saying(document, ("num_local_experts", "num_experts", "n_routed_experts"), minimum=2):
         if not has_experts:
             raise contradicts(name, "no experts")
-    for name in _saying(document, ("shared_expert_intermediate_size", "n_shared_experts"), least=1):
+    for name in _saying(document, ("shared_expert_intermediate_size", "n_shared_experts"), minimum=1):
         if name not in fields:
             raise contradicts(name, "no shared expert" if has_experts else "no experts")
-    for name in _saying(document, ("kv_lora_rank", "q_lora_rank"), least=1):
+    for name in _saying(document, ("kv_lora_rank", "q_lora_rank"), minimum=1):
         if name not in fields:
             raise contradicts(name, "no latent attention")
     for name in ("attention_bias", "qkv_bias", "mlp_bias", "use_bias"):
@@ -235,10 +235,10 @@ def check_keys(document: Mapping[str, Any], built: Chosen, where: str) -> None:
         raise contradicts("use_qk_norm", f"{'' if is_normalized else 'no '}normalized queries and keys")
 
 
-def _saying(document: Mapping[str, Any], names: Iterable[str], least: int) -> list[str]:
+def _saying(document: Mapping[str, Any], names: Iterable[str], minimum: int) -> list[str]:
     """Return the keys that hold a number of at least ``least``."""
     return [
         name
         for name in names
-        if isinstance(value := document.get(name), int) and not isinstance(value, bool) and value >= least
+        if isinstance(value := document.get(name), int) and not isinstance(value, bool) and value >= minimum
     ]

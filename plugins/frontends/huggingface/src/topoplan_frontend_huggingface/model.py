@@ -130,8 +130,8 @@ def _vit(builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], opti
 def _labels(document: Mapping[str, Any], where: str) -> int:
     """Return the classes of a classifier: ``num_labels``, or as many as ``id2label`` names, or two."""
     names = document.get("id2label")
-    given = values(_Labels, document, where).num_labels
-    return given or (len(names) if isinstance(names, dict) and names else 2)
+    count = values(_Labels, document, where).num_labels
+    return count or (len(names) if isinstance(names, dict) and names else 2)
 
 
 def _layers(options: HuggingFace, count: int, where: str) -> int:

@@ -462,14 +462,14 @@ def _recurrent(call: Call) -> Sequence[Value]:
     outer = operator.outputs[0].axes
     answers = Tensor("y", (outer[0], Axis(directions), *outer[1:]), x.handle.itemsize)
     lasts = [attrs.evolve(last, axes=(Axis(directions), *last.axes)) for last in operator.outputs[1:]]
-    both = attrs.evolve(
+    layer = attrs.evolve(
         operator,
         weights=tuple(each),
         outputs=(answers, *lasts),
         work=tuple(Term(directions * term.coefficient, term.dims) for term in operator.work),
         traffic=tuple(Term(directions * term.coefficient, term.dims) for term in operator.traffic),
     )
-    return call.emit_all(both, [x])
+    return call.emit_all(layer, [x])
 
 
 def _accumulated(call: Call) -> Value:

@@ -93,8 +93,8 @@ def _emitted(call: Call, operator: Operator, x: Activation, w: Value) -> Value:
     """Add a convolution; a kernel that is computed is an input of it."""
     if not isinstance(w, Activation):
         return call.emit(operator, [x])
-    kernel, *others = operator.weights
-    with_kernel = attrs.evolve(operator, inputs=(*operator.inputs, kernel), weights=tuple(others))
+    kernel, *weights = operator.weights
+    with_kernel = attrs.evolve(operator, inputs=(*operator.inputs, kernel), weights=tuple(weights))
     return call.emit(with_kernel, [x, w])
 
 

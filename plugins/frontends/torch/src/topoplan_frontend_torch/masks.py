@@ -84,10 +84,10 @@ def attended(program: Program, makers: Mapping[str, Node], mask: Argument) -> tu
         elements = np.broadcast_to(_Elements(program, makers).at(mask.name, index), (len(rows), keys))
     except (_UnknownError, IndexError, ValueError, TypeError, KeyError):
         return False, None
-    seen = elements.astype(bool) if value.dtype == "bool" else elements > _HIDDEN
-    window = int(seen[-1].sum())
+    visible = elements.astype(bool) if value.dtype == "bool" else elements > _HIDDEN
+    window = int(visible[-1].sum())
     expected = (columns[None, :] <= rows[:, None]) & (columns[None, :] > rows[:, None] - window)
-    if not window or not (seen == expected).all():
+    if not window or not (visible == expected).all():
         return False, None
     return True, window if window < keys else None
 
@@ -114,28 +114,28 @@ class _Elements:
             self._depth -= 1
 
     def _of(self, node: Node, kind: str, index: Index) -> Any:
-        given = node.arguments
+        arguments = node.arguments
         if kind in _ARITHMETIC:
             return self._arithmetic(node, kind, index)
         if kind in _SAME:
-            return self._operand(given["self"], index)
+            return self._operand(arguments["self"], index)
         if kind in _FILLED:
             return _FILLED[kind]
         if kind in ("full", "full_like", "new_full"):
-            return given["fill_value"]
+            return arguments["fill_value"]
         if kind == "scalar_tensor":
-            return given["s"]
+            return arguments["s"]
         if kind == "arange":
-            return _number(given.get("start", 0)) + index[0] * _number(given.get("step", 1))
+            return _number(arguments.get("start", 0)) + index[0] * _number(arguments.get("step", 1))
         if kind in ("where", "masked_fill"):
-            return self._chosen(given, kind, index)
+            return self._chosen(arguments, kind, index)
         if kind in ("logical_not", "bitwise_not"):
-            return ~self._operand(given["self"], index).astype(bool)
+            return ~self._operand(arguments["self"], index).astype(bool)
         if kind in ("tril", "triu"):
-            return self._triangle(given, kind, index)
+            return self._triangle(arguments, kind, index)
         if kind in ("cumsum", "diff"):
-            return self._along(given, kind, index)
-        return self._operand(given["self"], self._looked_at(node, kind, index))
+            return self._along(arguments, kind, index)
+        return self._operand(arguments["self"], self._looked_at(node, kind, index))
 
     def _operand(self, argument: Argument, index: Index) -> Array:
         """Return the elements of an argument, whose axes of one element meet all of the others'."""
@@ -154,38 +154,38 @@ class _Elements:
                 values.append(None)
         first, second = values
         if first is None or second is None:
-            known = first if second is None else second
-            if known is None or kind not in _NEUTRAL:
+            operand = first if second is None else second
+            if operand is None or kind not in _NEUTRAL:
                 raise _UnknownError(node.name)
-            return known
+            return operand
         return _ARITHMETIC[kind](first, second * _number(node.arguments.get("alpha", 1)) if kind == "sub" else second)
 
-    def _chosen(self, given: Mapping[str, Argument], kind: str, index: Index) -> Any:
+    def _chosen(self, arguments: Mapping[str, Argument], kind: str, index: Index) -> Any:
         words = ("condition", "self", "other") if kind == "where" else ("mask", "value", "self")
-        condition, yes, no = (self._operand(given[word], index) for word in words)
+        condition, yes, no = (self._operand(arguments[word], index) for word in words)
         return np.where(condition.astype(bool), yes, no)
 
-    def _triangle(self, given: Mapping[str, Argument], kind: str, index: Index) -> Any:
-        below = index[-1] - index[-2] <= _number(given.get("diagonal", 0))
-        above = index[-1] - index[-2] >= _number(given.get("diagonal", 0))
-        return np.where(below if kind == "tril" else above, self._operand(given["self"], index), 0)
+    def _triangle(self, arguments: Mapping[str, Argument], kind: str, index: Index) -> Any:
+        below = index[-1] - index[-2] <= _number(arguments.get("diagonal", 0))
+        above = index[-1] - index[-2] >= _number(arguments.get("diagonal", 0))
+        return np.where(below if kind == "tril" else above, self._operand(arguments["self"], index), 0)
 
-    def _along(self, given: Mapping[str, Argument], kind: str, index: Index) -> Any:
+    def _along(self, arguments: Mapping[str, Argument], kind: str, index: Index) -> Any:
         """Sums up to an element along an axis, or what it differs by from the one before."""
-        source = given["self"]
+        source = arguments["self"]
         if not isinstance(source, Ref):
             raise _UnknownError(kind)
         shape = self._program.values[source.name].shape
-        axis = int(_number(given.get("dim", -1))) % len(shape)
+        axis = int(_number(arguments.get("dim", -1))) % len(shape)
         if kind == "diff":
-            if given.get("n", 1) != 1 or given.get("prepend") is None:
+            if arguments.get("n", 1) != 1 or arguments.get("prepend") is None:
                 raise _UnknownError(kind)
             before = (*index[:axis], np.maximum(index[axis] - 1, 0), *index[axis + 1 :])
-            first = self._operand(given["prepend"], index)
+            first = self._operand(arguments["prepend"], index)
             return self._operand(source, index) - np.where(index[axis] == 0, first, self._operand(source, before))
-        others = [each[..., None] for each in index]
-        others[axis] = np.arange(shape[axis])
-        sums = np.cumsum(np.broadcast_arrays(self._operand(source, tuple(others)), others[axis])[0], axis=-1)
+        coordinates = [each[..., None] for each in index]
+        coordinates[axis] = np.arange(shape[axis])
+        sums = np.cumsum(np.broadcast_arrays(self._operand(source, tuple(coordinates)), coordinates[axis])[0], axis=-1)
         places = np.broadcast_to(index[axis], np.broadcast_shapes(index[axis].shape, sums.shape[:-1]))
         return np.take_along_axis(np.broadcast_to(sums, (*places.shape, sums.shape[-1])), places[..., None], -1)[..., 0]
 
@@ -194,7 +194,7 @@ class _Elements:
         source = node.arguments["self"]
         if not isinstance(source, Ref):
             raise _UnknownError(kind)
-        given, shape = node.arguments, self._program.values[source.name].shape
+        arguments, shape = node.arguments, self._program.values[source.name].shape
         after = self._program.values[node.outputs[0]].shape
         if kind in _RESHAPED:
             flat = np.ravel_multi_index(np.broadcast_arrays(*index), after) if after else np.zeros((), np.int64)
@@ -204,31 +204,31 @@ class _Elements:
         if kind in ("transpose", "permute"):
             if kind == "transpose":
                 order = list(range(len(shape)))
-                first, second = (int(_number(given[name])) for name in ("dim0", "dim1"))
+                first, second = (int(_number(arguments[name])) for name in ("dim0", "dim1"))
                 order[first], order[second] = order[second], order[first]
             else:
-                dims = given["dims"]
+                dims = arguments["dims"]
                 order = [int(_number(dim)) % len(shape) for dim in dims] if isinstance(dims, tuple) else []
             return tuple(index[order.index(axis)] for axis in range(len(shape)))
         if kind in ("slice", "select"):
-            axis = int(_number(given.get("dim", 0))) % len(shape)
-            start = given.get("start" if kind == "slice" else "index") or 0
+            axis = int(_number(arguments.get("dim", 0))) % len(shape)
+            start = arguments.get("start" if kind == "slice" else "index") or 0
             first = int(_number(start))
             first = max(0, first + shape[axis]) if first < 0 else first
             if kind == "select":
                 return (*index[:axis], np.asarray(first), *index[axis:])
-            return (*index[:axis], first + index[axis] * _number(given.get("step", 1)), *index[axis + 1 :])
+            return (*index[:axis], first + index[axis] * _number(arguments.get("step", 1)), *index[axis + 1 :])
         if kind == "index":
-            return self._gathered(given["indices"], len(shape), len(after), index)
+            return self._gathered(arguments["indices"], len(shape), len(after), index)
         raise _UnknownError(kind)
 
     def _gathered(self, indices: Argument, rank: int, rank_after: int, index: Index) -> Index:
         """Return the places that tensors of indices name, one for each of the first axes."""
         if not isinstance(indices, tuple) or not all(isinstance(each, Ref) for each in indices):
             raise _UnknownError("index")
-        rest = rank - len(indices)
-        outer = index[: rank_after - rest]
-        return (*(self._operand(each, outer).astype(np.int64) for each in indices), *index[rank_after - rest :])
+        whole_axes = rank - len(indices)
+        outer = index[: rank_after - whole_axes]
+        return (*(self._operand(each, outer).astype(np.int64) for each in indices), *index[rank_after - whole_axes :])
 
 
 def _kind(node: Node) -> str:

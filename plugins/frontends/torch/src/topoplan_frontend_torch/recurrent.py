@@ -36,10 +36,10 @@ def _layers(call: Call) -> Sequence[Layout]:
         answers = []
         for direction in range(directions):
             first = (layer * directions + direction) * each
-            taken = weights[first : first + each]
-            sizes = _sizes(kind, taken, bias)
+            layer_weights = weights[first : first + each]
+            sizes = _sizes(kind, layer_weights, bias)
             operator = recurrent.recurrent(x.handle, sizes, sample=sample, states=[state.handle for state in states])
-            answer, *last = call.emit(operator, [x, *states], taken)
+            answer, *last = call.emit(operator, [x, *states], layer_weights)
             answers.append(answer)
             lasts.append(last)
         x = answers[0] if directions == 1 else _side_by_side(call, answers)

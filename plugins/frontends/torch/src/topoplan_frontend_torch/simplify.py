@@ -71,14 +71,14 @@ def _attended(program: Program) -> dict[str, tuple[bool, int | None]]:
     """Return what the masks of attention hide, by the calls that read them; layers share a mask."""
     makers = {name: node for node in program.nodes for name in node.outputs}
     of_mask: dict[Argument, tuple[bool, int | None]] = {}
-    found = {}
+    hidden = {}
     for node in program.nodes:
         mask = node.arguments.get("attn_mask")
         if isinstance(mask, Ref):
             if mask not in of_mask:
                 of_mask[mask] = attended(program, makers, mask)
-            found[node.name] = of_mask[mask]
-    return found
+            hidden[node.name] = of_mask[mask]
+    return hidden
 
 
 def renamed(argument: Argument, names: Mapping[str, str]) -> Argument:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import attrs
@@ -288,6 +288,17 @@ def cuts_of_branches(graph: OperatorGraph, states: States, limit: int) -> tuple[
     return joined_states(states, prefix_states(children))
 
 
+def _divided_gradients(graph: OperatorGraph, whole: Container[int]) -> F64:
+    """Return (n,) bytes of the gradients of operators that are cut by samples; none of those in ``whole``."""
+    return np.array(
+        [
+            trained_bytes(graph, op) if operator.sample_dim >= 0 and op not in whole else 0.0
+            for op, operator in enumerate(graph.operators)
+        ],
+        np.float64,
+    )
+
+
 def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, states: States) -> Columns:
     """Price the operators of a graph and sum them over the states.
 
@@ -298,13 +309,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     prices, unpriced, gradients_held = _prices(graph, cluster, costs, replicas)
     undivided = prices[[0, 1, 3, 4], 0]
     whole = _share_whole(graph, replicas, prices, unpriced)
-    gradients = np.array(
-        [
-            trained_bytes(graph, op) if operator.sample_dim >= 0 and op not in whole else 0.0
-            for op, operator in enumerate(graph.operators)
-        ],
-        np.float64,
-    )
+    gradients = _divided_gradients(graph, whole)
     closed = np.concatenate([np.zeros((1, n), dtype=np.bool_), states.closed])
     of_whole = WholeOperators.of(whole, undivided, closed)
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)

@@ -500,11 +500,11 @@ def _fill_peaks(costs: PipelineCosts, order: int, micro_batches: int, peaks: F64
     stages = len(costs.persistent)
     for s in range(stages):
         share = in_flight(order, s, stages, micro_batches) / micro_batches
-        held = costs.persistent[s] + costs.rise[s] / micro_batches
+        base = costs.persistent[s] + costs.rise[s] / micro_batches
         if order == _ZERO_BUBBLE:
-            held += share * costs.deferred[s]
-        peaks[0, s] = held + share * costs.activations[s]
-        peaks[1, s] = held + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
+            base += share * costs.deferred[s]
+        peaks[0, s] = base + share * costs.activations[s]
+        peaks[1, s] = base + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -263,8 +263,8 @@ class _Planner:
             strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, gathers_again=True))
         memory = float(self.lowering.memory(strategy).max())
         beyond = memory - float(self.lowering.resting_memory(strategy).max())
-        least = solution.outcome.objective if solution.exact else 0.0
-        return MeshPlan(model, solution, strategy, memory, beyond, least)
+        lower_bound = solution.outcome.objective if solution.exact else 0.0
+        return MeshPlan(model, solution, strategy, memory, beyond, lower_bound)
 
     def uniform(
         self, model: MeshProgram, solution: Solution[Joint], price: float = 0.0
@@ -281,16 +281,16 @@ class _Planner:
         best: tuple[MeshProgram, Solution[Joint]] | None = None
         for source in (None, *by_boundary(model, self.repeats)):
             bound = np.inf if best is None else best[1].outcome.objective
-            found = solution if source is None else self._priced(source, price, bound)
-            if found is None:
+            fastest = solution if source is None else self._priced(source, price, bound)
+            if fastest is None:
                 continue
-            programs = first if source is None else [*variants(source, self.repeats, found)]
+            programs = first if source is None else [*variants(source, self.repeats, fastest)]
             if not programs and source is not None:
-                best = source, found
+                best = source, fastest
             for program in programs:
                 bound = np.inf if best is None else best[1].outcome.objective
-                if (other := self._priced(program, price, bound)) is not None:
-                    best = program, other
+                if (candidate := self._priced(program, price, bound)) is not None:
+                    best = program, candidate
         if best is None:  # no layer can do what another one does
             return model, solution
         return best[0], attrs.evolve(best[1], exact=False)

@@ -308,7 +308,7 @@ class SpmdSearch(Search):
     def _hidup(self, trial: Trial) -> Candidate | None:
         """Return the candidate of the searcher ``hidup``, if it has a plan.
 
-        It is there for comparison if it plans equal layers unequally, which nobody allowed.
+        It is there for comparison if it plans equal layers unequally and no option allows that.
         """
         try:
             program, plan = plan_of(self._problem, "released", self._options.max_states)

@@ -217,7 +217,7 @@ def _factors(count: int, axes: int) -> Iterator[tuple[int, ...]]:
         yield (count,)
         return
     for size in (size for size in range(2, count // 2 + 1) if count % size == 0):
-        yield from ((size, *rest) for rest in _factors(count // size, axes - 1) if min(rest) > 1)
+        yield from ((size, *sizes) for sizes in _factors(count // size, axes - 1) if min(sizes) > 1)
 
 
 def outline(graph: OperatorGraph, restriction: Restriction | None = None) -> Outline:

@@ -1,7 +1,7 @@
 """Plans in which equal layers are planned equally: one signature and one storage for the same operator of all layers.
 
 The recursion knows no layers, and its plan may treat some otherwise: at the ends of the model, where memory is full, or
-where two signatures cost the same.  Nobody can read or launch that.
+where two signatures cost the same.  Such a plan is hard to read, and no trainer launches it.
 
 Layers depend on each other by the tensor between them.  If that has one sharding behind every layer, each is a problem
 of its own, and equal ones have equal answers; so the model is planned once for each sharding of it (`by_boundary`).
@@ -80,7 +80,7 @@ def by_boundary(model: MeshProgram, repeats: Repeats) -> Iterator[MeshProgram]:
     """Yield programs in which the tensor behind every layer has one sharding, for each that it can have."""
     if repeats.boundary < 0:
         return
-    known, signatures = model.outline.known, model.program.instructions[repeats.boundary].signatures
+    facts, signatures = model.outline.known, model.program.instructions[repeats.boundary].signatures
     for form in dict.fromkeys(rule.outputs[0] for rule in signatures):
         instructions = list(model.program.instructions)
         cuts = list(model.cuts)
@@ -88,8 +88,8 @@ def by_boundary(model: MeshProgram, repeats: Repeats) -> Iterator[MeshProgram]:
             rows = [k for k, rule in enumerate(instruction.signatures) if rule.outputs and rule.outputs[0] == form]
             if first == repeats.boundary and rows:
                 key = ("making", id(instruction.signatures), form)
-                kept = known.fact(key, partial(_chosen, instruction.signatures, rows))
-                instructions[position] = attrs.evolve(instruction, signatures=kept)
+                rules = facts.fact(key, partial(_chosen, instruction.signatures, rows))
+                instructions[position] = attrs.evolve(instruction, signatures=rules)
                 cuts[position] = Cuts(model.cuts[position].degrees, tuple(model.cuts[position].number[k] for k in rows))
         yield attrs.evolve(model, program=Program(tuple(instructions), model.program.values), cuts=tuple(cuts))
 
@@ -118,15 +118,15 @@ def variants(model: MeshProgram, repeats: Repeats, solution: Solution[Joint]) ->
 
 def _with(model: MeshProgram, repeats: Repeats, rules: Mapping[int, Joint]) -> MeshProgram:
     """Return a program whose instructions of equal layers have one signature each; others keep all."""
-    known = model.outline.known
+    facts = model.outline.known
     instructions: list[Instruction[Joint]] = []
     cuts: list[Cuts] = []
     for instruction, of_each, first in zip(model.program.instructions, model.cuts, repeats.first, strict=True):
         if first >= 0 and rules[first] in instruction.signatures:
             number = instruction.signatures.index(rules[first])
             rule = instruction.signatures[number]
-            alone = known.fact(("alone", id(rule)), partial(_alone, rule))
-            instruction = attrs.evolve(instruction, signatures=alone)
+            single_rule = facts.fact(("alone", id(rule)), partial(_alone, rule))
+            instruction = attrs.evolve(instruction, signatures=single_rule)
             of_each = Cuts((of_each.degrees[of_each.number[number]],), (0,))
         instructions.append(instruction)
         cuts.append(of_each)
@@ -141,6 +141,6 @@ def is_uniform(program: SpmdProgram, graph: OperatorGraph) -> bool:
     """Say whether a program cuts and stores the operators of equal layers equally."""
     first = layers_of(graph).first
     return all(
-        program.rules[op] == program.rules[other] and program.stored[op] == program.stored[other]
-        for op, other in enumerate(first)
+        program.rules[op] == program.rules[first_op] and program.stored[op] == program.stored[first_op]
+        for op, first_op in enumerate(first)
     )

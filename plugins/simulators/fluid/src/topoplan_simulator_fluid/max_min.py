@@ -184,9 +184,9 @@ def _fill(s: Sharing, f: Filling) -> None:
                     f.stopped[flow], f.slot[flow] = epoch, s.incidence[place].slot
                     first = s.flows[flow].slot
                     for i in range(first, first + s.flows[flow].used):
-                        other, load = s.slots[i].link, _grains(s.slots[i].load)
-                        f.rest[other] -= load * level
-                        f.open_load[other] -= load
+                        passed_link, load = s.slots[i].link, _grains(s.slots[i].load)
+                        f.rest[passed_link] -= load * level
+                        f.open_load[passed_link] -= load
         f.counts[_HEAP] -= 1
         last = f.counts[_HEAP]
         f.heap[0], f.key[0] = f.heap[last], f.key[last]

@@ -72,12 +72,16 @@ def observed(fabric: AnyFabric, level: str, transport: str) -> str:
         level, transport: options of the simulator.
     """
     kind, hosts = network_kind(fabric), fabric.links.n_hosts
-    of_kind = [one for one in comparisons() if one.network == kind and (transport, level) in one.errors]
+    of_kind = [
+        comparison
+        for comparison in comparisons()
+        if comparison.network == kind and (transport, level) in comparison.errors
+    ]
     by_hand = "by hand: exact (docs/physics.md); " if transport == "wire" else ""
     if not of_kind:
         return f"{by_hand}FlexNetPacket's packets: never compared on {kind}"
-    errors = np.abs([one.errors[transport, level] for one in of_kind])
-    smallest, largest = min(one.hosts for one in of_kind), max(one.hosts for one in of_kind)
+    errors = np.abs([comparison.errors[transport, level] for comparison in of_kind])
+    smallest, largest = min(comparison.hosts for comparison in of_kind), max(comparison.hosts for comparison in of_kind)
     beyond = "" if smallest <= hosts <= largest else f"; none of {hosts:,} hosts"
     return (
         f"{by_hand}FlexNetPacket's packets: median {np.median(errors):.2g} %, largest {errors.max():.2g} %, of "
