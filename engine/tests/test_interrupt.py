@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from topoplan.search.stopping import Stop, Stopped, TooLargeError, check_size, obeyed, stop_if_wanted
+from topoplan.search.stopping import Stopped, stop_if_wanted
+from topoplan_engine.interrupt import Stop, TooLargeError, check_size, obeyed
 
 
 def test_nothing_is_left_outside_of_a_search():

@@ -1,21 +1,79 @@
-"""Ctrl-C as a question that a loop asks, instead of an exception out of nowhere.
+"""What ends a search before it is done: Ctrl-C, a clock, and iterations of more tasks than there is time for.
 
 A KeyboardInterrupt that arrives while compiled code returns is turned into a SystemError by the
 interpreter, and one that arrives between pricing and telling would lose a result.  So a loop that must keep
-what it has asks `Stop` once per step; `topoplan.search.stopping` is for what it calls.
+what it has asks `Stop` once per step.
+
+Within such a step the driver lets `topoplan.search.stopping.stop_if_wanted` leave what plans or prices as soon as the
+search must end (`obeyed`).  An iteration is simulated in one piece: one of more tasks than there is time for is left
+before (`check_size`).
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
-from topoplan.search.stopping import Stop
+from topoplan.search.stopping import must_end, stop_if_wanted
 
-__all__ = ["Stop", "interruptible"]
+__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed"]
+
+
+class Stop:
+    """Whether the user has asked to stop."""
+
+    wanted = False
+
+
+class TooLargeError(Exception):
+    """Leaves the pricing of one candidate, because its iteration has too many tasks for the time that there is."""
+
+
+def _no_limit() -> float:
+    return math.inf
+
+
+#: Says how many tasks an iteration may have that is priced in this context.
+_most_tasks: ContextVar[Callable[[], float]] = ContextVar("topoplan_most_tasks", default=_no_limit)
+
+
+@contextmanager
+def obeyed(
+    stop: Stop, remaining: Callable[[], float] = _no_limit, most_tasks: Callable[[], float] = _no_limit
+) -> Iterator[None]:
+    """Let `topoplan.search.stopping.stop_if_wanted` raise `topoplan.search.stopping.Stopped` in this block.
+
+    Args:
+        stop: once it is wanted.
+        remaining: once this says that no seconds are left.
+        most_tasks: of an iteration, for `check_size`: it is simulated in one piece.
+    """
+    ends, tasks = must_end.set(lambda: stop.wanted or remaining() <= 0.0), _most_tasks.set(most_tasks)
+    try:
+        yield
+    finally:
+        must_end.reset(ends)
+        _most_tasks.reset(tasks)
+
+
+def check_size(tasks: int) -> None:
+    """Leave the pricing of an iteration of so many tasks if there is no time for it.
+
+    >>> with obeyed(Stop(), most_tasks=lambda: 1e6):
+    ...     check_size(1000)
+
+    Raises:
+        TooLargeError: it has too many tasks.
+        Stopped: as `topoplan.search.stopping.stop_if_wanted`.
+    """
+    stop_if_wanted()
+    if tasks > _most_tasks.get()():
+        raise TooLargeError
 
 
 @contextmanager

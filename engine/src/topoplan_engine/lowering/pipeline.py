@@ -19,8 +19,8 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import PipelineStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
-from topoplan.search.stopping import check_size
 from topoplan_engine.csr import indptr
+from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak

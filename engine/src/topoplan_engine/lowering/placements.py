@@ -15,8 +15,8 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
-from topoplan.search.stopping import check_size
 from topoplan_engine.csr import indptr
+from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment

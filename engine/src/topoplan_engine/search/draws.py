@@ -25,7 +25,8 @@ from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
-from topoplan.search.stopping import Stop, Stopped, obeyed
+from topoplan.search.stopping import Stopped
+from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.evaluator import Evaluator
 

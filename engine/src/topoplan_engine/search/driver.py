@@ -29,9 +29,9 @@ from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
-from topoplan.search.stopping import Stopped, TooLargeError, obeyed
+from topoplan.search.stopping import Stopped
 from topoplan_engine.guarded import strategy_fault
-from topoplan_engine.interrupt import Stop, interruptible
+from topoplan_engine.interrupt import Stop, TooLargeError, interruptible, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened

@@ -26,8 +26,8 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
-from topoplan.search.stopping import TooLargeError
 from topoplan_engine.cache import LruCache
+from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient

@@ -30,13 +30,12 @@ from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Progress, Run, State
-from topoplan.search.stopping import obeyed
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
 from topoplan_engine.files import read_file
 from topoplan_engine.fitting import no_plan_fits
-from topoplan_engine.interrupt import interruptible
+from topoplan_engine.interrupt import interruptible, obeyed
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.keywords import Keywords, Model, experiment_of
 from topoplan_engine.network.bounds import any_wiring_bound

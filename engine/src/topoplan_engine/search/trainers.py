@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import attrs
 
 from topoplan.errors import TopoplanError, nearest, shown
-from topoplan.model.restriction import AllOf, Restriction
+from topoplan.model.restriction import Restriction
 from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
+from topoplan_engine.search.common_restriction import AllOf
 from topoplan_engine.search.companions import BringsCompanions
 
 __all__ = ["for_no_trainer", "launchable", "restriction_of", "trainers_of"]

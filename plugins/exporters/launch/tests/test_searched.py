@@ -9,9 +9,9 @@ import pytest
 
 from topoplan import Restriction, TopoplanError
 from topoplan.errors import NoPlanFitsError
-from topoplan.model.restriction import AllOf
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.search.common_restriction import AllOf
 from topoplan_exporter_dtensor import DTensor
 from topoplan_exporter_dtensor.reader import parse
 from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan
