@@ -55,7 +55,7 @@ def light_imports():
     )
 
 
-@pytest.mark.filterwarnings("ignore:ns3. no switches join:UserWarning")
+@pytest.mark.filterwarnings("ignore:ns3. no switches join:UserWarning", "ignore:astra-sim:UserWarning")
 @pytest.mark.parametrize("check", CASES)
 def test_conformance(check, light_imports, monkeypatch):
     alone = _common.heavy_after_import
