@@ -99,7 +99,8 @@ def test_networks_are_searched_for_a_program(capsys):
 )
 def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher, topology):
     file = tmp_path / "plan.fbuf"
-    report = optimized(capsys, "-s", searcher, "-t", topology, "-x", f"flatbuffer={file}")
+    as_program = "fluid:transport=flexnetpacket"  # which a file of this format is simulated with
+    report = optimized(capsys, "-s", searcher, "-t", topology, "--simulator", as_program, "-x", f"flatbuffer={file}")
     status, out, err = run(capsys, "simulate", file, "--json")
     assert status == 0, err
     tasks = Flatbuffer().read(file.read_bytes(), "x").taskgraph

@@ -395,10 +395,14 @@ class _Passes:
         key: object = (op, samples) if self._by_size else (op, batch.count, replicas)
         if key not in self._known:
             if self._by_size:  # the coarsest cut whose largest part has so many samples
-                cut, batch = operator.sample_cut(-(-batch.size // samples)), MicroBatch.of(operator, 1)
+                cut, whole = operator.sample_cut(-(-batch.size // samples)), MicroBatch.of(operator, 1)
             else:
-                cut = operator.sample_cut(replicas)
-            self._known[key] = self._price(op, operator, cut, batch)
+                cut, whole = operator.sample_cut(replicas), batch
+            self._known[key] = self._price(op, operator, cut, whole)
+        # Parts of other sizes may have no price, as where equal ones were measured.
+        uneven = batch.dim >= 0 and batch.size % pieces
+        if uneven and not self._costs.supports_micro_batch(op, operator.sample_cut(replicas), batch):
+            return None
         return self._known[key]
 
     def _price(self, op: int, operator: Operator, cut: tuple[int, ...], batch: MicroBatch) -> _Seconds | None:
