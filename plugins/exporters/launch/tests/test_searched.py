@@ -20,8 +20,8 @@ from topoplan_samples.configurations import CONFIGURATIONS, written
 WRITERS = {"megatron": Megatron, "torchtitan": Torchtitan, "deepspeed": DeepSpeed, "torch": DTensor}
 
 
-def searched(folder, model, devices, trainer, *, searchers="spmd", batch=None, **more):
-    """The outcome of a search for a trainer, on hosts of eight H100."""
+def searched(folder, model, devices, trainer, *, searchers="spmd", batch=None, memory_gb=None, **more):
+    """The outcome of a search for a trainer, on hosts of eight H100 (of another memory, if that is given)."""
     options = {"config": str(written(folder, model)), **more}
     if model != "vit-base":
         options.setdefault("sequence-length", "512")
@@ -36,6 +36,7 @@ def searched(folder, model, devices, trainer, *, searchers="spmd", batch=None, *
             degree=8,
             interface_bandwidth_gbps=400.0,
             inter_gpu_bandwidth_gbps=3600.0,
+            memory_gb=memory_gb,
         ),
         run=RunOptions(batch_size=batch or devices, precision="bf16", trainers=(trainer,), budget=4),
     )
@@ -80,6 +81,21 @@ def test_models_have_files_or_do_not_fit(tmp_path, model, devices, trainer):
     check_file(outcome.plan, trainer)
 
 
+@pytest.mark.parametrize(("trainer", "layers", "batch"), [("deepspeed", 2, 32), ("torchtitan", 1, 64)])
+def test_plans_have_the_memory_that_the_whole_batch_needs_at_once(tmp_path, trainer, layers, batch):
+    """Two micro-batches would fit, but trainers have one."""
+    sizes = {"batch": batch, "layers": layers, "sequence-length": 2048}
+    roomy = searched(tmp_path, "llama-3-8b", 8, trainer, **sizes)
+    assert roomy.fits
+    needs = max(roomy.memory) / (1 - roomy.experiment.cluster.memory_reserve_percent / 100) / 1e9
+    for share in (0.98, 0.9):
+        try:
+            tight = searched(tmp_path, "llama-3-8b", 8, trainer, memory_gb=needs * share, **sizes)
+        except NoPlanFitsError:
+            continue
+        assert tight.fits
+
+
 @pytest.mark.slow
 def test_pipelines_of_megatron_are_written(tmp_path):
     outcome = searched(tmp_path, "llama-3-8b", 8, "megatron", searchers="pipeline:finalists=1", batch=32, layers=4)
@@ -93,6 +109,13 @@ def test_searchers_that_cannot_keep_to_a_trainer_are_refused(tmp_path):
         searched(tmp_path, "gpt2", 8, "megatron", searchers="mcmc", layers=1)
     with pytest.raises(TopoplanError, match=r"^--for 'megatrn': no exporter .*did you mean 'megatron'"):
         searched(tmp_path, "gpt2", 8, "megatrn", layers=1)
+
+
+def test_a_batch_that_no_mesh_of_a_trainer_divides_is_named(tmp_path):
+    """GPT-2 has an odd number of words, so its table and its head are not cut by them."""
+    why = r"on mesh data 8, and none of the other meshes of torchtitan has a plan for a batch of 12; a multiple of 8"
+    with pytest.raises(TopoplanError, match=why):
+        searched(tmp_path, "gpt2", 8, "torchtitan", batch=12, layers=1)
 
 
 def test_what_several_trainers_run_is_what_each_of_them_runs():

@@ -30,7 +30,7 @@ from topoplan_searcher_spmd.uniform import Repeats, by_boundary, repeats_of, var
 from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.planning import Solution, TooManyStatesError, solve
 from topoplan_spmd_planning.program import Verb
-from topoplan_spmd_planning.strategy import program_of, strategy_with
+from topoplan_spmd_planning.strategy import program_of, strategy_with, unscheduled
 from topoplan_spmd_planning.tables import EACH
 
 __all__ = ["AHEAD", "MeshPlan", "Overfull", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
@@ -261,6 +261,8 @@ class _Planner:
             return None
         if self.gathers_again and gathers(strategy.program, self.problem.graph):
             strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, gathers_again=True))
+        if self.whole_batch:  # it holds more at a time than with two micro-batches
+            strategy = unscheduled(strategy)
         memory = float(self.lowering.memory(strategy).max())
         beyond = memory - float(self.lowering.resting_memory(strategy).max())
         lower_bound = solution.outcome.objective if solution.exact else 0.0

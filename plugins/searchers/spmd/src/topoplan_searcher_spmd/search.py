@@ -164,7 +164,7 @@ class SpmdSearch(Search):
         if self._nearest is not None and not any(simulated.values()):
             raise self._too_large(*self._nearest)
         if self._refused is not None and not any(simulated.values()):
-            raise self._refused
+            raise self._without_plan(self._refused)
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh]), default=math.inf))
         for mesh in best[: self._options.finalists]:
             overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
@@ -230,6 +230,17 @@ class SpmdSearch(Search):
             self._refused = self._refused or error
             self._crowded |= isinstance(error, TooManyStatesError)
         return None
+
+    def _without_plan(self, refused: TopoplanError) -> TopoplanError:
+        """Return an error that says what the trainer, if there is one, cannot do with the batch."""
+        restriction, devices = self._problem.restriction, self._problem.cluster.n_devices
+        batch = self._problem.graph.batch_size
+        if restriction is None or batch % devices == 0:
+            return refused
+        return TopoplanError(
+            f"{refused}, and none of the other meshes of {restriction.name} has a plan for a batch of {batch}; a "
+            f"multiple of {devices} can be cut by samples alone (--batch-size)"
+        )
 
     def _runs(self, strategy: Strategy) -> bool:
         """Say whether the trainer runs a whole plan, if plans are for one; keep the first reason why not."""
