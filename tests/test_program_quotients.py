@@ -67,12 +67,15 @@ def proposals(problem, fabric, finalists=1):
 
 
 def quotient_of(lowering, strategy):
-    return lowering.program_quotient(strategy, Fluid().build().in_turn_bytes)
+    return lowering.program_quotient(strategy, Fluid(transport="flexnetpacket").build().in_turn_bytes)
 
 
 def kept_apart(problem, fabric, strategy):
     """Compare both lowerings of a program; return how many devices of a host differ."""
-    simulate, lowering = Fluid().build(), Lowering(problem.graph, problem.cluster, problem.costs)
+    simulate, lowering = (
+        Fluid(transport="flexnetpacket").build(),
+        Lowering(problem.graph, problem.cluster, problem.costs),
+    )
     cluster = problem.cluster
     quotient, whole = quotient_of(lowering, strategy), lowering.lower(strategy)
     assert quotient.n_tasks == whole.n_tasks
@@ -145,11 +148,11 @@ def random_cluster(rng):
             return mesh, cluster
 
 
-def random_iteration(seed):
+def random_iteration(seed, transport="flexnetpacket"):
     """Return the quotient of a random program, and the timelines of that and of the whole task graph."""
     mesh, cluster = random_cluster(np.random.default_rng((seed, 1)))
     fabric = BigSwitch().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
-    program, simulate = SimpleNamespace(mesh=mesh, n_devices=math.prod(mesh)), Fluid().build()
+    program, simulate = SimpleNamespace(mesh=mesh, n_devices=math.prod(mesh)), Fluid(transport=transport).build()
     first, every = _FirstDevice(program, 1, block(mesh, cluster), simulate.in_turn_bytes), _AllDevices(program, 1)
     names = tuple(f"operator {op}" for op in range(write_random(first, mesh, seed)))
     write_random(every, mesh, seed)
@@ -159,7 +162,7 @@ def random_iteration(seed):
 
 
 @pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 2000), marks=pytest.mark.slow)])
-def test_random_programs_take_as_long_as_all_their_tasks(monkeypatch, seeds):
+def test_random_programs_take_as_long_as_all_their_tasks_in_flexnetpacket(monkeypatch, seeds):
     monkeypatch.setattr("topoplan_simulator_fluid.programs._QUEUE", np.inf)
     iterations = [random_iteration(seed) for seed in seeds]
     for seed, (_, one, whole) in zip(seeds, iterations, strict=True):
@@ -169,6 +172,16 @@ def test_random_programs_take_as_long_as_all_their_tasks(monkeypatch, seeds):
     devices = np.array([math.prod(quotient.apart) for quotient, _, _ in iterations])
     assert np.mean(devices > 1) > 0.2
     assert np.mean(devices == 1) > 0.2
+
+
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 2000), marks=pytest.mark.slow)])
+def test_random_programs_take_as_long_as_all_their_tasks(seeds):
+    """On the wire no messages wait for each other: one device stands for all, but for rounding."""
+    for seed in seeds:
+        quotient, one, whole = random_iteration(seed, "wire")
+        assert set(quotient.apart) <= {1}
+        assert one.makespan == pytest.approx(whole.makespan, rel=1e-12), seed
+        np.testing.assert_allclose(one.link_bytes, whole.link_bytes, rtol=1e-12)
 
 
 def test_tasks_of_a_host_are_joined_as_those_of_all():
@@ -209,7 +222,10 @@ def test_a_host_is_a_block_of_the_mesh_or_not(mesh, hosts, each, inside):
 def test_groups_that_wait_for_each_other_are_priced_by_one_host(monkeypatch):
     problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    simulate, lowering = Fluid().build(), Lowering(problem.graph, problem.cluster, problem.costs)
+    simulate, lowering = (
+        Fluid(transport="flexnetpacket").build(),
+        Lowering(problem.graph, problem.cluster, problem.costs),
+    )
     programs = ((s, quotient_of(lowering, s)) for s in proposals(problem, fabric, finalists=4))
     strategy = next(s for s, q in programs if max(q.apart) > 1)
     expected = simulate.makespan(lowering.lower(strategy), fabric, problem.cluster)
@@ -255,7 +271,7 @@ def test_a_search_prices_programs_by_one_device(monkeypatch):
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     strategy = next(proposals(problem, fabric))
-    evaluator = Evaluator(problem, Fluid().build(), "limit")
+    evaluator = Evaluator(problem, Fluid(transport="flexnetpacket").build(), "limit")
     whole = []
     monkeypatch.setattr(evaluator, "_lower", lambda strategy: whole.append(strategy))
     trial = evaluator.price(Candidate(base=State(strategy, fabric)))
@@ -284,7 +300,7 @@ def test_a_plan_says_the_same_before_and_after_its_tasks_are_made():
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     strategy = next(s for s in proposals(problem, fabric) if not s.whole_batch)
-    simulate = Fluid().build()
+    simulate = Fluid(transport="flexnetpacket").build()
     plan = Evaluator(problem, simulate, "limit").plan(State(strategy, fabric), {})
     breakdown = time_breakdown(plan.taskgraph, plan.timeline)
     whole = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
@@ -306,7 +322,10 @@ def test_a_plan_says_the_same_before_and_after_its_tasks_are_made():
 def test_long_queues_are_simulated_once(monkeypatch):
     problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    lowering, simulate = Lowering(problem.graph, problem.cluster, problem.costs), Fluid().build()
+    lowering, simulate = (
+        Lowering(problem.graph, problem.cluster, problem.costs),
+        Fluid(transport="flexnetpacket").build(),
+    )
     quotient = quotient_of(lowering, next(s for s in proposals(problem, fabric) if s.program.mesh == (16,)))
     everywhere = simulate.program_timeline(quotient, fabric, problem.cluster, None)
     monkeypatch.setattr("topoplan_simulator_fluid.programs._QUEUE", 4)
@@ -320,7 +339,9 @@ def test_long_queues_are_simulated_once(monkeypatch):
 def test_a_plan_with_another_field_keeps_its_breakdown():
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    plan = Evaluator(problem, Fluid().build(), "limit").plan(State(next(proposals(problem, fabric)), fabric), {})
+    plan = Evaluator(problem, Fluid(transport="flexnetpacket").build(), "limit").plan(
+        State(next(proposals(problem, fabric)), fabric), {}
+    )
     breakdown = time_breakdown(plan.taskgraph, plan.timeline)
     evolved = attrs.evolve(plan.timeline, events=plan.timeline.events + 1)
     assert evolved.events == plan.timeline.events + 1
