@@ -26,7 +26,7 @@ __all__ = ["RESULTS_VERSION", "Store", "inputs"]
 
 #: Counts changes of the code that change what a run gives, or what `topoplan_studies.measure` keeps of it, between two
 #: versions of the distributions.
-RESULTS_VERSION = 6
+RESULTS_VERSION = 7
 
 
 def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:

@@ -121,7 +121,9 @@ def test_no_term_lists_all():
         ("  Computation", "that device computes"),
         ("tokens", "tokens a second: Positions"),
         ("memory", "memory per device: Bytes"),
-        ("cost ($)", "the prices of the study"),
+        ("network ($)", "the prices of the study"),
+        ("hosts (USD)", "without the network"),
+        ("such times were off", "packet simulation"),
         ("spmd's own: iteration time", "by its own cost model"),
     ],
 )
