@@ -24,6 +24,7 @@ from topoplan_operators import GraphBuilder
 from topoplan_operators.losses import total
 from topoplan_operators.products import einsum
 from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, planned, program, samples, stages_of
+from topoplan_samples.trainers import searched
 
 
 def needs(*modules):
@@ -100,6 +101,24 @@ def test_deepspeed_reads_its_configurations():
         }
         assert bool(expected[name]["cuts"]) == (grid.tensor > 1)
     assert answer(DEEPSPEED, json.dumps(given)) == expected
+
+
+#: Models of two layers, and devices.
+SEARCHED = [("llama-3-8b", 16), ("mixtral-8x7b", 16)]
+
+
+@needs("deepspeed")
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "devices"), SEARCHED)
+def test_deepspeed_reads_plans_that_are_searched_for_it(tmp_path, model, devices):
+    plan = searched(tmp_path, model, devices, "deepspeed", layers=2).plan
+    grid, document = grid_of(plan, TARGET), json.loads(DeepSpeed().write(plan))
+    read = answer(DEEPSPEED, json.dumps({"plan": [document, grid.data]}))["plan"]
+    assert read["batch"] == [devices, grid.samples, 1]
+    assert read["degrees"] == [grid.tensor, grid.experts]
+    assert read["half"] == [False, True]
+    assert bool(read["cuts"]) == (grid.tensor > 1)
+    assert read["stage"] == document["zero_optimization"]["stage"]
 
 
 MEGATRON = """
@@ -319,6 +338,22 @@ def test_torchtitan_reads_its_recipes(tmp_path):
         assert batch_of(found[module]) == batches[module]
     parts = found["pipeline"]["module_fqns_per_model_part"]
     assert parts == [["tok_embeddings", "layers.0"], ["layers.1", "layers.2", "layers.3", "norm", "lm_head"]]
+
+
+@needs("torchtitan", "tyro")
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "devices"), SEARCHED)
+def test_torchtitan_reads_plans_that_are_searched_for_it(tmp_path, model, devices):
+    plan = searched(tmp_path, model, devices, "torchtitan", layers=2).plan
+    grid = grid_of(plan, TARGET)
+    module = "experts" if grid.experts > 1 else "dense"
+    (tmp_path / f"{module}.py").write_bytes(Torchtitan().write(plan))
+    read = answer(TORCHTITAN, str(tmp_path), module)[module]
+    assert isinstance(read, dict), read
+    assert read["data_parallel_replicate_degree"] * read["data_parallel_shard_degree"] == grid.data
+    assert [read["tensor_parallel_degree"], read["expert_parallel_degree"]] == [grid.tensor, grid.experts]
+    assert read["mixed_precision_param"] == "bfloat16"
+    assert batch_of(read) == (grid.samples, devices)
 
 
 def batch_of(read):
