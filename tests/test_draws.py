@@ -230,7 +230,7 @@ def test_tables_and_json_tell_the_spread(run):
     assert report["iteration_time_s"] != draws["written_iteration_time_s"]
     replay = json.loads(run("simulate", "p.json", "--json")[1])
     assert replay["iteration_time_s"] == draws["written_iteration_time_s"]
-    seed = f"fluid:seed={draws['written_seed']}"
+    seed = f"fluid:transport=wire,seed={draws['written_seed']}"
     replay = json.loads(run("simulate", "p.fbuf", "--simulator", seed, "--json")[1])
     assert replay["iteration_time_s"] == pytest.approx(draws["written_iteration_time_s"], rel=1e-3)
     out = run("optimize", *words)[1]

@@ -90,7 +90,7 @@ def test_simulate_and_run_use_all_interfaces(run, tmp_path):
     assert json.loads(out)["interfaces_used"] == 3
     reports = {}
     for words in ([], ["-t", "bigswitch"], ["-t", "fattree"], ["-t", "bigswitch", "--degree", "1"]):
-        status, text, err = run("simulate", "e.fbuf", *words, "--json")
+        status, text, err = run("simulate", "e.fbuf", *words, "--simulator", "fluid:transport=wire", "--json")
         assert (status, err) == (0, "")
         reports[" ".join(words)] = json.loads(text)
     assert [report["interfaces_used"] for report in reports.values()] == [3, 3, 3, 1]

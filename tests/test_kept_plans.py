@@ -151,8 +151,8 @@ def test_what_is_written_is_what_is_reported(run, host, words):
     assert (beside["plan"], beside["choose"]) == ("initial strategy", "--keep fastest")
     assert beside["iteration_time_s"] == found["initial_iteration_time_s"] < found["iteration_time_s"]
     assert found["speedup"] == pytest.approx(found["initial_iteration_time_s"] / found["iteration_time_s"])
-    for file in ("p.json", "p.fbuf"):
-        again = json.loads(run("simulate", file, "--json")[1])
+    for file, simulator in (("p.json", []), ("p.fbuf", ["--simulator", "fluid:transport=wire"])):
+        again = json.loads(run("simulate", file, *simulator, "--json")[1])
         assert again["iteration_time_s"] == pytest.approx(found["iteration_time_s"], rel=1e-6), file
         assert again["tasks"] == found["tasks"]
     strategy = json.loads(run("optimize", *words, "--budget", "0", "--strategy", "p.json", "--json")[1])

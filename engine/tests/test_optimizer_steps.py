@@ -85,9 +85,8 @@ def test_exports_run_as_long_as_the_plan(collective, sync, tmp_path):
         exporter = host().make("exporter", name)
         path = tmp_path / f"plan{exporter.suffix}"
         path.write_bytes(exporter.write(plan))
-        again = simulate_file(
-            path, simulator=None if name == "json" else "fluid:level=stepped", host=host()
-        ).timeline.makespan
+        asked = None if name == "json" else "fluid:level=stepped,transport=wire"
+        again = simulate_file(path, simulator=asked, host=host()).timeline.makespan
         assert again == pytest.approx(line.makespan, rel=1e-12 if name == "json" else 0.02)
     steps = tasks.kind == TaskKind.UPDATE
     assert host().make("exporter", "dot").write(plan).decode().count(" | UPDATE") >= steps.sum()

@@ -137,9 +137,13 @@ def test_the_smallest_message_takes_what_the_simulator_says():
     for name, links, gigabytes in (("transformer-torch", 2, 12.5), ("ncf-topoopt", 1, 50.0)):
         (problem,) = named_problems([name])
         setup = set_up_search(host, problem.experiment(["random"], budget=0, seed=0))
-        # There and back over every link, as the packet before the first one; then store-and-forward of one packet.
+        # The way over every link, and one byte; FlexNetPacket goes there and back with the packet before the first
+        # one, and then stores and forwards one packet.
+        expected = links * 1e-6 + 1 / (gigabytes * 1e9)
+        assert least_message_seconds(setup.problem, setup.simulate) == pytest.approx(expected, rel=1e-12)
         expected = 2 * links * 1e-6 + links * 8937 / (gigabytes * 1e9)
-        assert least_message_seconds(setup.problem, setup.simulate) == pytest.approx(expected)
+        packets = Fluid(transport="flexnetpacket").build()
+        assert least_message_seconds(setup.problem, packets) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("simulator", [Fluid(), Fluid(level="stepped"), Flexnet()])
