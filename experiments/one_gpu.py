@@ -329,7 +329,7 @@ REASONS = """
   long as in bf16; why was not looked for.
 - **When gradients of weights come.** A plan counts them throughout, as DistributedDataParallel and Megatron allocate
   them. This process has none yet when the loss holds the most, with three tensors of the size of all scores: planned
-  memory is up to 10% too high for *llama-3-8b* and *mixtral*. A loss is planned in fp32 in all modes; the operators and
+  memory is up to 12% too high for *llama-3-8b* and *mixtral*. A loss is planned in fp32 in all modes; the operators and
   *bert* in bf16 compute it in bf16.
 - **Workspaces of cuDNN**: *vgg16* takes 1.7 GB more in fp32 than in TF32.
 - **Steps on tables of embeddings** (*dlrm*) are not priced. In bf16 a plan keeps a copy of a table in fp32, and this
