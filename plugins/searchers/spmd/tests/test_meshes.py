@@ -71,14 +71,17 @@ def planned(problem, mesh, **options):
 
 
 def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
-    """Exact search, prices with a search of crowded cuts after them, and prices alone, which bound all."""
-    roomy, mesh = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024, layers=3)), Mesh((2, 4), (EXPERT, MODEL))
+    """Exact search, prices with a search of crowded cuts after them, and prices alone, which bound all.
+
+    Exact search has a beam that no cut fills.  With prices alone, what is left is the duality gap of two layers.
+    """
+    roomy, mesh = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024, layers=2)), Mesh((2, 4), (EXPERT, MODEL))
 
     def within(memory, patience, crowd):
         monkeypatch.setattr(limits, "_PATIENCE", patience)
         monkeypatch.setattr(limits, "_CROWD", crowd)
         cluster = attrs.evolve(roomy.cluster, device_memory=np.full(8, memory), memory_reserve=0.0)
-        return planned(attrs.evolve(roomy, cluster=cluster), mesh, state="sharded")[0]
+        return planned(attrs.evolve(roomy, cluster=cluster), mesh, state="sharded", beam=10**6)[0]
 
     free, _, fabric = planned(roomy, mesh, state="sharded")
     few = least_bytes(Prices(roomy, free.model, Machine(roomy.cluster, fabric), True), free.model, roomy.graph)
@@ -89,7 +92,7 @@ def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
     assert not bounded.solution.exact
     assert free.seconds < bounded.least <= exact.least == exact.seconds
     assert exact.seconds <= crowded.seconds <= bounded.seconds <= 1.005 * exact.seconds
-    assert crowded.least <= exact.seconds <= 1.01 * bounded.least
+    assert crowded.least <= exact.seconds <= 1.02 * bounded.least
 
 
 class TestExperts:
