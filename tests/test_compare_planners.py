@@ -141,6 +141,7 @@ def test_published_order_by_hand(study):
         "interfaces_used": 1,
         "interface_bandwidth_gbps": 1.0,
         "parts": [],
+        "devices": {"A100-40": 2},
         "time_breakdown": {},
     }
     runs = [{**run, "iteration_time_s": seconds} for seconds in (1.1, 0.6, 1.0, 1.0)]
