@@ -40,6 +40,21 @@ def experiment(batch_size, searcher="random"):
     )
 
 
+#: A model with measured times of its operators, which there are for 16384 samples alone.
+MEASURED = ("dlrm", "-o", "preset=dlrm16", "--servers", 16, "-e", "measured:profile=dlrm16")
+NOT_MEASURED = "profile dlrm16: batch_size 16384 is not that of model 'dlrm', 63"
+
+
+def measured(batch_size):
+    return Experiment(
+        model="dlrm:preset=dlrm16",
+        cluster=ClusterOptions(servers=16),
+        estimator="measured:profile=dlrm16",
+        searchers=["random"],
+        run=RunOptions(batch_size=batch_size, budget=0),
+    )
+
+
 @pytest.fixture
 def run(capsys):
     def run(*args):
@@ -105,16 +120,20 @@ def test_a_row_is_what_one_run_says():
     row = plan_batch_size(Host.discover(), experiment(64))
     assert row.seconds > 0
     assert (row.speedup, row.split, row.baselines) == (None, None, {})
-    assert plan_batch_size(Host.discover(), experiment(63)).problem.startswith("batch size 63")
+    assert plan_batch_size(Host.discover(), experiment(63)).seconds > 0  # 2 devices do not divide it
+    row = plan_batch_size(Host.discover(), measured(63))
+    assert (row.seconds, row.fits) == (None, None)
+    assert row.problem.startswith(NOT_MEASURED)
 
 
 def test_processes_give_the_same_rows_as_one():
     seen = []
-    result = sweep(experiment(64), (64, 63), jobs_on=Processes(workers=2), on_progress=seen.append)
-    assert result.rows == tuple(plan_batch_size(Host.discover(), experiment(size)) for size in (64, 63))
+    result = sweep(measured(63), (16384, 63), jobs_on=Processes(workers=2), on_progress=seen.append)
+    assert result.rows == tuple(plan_batch_size(Host.discover(), measured(size)) for size in (16384, 63))
+    assert [row.seconds is None for row in result.rows] == [False, True]
     assert not result.interrupted
     assert "<th>global batch</th>" in result._repr_html_()
-    assert sorted(row.batch_size for row in seen) == [63, 64]
+    assert sorted(row.batch_size for row in seen) == [63, 16384]
 
 
 def test_an_interruption_keeps_finished_rows(here):
@@ -141,12 +160,12 @@ def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
     status, out, _ = run(*args, "--plot", tmp_path / "sweep.svg")
     assert status == 0
     assert "best hybrid" in out
-    assert "batch size 63" in out
+    assert [f" {size} │" in out for size in (64, 63, 128)] == [True] * 3
     ET.parse(tmp_path / "sweep.svg")
     status, out, _ = run(*args, "--json")
     found = json.loads(out)
     assert [row["batch_size"] for row in found["rows"]] == [64, 63, 128]
-    assert found["rows"][0]["speedup"] > 0
+    assert all(row["speedup"] > 0 for row in found["rows"])  # 2 devices do not divide 63 samples
     assert set(found["rows"][0]["baselines"]) == {"no_overlap", "p3", "accumulated", "accumulated_p3"}
 
 
@@ -155,7 +174,7 @@ def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
     [
         (("alexnet", "--batch-sizes", "64,x"), "--batch-sizes: expected integer, got 'x'"),
         (("alexnet", "--batch-sizes", "0"), "batch-size"),
-        (("alexnet", "--servers", "2", "--batch-sizes", "63"), "batch size 63: cannot be divided"),
+        ((*MEASURED, "--batch-sizes", "63"), NOT_MEASURED),
         (("alexnex", "--batch-sizes", "64"), "alexnex"),
         (("alexnet", "-o", "preset"), "expected KEY=VALUE"),
         (("alexnet", "--plot", "/nowhere/sweep.svg"), "does not exist"),
@@ -172,14 +191,24 @@ def test_what_does_not_fit_is_marked(here, run):
     words = ("alexnet", "--servers", 2, "-s", "mcmc", "--budget", 0, "--batch-sizes", "64,63,128", "--memory-gb", 0.8)
     status, out, err = run(*words)
     assert status == 0
-    assert out.count("DOES NOT FIT") == 2
+    assert out.count("DOES NOT FIT") == 3
     assert "global batch 128: " in err
     assert "what would help" in err
     found = json.loads(run(*words, "--json")[1])["rows"]
-    assert [row["fits"] for row in found] == [False, None, False]
+    assert [row["fits"] for row in found] == [False, False, False]
     status, _, err = run(*words[:-1], 0.1, "--batch-sizes", "64,128")
     assert status == 1
     assert "no plan fits" in err
+
+
+def test_a_row_without_a_plan_says_why(here, run):
+    words = (*MEASURED, "-s", "mcmc", "--budget", 0, "--batch-sizes", "16384,63")
+    status, out, _ = run(*words)
+    assert status == 0
+    assert " ".join(NOT_MEASURED.split()[:3]) in out
+    found = json.loads(run(*words, "--json")[1])["rows"]
+    assert [row["fits"] for row in found] == [True, None]
+    assert found[1]["problem"].startswith(NOT_MEASURED)
 
 
 @pytest.mark.parametrize(("given", "jobs"), [("3", 3), ("0", os.cpu_count()), ("", os.cpu_count())])
