@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from topoplan.errors import TopoplanError
@@ -176,15 +177,19 @@ def _serve(pipe: Any, plugins: bytes, make: Callable[..., Callable[[Any], Any]],
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C: a process that is started meanwhile does so from its first moment on."""
+    """Start processes that ignore Ctrl-C from their first moment on; here it is handled as ever, at the end at latest.
+
+    They inherit that this thread blocks the signal, until `_start` ignores it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it would unblock the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _start() -> None:
@@ -193,6 +198,7 @@ def _start() -> None:
     A worker that waits for work at a queue does not notice that nobody is left to give it any.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     if parent is None:
         return
