@@ -181,7 +181,7 @@ def interrupts_ignored() -> Iterator[None]:
 
     They inherit that this thread blocks the signal, until `_start` ignores it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     resource_tracker.ensure_running()  # it would unblock the signal
@@ -198,7 +198,8 @@ def _start() -> None:
     A worker that waits for work at a queue does not notice that nobody is left to give it any.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     if parent is None:
         return
