@@ -247,7 +247,8 @@ def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
         outcome.draws.deviation,
     )
     cell = RunSpec(model="N", network="panel", settings={}, experiment=experiment)
-    note, *_ = notes(network_results([cell], [result], default_prices()), default_prices())
-    assert note.startswith(f"times are means over up to {result['draws']} draws of equal paths")
+    said = notes(network_results([cell], [result], default_prices()), default_prices())
+    means = f"times are means over up to {result['draws']} draws of equal paths"
+    assert sum(note.startswith(means) for note in said) == 1
     trial = mean_trial(set_up_search(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
     assert trial.cost == pytest.approx(outcome.seconds, rel=1e-12)

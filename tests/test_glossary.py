@@ -79,8 +79,7 @@ COINED = [
                 "spmd/src/topoplan_searcher_spmd/__init__.py",
                 "spmd/src/topoplan_searcher_spmd/search.py",
             )
-        }
-        | {"docs/guides/research.md": "an option of the searcher, with which a plan was found"},
+        },
     ),
     Coined(
         r"distort",

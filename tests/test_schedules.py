@@ -208,7 +208,9 @@ def test_memory_is_what_the_schedule_keeps(problem, fabric):
     assert (peaks[3] < peaks[2]).any()
     # A device that holds what 1F1B needs, and not what GPipe does.
     between = (peaks[1].max() + peaks[2].max()) / 2
-    small = attrs.evolve(problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(SERVERS, between)))
+    small = attrs.evolve(
+        problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(SERVERS, between), memory_reserve=0.0)
+    )
     assert cost(evaluator_of(small, "limit"), gpipe, fabric) == float("inf")
     assert cost(evaluator_of(small, "limit"), early, fabric) < float("inf")
     assert cost(evaluator_of(small, "penalty"), early, fabric) == cost(evaluator, early, fabric)
