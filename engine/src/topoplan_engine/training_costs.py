@@ -1,7 +1,7 @@
 """Costs of what an iteration trains: what is frozen has no gradient, and what is checkpointed runs again.
 
 Most cost functions price an operator as if all of it were trained (`topoplan.model.costs.CostFunction.knows_training`).
-Of their prices the gradients that nobody computes are taken away, with the bytes that belong to them: of seconds the
+Of their prices the gradients that are not computed are taken away, with the bytes that belong to them: of seconds the
 part that gradients of weights take (`topoplan.model.costs.PartCosts.weight_gradient`), or the other part where nothing
 is trained before the operator.  To the backward pass of an operator that runs again (`topoplan_engine.checkpoints`) its
 forward pass is added, whoever priced it.

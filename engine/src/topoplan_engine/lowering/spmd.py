@@ -108,7 +108,7 @@ class SpmdLowering:
     def _made_at(self, taskgraph: TaskGraph, passes: I64, end: F64) -> F64:
         """Return when the first pass ends that makes the gradient of the output of each of some backward passes."""
         order, n_ops = gradient_order(self._graph), len(self._graph.operators)
-        reader = np.arange(n_ops)  # an output that nobody reads has no gradient
+        reader = np.arange(n_ops)  # an output that is not read has no gradient
         reader[order.producer] = np.repeat(np.arange(n_ops), np.diff(order.ptr))
         device, op = taskgraph.device[passes], taskgraph.op[passes]
         micro_batch = 0 if taskgraph.micro_batch is None else taskgraph.micro_batch[passes]

@@ -13,7 +13,7 @@ computes levels, moves flows whose bottleneck changed, and puts the next ends in
 
 Work: one pass over the slots of all flows, and a heap of the links.  Where thousands of flows end one by one, rates are
 renewed when a 64th part of them has ended (`LATE_ENDS`), or when a 16th part of what loads some link has
-(`topoplan_simulator_fluid.sharing.FREED_AT_MOST`); until then nobody uses what they leave.  A flow that enters renews
+(`topoplan_simulator_fluid.sharing.FREED_AT_MOST`); until then what they leave is not used.  A flow that enters renews
 all rates.
 """
 
