@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
+    "CodeRefusedError",
     "NoPlanFitsError",
     "PluginError",
     "TopoplanError",
@@ -47,6 +48,10 @@ class NoPlanFitsError(TopoplanError):
     """Nothing in the input is wrong, but no plan fits the devices; the message says what it lacks and what helps."""
 
     status = 1
+
+
+class CodeRefusedError(TopoplanError):
+    """A file asks for code of others to be run, and the user has not said that it may."""
 
 
 class PluginError(TopoplanError):

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import CodeRefusedError, TopoplanError, nearest, shown
 
 __all__ = ["SEEDS", "OptionInfo", "check", "check_defaults", "describe", "option", "parse_component", "structure"]
 
@@ -59,6 +59,7 @@ def option(
     short: str = "",
     metavar: str = "",
     flag: str = "",
+    runs_code: bool = False,
 ) -> Any:
     """Declare an option of a component, or of commands.
 
@@ -71,21 +72,26 @@ def option(
         short: letter of a command's option (``-t``).
         metavar: what stands for the value in a command's help, in place of its type.
         flag: name of a command's option, where that is another one than the field's (a word of Python, say).
+        runs_code: whether a value other than the default makes the program run code that is not its own: it names
+            a module that is imported, or a program that answers with objects.  A file cannot set such an option
+            unless its user allows that (``--allow-code``).
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above}
     words = {"help": help, "unit": unit, "short": short, "metavar": metavar, "flag": flag}
-    return attrs.field(default=default, metadata={**words, **bounds})
+    return attrs.field(default=default, metadata={**words, **bounds, "runs_code": runs_code})
 
 
-def structure(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def structure(cls: type[T], table: Mapping[str, Any], where: str, *, allow_code: bool = False) -> T:
     """Make options from what a user wrote.
 
     Args:
         cls: a frozen attrs class whose fields were made with `option`.
         table: key -> text or TOML value.
         where: what the message names before the key, e.g. ``"topology fattree"``; ``"--"`` makes a flag of the key.
+        allow_code: take options that run code, too: the user typed them, or said that the file may set them.
 
     Raises:
+        CodeRefusedError: an option that runs code, where this is not allowed.
         TopoplanError: an unknown key, a value of the wrong type, or one out of range.
     """
     if not isinstance(table, Mapping):
@@ -102,6 +108,10 @@ def structure(cls: type[T], table: Mapping[str, Any], where: str) -> T:
             raise TopoplanError(f"{place}: is given twice (with dashes and with underscores)")
         value = _coerce(raw, hints[name], place)
         _check_range(value, fields[name].metadata, place)
+        if fields[name].metadata.get("runs_code") and not allow_code and value != fields[name].default:
+            raise CodeRefusedError(
+                f"{place}: {shown(value)} runs code that a file names (--allow-code runs it; only for files you trust)"
+            )
         values[name] = value
     return cls(**values)
 

@@ -9,12 +9,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import CodeRefusedError, TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostModel
 from topoplan.options import parse_component, structure
@@ -30,6 +30,8 @@ from topoplan_engine.options import (
 )
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
 from topoplan_engine.wordlists import listed_components, output_and_path, pairs
+
+C = TypeVar("C", bound=Component)
 
 __all__ = [
     "Choice",
@@ -56,25 +58,42 @@ class Choice:
 
     Attributes:
         component: its class, where it was given and is perhaps unknown to the host.
+        allow_code: whether options may name code that is run.  What the user types may; what a file says may not,
+            unless the user allows it.
+        source: where a file names it, for messages.
     """
 
     name: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
     component: type[Component] | None = attrs.field(default=None, repr=False)
+    allow_code: bool = attrs.field(default=False, repr=False, eq=False, kw_only=True)
+    source: str = attrs.field(default="", repr=False, eq=False, kw_only=True)
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Choice:
+    def parse(cls, text: str, where: str, *, allow_code: bool = False, source: str = "") -> Choice:
         """Read ``name`` or ``name:key=value,key=value``."""
-        return cls(*parse_component(text, where))
+        return cls(*parse_component(text, where), allow_code=allow_code, source=source)
+
+    def make(self, host: Host, kind: type[C] | Kind) -> C:
+        """Make the component.
+
+        Raises:
+            CodeRefusedError: an option runs code, which a file named and the user did not allow.
+            TopoplanError: the component or an option is unknown or wrong.
+        """
+        try:
+            return host.make(kind, self.name, self.options, allow_code=self.allow_code)
+        except CodeRefusedError as error:
+            raise CodeRefusedError(f"{self.source}: {error}" if self.source else str(error)) from None
 
 
 def _choice_of(value: Any, kind: Kind) -> Choice:
     """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
     if isinstance(value, str):
-        return Choice.parse(value, kind.value)
+        return Choice.parse(value, kind.value, allow_code=True)
     cls = unguarded(value if isinstance(value, type) else type(value))
     if issubclass(cls, Component) and cls.kind is kind:
-        return Choice(cls.name, _options_of(value), component=cls)
+        return Choice(cls.name, _options_of(value), component=cls, allow_code=True)
     if not isinstance(value, Choice):
         actual = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(value)
         raise TopoplanError(
@@ -288,7 +307,7 @@ def experiment_from_options(
     """
     frontend = Choice.parse(model, "model")
     return Experiment(
-        model=Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")}),
+        model=Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")}, allow_code=True),
         cluster=cluster,
         topology=components.topology,
         estimator=components.estimator,
@@ -311,13 +330,13 @@ def outputs_from(texts: Sequence[str]) -> tuple[tuple[Choice, str], ...]:
         if name in outputs:
             raise TopoplanError(f"-x {shown(text)}: {shown(name)} is given twice")
         outputs[name] = path
-    return tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items())
+    return tuple((Choice.parse(name, "exporter", allow_code=True), path) for name, path in outputs.items())
 
 
 _SECTIONS = ("model", "cluster", "topology", "estimator", "simulator", "searcher", "run", "outputs")
 
 
-def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
+def experiment_from_toml(path: Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Experiment:
     """Read an experiment.
 
     Sections ``[model]``, ``[topology]``, ``[estimator]``, ``[simulator]`` and ``[[searcher]]`` name a
@@ -327,6 +346,7 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
     Args:
         path: the TOML file.
         changes: ``section.key=value`` texts that override it (``--set``).
+        allow_code: whether options of the file may name code that is imported and run.
 
     Raises:
         TopoplanError: the file cannot be read or something in it is wrong; the message names the key.
@@ -334,7 +354,7 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = ()) -> Experiment:
     document = read_toml(path)
     for change in changes:
         _apply(document, change)
-    return experiment_from_document(document, str(path))
+    return experiment_from_document(document, str(path), allow_code=allow_code)
 
 
 def _apply(document: dict[str, Any], change: str) -> None:
@@ -361,8 +381,10 @@ def _apply(document: dict[str, Any], change: str) -> None:
     table[last] = toml_value(text)
 
 
-def experiment_from_document(document: Mapping[str, Any], where: str) -> Experiment:
+def experiment_from_document(document: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Experiment:
     """Read an experiment from the content of a TOML file, or what has its form; ``where`` is for messages.
+
+    Its options may name code that is imported and run if ``allow_code`` says so.
 
     Raises:
         TopoplanError: something in it is wrong; the message names the key.
@@ -381,14 +403,16 @@ def experiment_from_document(document: Mapping[str, Any], where: str) -> Experim
         raise TopoplanError(f"{where}: cluster.hosts: must be a list of tables [[cluster.hosts]]")
     hosts = tuple(structure(HostGroup, group, f"{where}: cluster.hosts[{i}]") for i, group in enumerate(groups))
     chosen: dict[str, Any] = {
-        section: choice_from(document[section], f"{where}: {section}")
+        section: choice_from(document[section], f"{where}: {section}", allow_code=allow_code)
         for section in ("model", "topology", "estimator", "simulator")
         if section in document
     }
     if "searcher" in document:
         searchers = document["searcher"]
         tables = searchers if isinstance(searchers, list) else [searchers]
-        chosen["searchers"] = tuple(choice_from(table, f"{where}: searcher[{i}]") for i, table in enumerate(tables))
+        chosen["searchers"] = tuple(
+            choice_from(table, f"{where}: searcher[{i}]", allow_code=allow_code) for i, table in enumerate(tables)
+        )
     outputs = _table(document, "outputs", where)
     for name, output in outputs.items():
         if not isinstance(output, str) or not output:
@@ -396,14 +420,17 @@ def experiment_from_document(document: Mapping[str, Any], where: str) -> Experim
     return Experiment(
         **chosen,
         cluster=attrs.evolve(structure(ClusterOptions, cluster, f"{where}: cluster"), hosts=hosts),
-        run=_run_options(_table(document, "run", where), where),
-        outputs=tuple((Choice.parse(name, "exporter"), path) for name, path in outputs.items()),
+        run=_run_options(_table(document, "run", where), where, allow_code),
+        outputs=tuple(
+            (Choice.parse(name, "exporter", allow_code=allow_code, source=f"{where}: outputs"), path)
+            for name, path in outputs.items()
+        ),
     )
 
 
-def _run_options(table: Mapping[str, Any], where: str) -> RunOptions:
+def _run_options(table: Mapping[str, Any], where: str, allow_code: bool) -> RunOptions:
     try:
-        return structure(RunOptions, table, f"{where}: run")
+        return structure(RunOptions, table, f"{where}: run", allow_code=allow_code)
     except TopoplanError as error:
         if str(error).startswith(where):
             raise
@@ -417,15 +444,18 @@ def _table(document: Mapping[str, Any], section: str, where: str) -> Mapping[str
     return table
 
 
-def choice_from(table: Any, where: str) -> Choice:
+def choice_from(table: Any, where: str, *, allow_code: bool = False) -> Choice:
     """Read a component from TOML: text, or a table with ``use`` and its options.
+
+    These may name code that is imported and run if ``allow_code`` says so.
 
     Raises:
         TopoplanError: it names no component.
     """
     if isinstance(table, str):
-        return Choice.parse(table, where)
+        return Choice.parse(table, where, allow_code=allow_code, source=where)
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise TopoplanError(f'{where}: needs use = "name of a component"')
     name, options = parse_component(table["use"], where)
-    return Choice(name, {**options, **{key: value for key, value in table.items() if key != "use"}})
+    given = {key: value for key, value in table.items() if key != "use"}
+    return Choice(name, {**options, **given}, allow_code=allow_code, source=where)

@@ -147,7 +147,7 @@ def check_outputs(
     """
     check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
     for choice, path in outputs:
-        exporter = host.make(Exporter, choice.name, choice.options)
+        exporter = choice.make(host, Exporter)
         (check_writable_folder if is_folder(exporter.suffix, Path(path)) else check_writable)(Path(path))
         if cluster is not None and (why := exporter.refuses(cluster, topology)):
             raise TopoplanError(f"{choice.name}: {why}")
@@ -172,7 +172,7 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
     refused: dict[str, str] = {}
     for choice, path in outputs:
         try:
-            exporter = host.make(Exporter, choice.name, choice.options)
+            exporter = choice.make(host, Exporter)
             _write(exporter, plan, Path(path))
             paths[_label(choice, paths)] = path
         except TopoplanError as error:
@@ -199,8 +199,8 @@ def export(plan: Plan, exporter: Exporter | str, path: Path | str, *, host: Host
         TopoplanError: there is no such exporter, it cannot say the plan, or the file cannot be written.
     """
     if isinstance(exporter, str):
-        choice = Choice.parse(exporter, "exporter")
-        exporter = (host or Host.discover()).make(Exporter, choice.name, choice.options)
+        choice = Choice.parse(exporter, "exporter", allow_code=True)
+        exporter = choice.make(host or Host.discover(), Exporter)
     _write(exporter, plan, Path(path))
 
 

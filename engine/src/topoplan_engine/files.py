@@ -17,6 +17,7 @@ from topoplan.errors import TopoplanError, shown
 
 __all__ = [
     "check_different",
+    "check_inside",
     "check_readable",
     "check_writable",
     "read_file",
@@ -93,6 +94,27 @@ def check_different(paths: Iterable[tuple[str, Path]]) -> None:
         if target in names:
             raise TopoplanError(f"{shown_path(path)}: {names[target]} and {name} both write to it (name two files)")
         names[target] = name
+
+
+def check_inside(path: Path, folders: Iterable[Path], where: str, instead: str) -> None:
+    """Raise `TopoplanError` where a file names an output that lies in none of ``folders``, or is hidden in one.
+
+    A plan or a run from somebody else must not replace a start-up file of its reader, or a hook of a repository.
+
+    Args:
+        path: of the output, as the file names it.
+        folders: where such outputs may lie, at any depth.
+        where: names file and field.
+        instead: how the user says another place.
+    """
+    target = Path(os.path.realpath(path))
+    roots = [Path(os.path.realpath(folder)) for folder in folders]
+    inside = [target.relative_to(root) for root in roots if target.is_relative_to(root)]
+    if not any(all(not part.startswith(".") for part in parts.parts) for parts in inside):
+        how = "is hidden" if inside else "lies elsewhere"
+        raise TopoplanError(
+            f"{where}: {shown_path(path)}: {how} (what a file names is written below the current folder or its own; {instead})"
+        )
 
 
 def _is_folder(path: Path) -> bool:

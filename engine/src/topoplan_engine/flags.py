@@ -22,7 +22,7 @@ from topoplan_engine.completion import completion_of, names_of
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
 
-__all__ = ["AsJson", "Exports", "Flags", "Folder", "Open", "one_command", "typed_command", "with_flags"]
+__all__ = ["AllowCode", "AsJson", "Exports", "Flags", "Folder", "Open", "one_command", "typed_command", "with_flags"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Exports = Annotated[
@@ -37,6 +37,14 @@ Exports = Annotated[
 ]
 
 Open = Annotated[bool, typer.Option("--open", help="Open the HTML file that -x html=FILE writes in a browser.")]
+
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Let the file name code that is imported and run, such as a PyTorch module; only for files you trust.",
+    ),
+]
 
 Folder = Annotated[
     str | None,
@@ -106,7 +114,8 @@ class Flags:
             if several or (isinstance(text, str) and typing.get_origin(hint) is tuple):
                 text = listed(text) if text or not field.default else []  # nothing, where that is another value
             try:
-                options = [structure(self.of, {info.key: word}, "--") for word in (text if several else [text])]
+                words = text if several else [text]
+                options = [structure(self.of, {info.key: word}, "--", allow_code=True) for word in words]
             except TopoplanError as error:
                 if hint != tuple[int, ...]:
                     raise

@@ -80,7 +80,7 @@ def simulate_file(
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
     choice = _simulator(host, Path(path), plan, simulator)
-    component = host.make(Simulator, choice.name, choice.options)
+    component = choice.make(host, Simulator)
     try:
         with naming_plugins(host):
             simulate = build_simulate(component)
@@ -115,7 +115,7 @@ def written_seconds(
     choice = Choice.parse(exporter.runs_as, "simulator")
     with naming_plugins(host):
         plan = exporter.read(read_file(Path(path)), str(path))
-        simulate = build_simulate(host.make(Simulator, choice.name, choice.options))
+        simulate = build_simulate(choice.make(host, Simulator))
         seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
     label = ",".join(f"{key}={value}" for key, value in choice.options.items())
     return f"{choice.name}:{label}" if label else choice.name, float(seconds.mean())
@@ -127,9 +127,9 @@ def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -
     recorded = _recorded_simulator(plan)
     if asked is None:
         return recorded or named or Choice("fluid")
-    choice = Choice.parse(asked, "simulator") if isinstance(asked, str) else asked
+    choice = Choice.parse(asked, "simulator", allow_code=True) if isinstance(asked, str) else asked
     if recorded is None and named is not None and named.name == choice.name:
-        return Choice(choice.name, {**named.options, **choice.options})
+        return attrs.evolve(choice, options={**named.options, **choice.options})
     return choice
 
 
@@ -177,8 +177,8 @@ def _with_links(
 def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> Plan:
     """Return a plan on a network that is built for its cluster."""
     taskgraph = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
-    choice = Choice.parse(topology, "topology") if isinstance(topology, str) else topology
-    wired = host.make(Topology, choice.name, choice.options)
+    choice = Choice.parse(topology, "topology", allow_code=True) if isinstance(topology, str) else topology
+    wired = choice.make(host, Topology)
     demand = phased_demand(taskgraph, plan.cluster) if wired.follows_demand else None
     context = TopologyContext(cluster=plan.cluster, demand=demand, rng=np.random.default_rng(seed))
     return attrs.evolve(plan, taskgraph=taskgraph, fabric=build_fabric(wired, context))

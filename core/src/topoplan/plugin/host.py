@@ -191,10 +191,21 @@ class Host:
             raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
         return hits[0]
 
-    def make(self, kind: type[C] | Kind | str, text: str, options: Mapping[str, Any] | None = None) -> C:
+    def make(
+        self,
+        kind: type[C] | Kind | str,
+        text: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> C:
         """Make a component from ``name`` or ``name:key=value,...`` and a table of options.
 
+        With ``allow_code`` options may name code that is imported and run; those of a file must not, unless its user
+        says so.
+
         Raises:
+            CodeRefusedError: an option runs code, where this is not allowed.
             TopoplanError: the component or an option is unknown, wrong, or given in both places.
         """
         kind = _kind(kind)
@@ -205,7 +216,7 @@ class Host:
         for key in text_options:
             if key.replace("-", "_") in spelt:
                 raise TopoplanError(f"{kind.value} {text!r}: {key!r} is given twice (here and beside it)")
-        return structure(cls, {**table, **text_options}, f"{kind.value} {name}")
+        return structure(cls, {**table, **text_options}, f"{kind.value} {name}", allow_code=allow_code)
 
     def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]:
         """List the usable components, of one kind or all, sorted by kind and name."""

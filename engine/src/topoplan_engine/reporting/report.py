@@ -51,7 +51,7 @@ def run_and_report(
     the exit status is then 2.
     """
     host = Host.discover()
-    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
+    topology = experiment.topology.make(host, Topology)
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     check_outputs(host, experiment.outputs, cluster, topology)
     if open_page:
@@ -138,7 +138,7 @@ def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
 
 def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
     """Return how far times of the simulator on such a network were off; empty if not known."""
-    component = host.make(Simulator, experiment.simulator.name, experiment.simulator.options)
+    component = experiment.simulator.make(host, Simulator)
     return component.observed(outcome.plan.fabric) if isinstance(component, SimulatorOfModel) else ""
 
 

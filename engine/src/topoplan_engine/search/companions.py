@@ -68,7 +68,7 @@ def writable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
         return experiment, ""
     choices, limited = [], []
     for choice in experiment.searchers:
-        searcher = host.make(Searcher, choice.name, choice.options)
+        searcher = choice.make(host, Searcher)
         if isinstance(searcher, BringsCompanions) and (changes := _changes(searcher, searcher.without(kinds))):
             choice = attrs.evolve(choice, options={**choice.options, **changes})
             limited.append(f"{choice.name}:{','.join(f'{key}={json.dumps(changes[key])}' for key in changes)}")
@@ -98,7 +98,7 @@ def companions_of(
             for choice in searcher.companions(topology, n_devices):
                 if choice.name in installed and choice.name not in names:
                     names.add(choice.name)
-                    companions.append(host.make(Searcher, choice.name, choice.options))
+                    companions.append(choice.make(host, Searcher))
     return tuple(companions)
 
 

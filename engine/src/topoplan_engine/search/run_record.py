@@ -67,8 +67,10 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def experiment_from_record(record: Mapping[str, Any], where: str) -> Experiment:
+def experiment_from_record(record: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Experiment:
     """Return the experiment that `run_record` recorded.
+
+    Its options may name code that is imported and run if ``allow_code`` says so: others may have written the record.
 
     Raises:
         TopoplanError: the record is another one than `run_record` makes; the message begins with ``where``.
@@ -77,15 +79,19 @@ def experiment_from_record(record: Mapping[str, Any], where: str) -> Experiment:
         expected = ", ".join(f"{key} {value!r}" for key, value in FORMAT.items())
         raise TopoplanError(f"{where}: is no run that this version knows (expected {expected})")
     table = record.get("experiment")
+
+    def choice(value: Any, field: str) -> Choice:
+        return attrs.evolve(_choice(value), allow_code=allow_code, source=f"{where}: experiment: {field}")
+
     try:
         if not isinstance(table, Mapping):
             raise TypeError
         return Experiment(
-            **{name: _choice(table[name]) for name in _CHOICES if table[name] is not None},
-            searchers=tuple(_choice(value) for value in table["searchers"]),
+            **{name: choice(table[name], name) for name in _CHOICES if table[name] is not None},
+            searchers=tuple(choice(value, "searchers") for value in table["searchers"]),
             cluster=cluster_options(table["cluster"], f"{where}: experiment"),
-            run=structure(RunOptions, table["run"], f"{where}: experiment: run"),
-            outputs=tuple((_choice(value), _text(path)) for value, path in table["outputs"]),
+            run=structure(RunOptions, table["run"], f"{where}: experiment: run", allow_code=allow_code),
+            outputs=tuple((choice(value, "outputs"), _text(path)) for value, path in table["outputs"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopoplanError(f"{where}: experiment: is not what a run wrote ({type(error).__name__}: {error})") from None

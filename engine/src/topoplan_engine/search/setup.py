@@ -210,7 +210,7 @@ def named(host: Host, experiment: Experiment) -> Experiment:
         if choice.component is None:
             return choice
         host.add(choice.component)
-        return Choice(choice.name, choice.options)
+        return attrs.evolve(choice, component=None)
 
     return attrs.evolve(
         experiment,
@@ -250,12 +250,12 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
     Raises:
         TopoplanError: a component or an option is unknown or wrong.
     """
-    frontend = host.make(Frontend, experiment.model.name, experiment.model.options)
+    frontend = experiment.model.make(host, Frontend)
     estimator = experiment.estimator or Choice(frontend.estimator)
-    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
-    simulator = host.make(Simulator, experiment.simulator.name, experiment.simulator.options)
+    topology = experiment.topology.make(host, Topology)
+    simulator = experiment.simulator.make(host, Simulator)
     partners = _with_partners(host, experiment.searchers)
-    searchers = tuple(host.make(Searcher, choice.name, choice.options) for choice in partners)
+    searchers = tuple(choice.make(host, Searcher) for choice in partners)
     companions: tuple[Searcher, ...] = ()
     if any(isinstance(searcher, BringsCompanions) for searcher in searchers):
         cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
@@ -263,7 +263,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
     return Chosen(
         frontend=frontend,
         topology=topology,
-        estimator=host.make(Estimator, estimator.name, estimator.options),
+        estimator=estimator.make(host, Estimator),
         simulator=simulator,
         searchers=(*searchers, *companions),
         n_companions=len(companions),

@@ -85,7 +85,7 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
     searchers: list[Choice] = []
     left_out: list[str] = []
     for choice in experiment.searchers:
-        searcher = host.make(Searcher, choice.name, choice.options)
+        searcher = choice.make(host, Searcher)
         if searcher.axis == "network" or searcher.restrictable:
             searchers.append(choice)
             continue
@@ -127,7 +127,7 @@ def _exporters(host: Host) -> dict[str, type[Exporter]]:
 
 def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) -> Sequence[Choice]:
     """Return the companions of a portfolio that keep to a restriction, and those that search the network."""
-    topology = host.make(Topology, experiment.topology.name, experiment.topology.options)
+    topology = experiment.topology.make(host, Topology)
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     installed = {component.name: component for component in host.components(Searcher)}
 

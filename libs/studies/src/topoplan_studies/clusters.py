@@ -132,7 +132,7 @@ def _scaled(network: Network, factor: float, host: Host) -> Network:
     option = _topology(network, host).rate_option
     if option is None or factor == 1:
         return network
-    topology = host.make(Topology, network.choice.name, network.choice.options)
+    topology = network.choice.make(host, Topology)
     options = {**network.choice.options, option: float(f"{getattr(topology, option) * factor:.9g}")}
     return attrs.evolve(network, choice=attrs.evolve(network.choice, options=options))
 
@@ -168,7 +168,7 @@ def _from_catalogue(
 def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
     """Return the cluster with the bandwidth of a host on one interface, if the network can be built so."""
     assert options.degree is not None
-    if not host.make(Topology, network.choice.name, network.choice.options).bundles_interfaces:
+    if not network.choice.make(host, Topology).bundles_interfaces:
         return options
     bundled = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
     try:
@@ -187,7 +187,7 @@ def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item,
 
 
 def _fabric(network: Network, options: ClusterOptions, host: Host) -> AnyFabric:
-    topology = host.make(Topology, network.choice.name, network.choice.options)
+    topology = network.choice.make(host, Topology)
     context = TopologyContext(cluster=build_cluster(options, host), demand=None, rng=np.random.default_rng(0))
     return build_fabric(topology, context)
 

@@ -45,7 +45,7 @@ def compare(
     document: Mapping[str, Any] = study if isinstance(study, Mapping) else read_toml(Path(study))
     name, where = ("study", "study") if isinstance(study, Mapping) else (Path(study).stem, str(study))
     return run_study(
-        study_from(document, name, where),
+        study_from(document, name, where, allow_code=isinstance(study, Mapping)),
         host or Host.discover(),
         prices=prices,
         catalogue=catalogue,

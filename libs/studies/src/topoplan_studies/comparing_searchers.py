@@ -157,7 +157,7 @@ def _added(choice: Choice, host: Host, *, keeps: bool) -> Choice:
         return choice
     _check_packaged(choice, host, keeps=keeps)
     host.add(choice.component)
-    return Choice(choice.name, choice.options)
+    return attrs.evolve(choice, component=None)
 
 
 def _check_packaged(choice: Choice, host: Host, *, keeps: bool) -> None:

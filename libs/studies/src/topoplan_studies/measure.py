@@ -13,7 +13,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.plugin.host import Host
-from topoplan_engine.experiment import Choice, Experiment
+from topoplan_engine.experiment import Experiment
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import used_interfaces
 from topoplan_engine.reporting.timeline import breakdown_json
@@ -112,7 +112,7 @@ def _outcome(experiment: Experiment, host: Host) -> tuple[Outcome, str]:
         simulator = experiment.simulator
         if simulator.options.get("memory") == "limit":  # which refuses what does not fit
             raise
-        as_it_is = Choice(simulator.name, {**simulator.options, "memory": "ignore"})
+        as_it_is = attrs.evolve(simulator, options={**simulator.options, "memory": "ignore"})
         return optimize(attrs.evolve(_initial(experiment), simulator=as_it_is), host=host), str(error)
     return outcome, "" if outcome.memory_ignored else outcome.lacks
 

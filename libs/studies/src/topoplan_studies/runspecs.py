@@ -117,7 +117,7 @@ def _model(model: Model, cluster: ClusterOptions, host: Host) -> Choice:
         return model.choice
     count = build_cluster(cluster, host).n_devices
     options = {key: count if value == DEVICES else value for key, value in model.choice.options.items()}
-    return Choice(model.choice.name, options)
+    return attrs.evolve(model.choice, options=options)
 
 
 def _cluster(
@@ -166,7 +166,7 @@ def _estimator(study: Study, model: Model, batch: int | None, measures: Path | N
         if not path.is_file():
             raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
         options["file"] = str(path)
-    return Choice(measured.name, options)
+    return attrs.evolve(measured, options=options)
 
 
 def _searchers(planner: Planner, where: str, topology: Choice, host: Host) -> tuple[Choice, ...]:

@@ -193,12 +193,40 @@ def label(network: str, planner: str) -> str:
     return " on ".join(name for name in (planner, network) if name)
 
 
-def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
+def study_from(document: Mapping[str, Any], name: str, where: str, *, allow_code: bool = False) -> Study:
     """Read a study from the content of a TOML file (or what has its form); ``where`` is for messages.
+
+    Options of components may name code that is imported and run if ``allow_code`` says so.
 
     Raises:
         TopoplanError: a section, key or name that does not fit; the message says which.
     """
+    study = _study(document, name, where)
+    return _allowing_code(study) if allow_code else study
+
+
+def _allowing_code(study: Study) -> Study:
+    """Return a study whose components may run code that their options name."""
+
+    def allowed(choice: Choice) -> Choice:
+        return attrs.evolve(choice, allow_code=True)
+
+    return attrs.evolve(
+        study,
+        models=tuple(
+            attrs.evolve(model, choice=allowed(model.choice), measured=model.measured and allowed(model.measured))
+            for model in study.models
+        ),
+        networks=tuple(attrs.evolve(network, choice=allowed(network.choice)) for network in study.networks),
+        estimator=None if study.estimator is None else allowed(study.estimator),
+        simulator=allowed(study.simulator),
+        planners=tuple(
+            attrs.evolve(planner, searchers=tuple(map(allowed, planner.searchers))) for planner in study.planners
+        ),
+    )
+
+
+def _study(document: Mapping[str, Any], name: str, where: str) -> Study:
     settings, run = _settings(document, where)
     if settings.problems:
         return _of_problems(document, settings, run, name, where)

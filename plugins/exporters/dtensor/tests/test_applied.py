@@ -304,7 +304,7 @@ def test_a_plan_that_was_searched_for_the_exported_module_runs(tmp_path):
     """The whole way: torch.export gives the model, the search a program, the exporters what runs the same module."""
     plan = optimize(
         Experiment(
-            model=Choice("torch", {"module": "topoplan_samples.llama:module", "inputs": "8x8:int64"}),
+            model=Choice("torch", {"module": "topoplan_samples.llama:module", "inputs": "8x8:int64"}, allow_code=True),
             cluster=ClusterOptions(servers=1, gpus_per_server=4),
             searchers=["spmd:schedule=whole-batch"],
             run=RunOptions(budget=100),
@@ -322,7 +322,7 @@ def test_modules_as_people_write_them_run(tmp_path):
     plans, names = [], ("functional", "with_child")
     for name in names:
         experiment = Experiment(
-            model=Choice("torch", {"module": f"topoplan_samples.gpt:{name}", "inputs": "8x8:int64"}),
+            model=Choice("torch", {"module": f"topoplan_samples.gpt:{name}", "inputs": "8x8:int64"}, allow_code=True),
             cluster=ClusterOptions(servers=1, gpus_per_server=4),
             searchers=["spmd"],
             run=RunOptions(budget=100, trainers=("torch",)),

@@ -11,7 +11,7 @@ import typer
 
 from topoplan.errors import TopoplanError
 from topoplan.options import option
-from topoplan_engine.flags import AsJson, Flags, typed_command
+from topoplan_engine.flags import AllowCode, AsJson, Flags, typed_command
 from topoplan_engine.options import EXECUTOR, ClusterOptions, ComponentOptions, RunOptions
 from topoplan_studies.options import SEARCHERS, StudyFiles
 
@@ -73,6 +73,7 @@ def compare(
         list[str] | None,
         typer.Argument(metavar="MODEL...|FILE.toml", help="Frontends that build models, or a study."),
     ] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare networks, or searchers (--searchers): each is run by itself, with the same budget.
@@ -91,7 +92,7 @@ def compare(
     _set_searches(document, comparison, components, run)
     _set_cluster(document, {**cluster, **run})
     compare_and_report(
-        study_from(document, Path(where).stem, where),
+        study_from(document, Path(where).stem, where, allow_code=allow_code or not where.endswith(".toml")),
         host,
         prices=files.prices,
         catalogue=files.catalogue,

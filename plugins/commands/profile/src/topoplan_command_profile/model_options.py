@@ -50,7 +50,7 @@ def build_model(host: Host, model: str, components: ComponentOptions, run: RunOp
         TopoplanError: a word or an option is not right.
     """
     choice = _choice(model, components)
-    return in_precision(host.make(Frontend, choice.name, choice.options).build(run.batch_size), run.precision)
+    return in_precision(choice.make(host, Frontend).build(run.batch_size), run.precision)
 
 
 def same_model(model: str, components: ComponentOptions, run: RunOptions, words: Mapping[str, object]) -> Sequence[str]:
@@ -67,4 +67,4 @@ def same_model(model: str, components: ComponentOptions, run: RunOptions, words:
 
 def _choice(model: str, components: ComponentOptions) -> Choice:
     frontend = Choice.parse(model, "model")
-    return Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")})
+    return Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")}, allow_code=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Flags, Folder, Open
+from topoplan_engine.flags import AllowCode, AsJson, Flags, Folder, Open
 from topoplan_engine.options import RunOptions
 
 __all__ = ["run"]
@@ -20,13 +20,24 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key, e.g. cluster.degree=8."),
     ] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
     open_page: Open = False,
     folder: Folder = None,
 ) -> None:
-    """Run an experiment that a TOML file describes."""
+    """Run an experiment that a TOML file describes; it names no code, and outputs beside it or in the current folder.
+
+    --allow-code lets it name code, --set outputs.EXPORTER=FILE says another place.
+    """
     from topoplan_engine.experiment import experiment_from_toml
+    from topoplan_engine.files import check_inside
     from topoplan_engine.reporting.runs import report_run
 
     changes = [*(change or ()), *(["run.record=true"] if recording.record else [])]
-    report_run(experiment_from_toml(Path(file), changes), folder, as_json=as_json, open_page=open_page)
+    experiment = experiment_from_toml(Path(file), changes, allow_code=allow_code)
+    typed = {key.partition("=")[0] for key in change or ()}
+    for choice, output in experiment.outputs:
+        if f"outputs.{choice.name}" not in typed:
+            instead = f"--set outputs.{choice.name}=FILE says where"
+            check_inside(Path(output), (Path.cwd(), Path(file).parent), f"{file}: outputs: {choice.name}", instead)
+    report_run(experiment, folder, as_json=as_json, open_page=open_page)

@@ -11,7 +11,7 @@ import typer
 
 from topoplan.errors import TopoplanError
 from topoplan.options import option
-from topoplan_engine.flags import AsJson, Flags
+from topoplan_engine.flags import AllowCode, AsJson, Flags
 from topoplan_engine.options import RunOptions
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def sensitivity(
     file: Annotated[str, typer.Argument(help="Plan (.json), or experiment in TOML.")],
     perturbation: SensitivityOptions,
     run: Annotated[Mapping[str, Any], Flags(of=RunOptions, only=("budget",), unset="the file's")],
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan under perturbed costs, and price what is found under the true ones."""
@@ -92,7 +93,7 @@ def sensitivity(
     from topoplan_engine.reporting.progress import parts_shown
 
     host = Host.discover()
-    plan, experiment = _read(Path(file), host)
+    plan, experiment = _read(Path(file), host, allow_code)
     experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, **run))
     perturbations, seeds = perturbation.perturbations(), perturbation.seeds
     with compilation_announced(), parts_shown("searching", len(perturbations) * seeds + 1, quiet=as_json) as report:
@@ -112,16 +113,16 @@ def sensitivity(
         raise typer.Exit(130)
 
 
-def _read(file: Path, host: Host) -> tuple[Plan | None, Experiment]:
+def _read(file: Path, host: Host, allow_code: bool) -> tuple[Plan | None, Experiment]:
     """Read a plan, with the experiment that made it, or an experiment alone."""
     from topoplan_command_sensitivity.provenance import experiment_of
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.exporting import read_plan
 
     if file.suffix == ".toml":
-        return None, experiment_from_toml(file)
+        return None, experiment_from_toml(file, allow_code=allow_code)
     plan = read_plan(host, file)
-    return plan, experiment_of(plan, str(file))
+    return plan, experiment_of(plan, str(file), allow_code=allow_code)
 
 
 def _show(analysis: SensitivityAnalysis, title: str, priced_by: PricedBy, *, as_json: bool) -> None:

@@ -24,8 +24,10 @@ _RUN = (
 )
 
 
-def experiment_of(plan: Plan, name: str) -> Experiment:
+def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experiment:
     """Return the experiment that made ``plan``; ``name`` is for messages.
+
+    Options may name code that is imported and run if ``allow_code`` says so: anybody may have written the plan.
 
     Raises:
         TopoplanError: the plan does not say (it was imported), or depends on a file that changed or is not named.
@@ -41,7 +43,9 @@ def experiment_of(plan: Plan, name: str) -> Experiment:
         choices: dict[str, list[Choice]] = {}
         for component in record["components"]:
             if not component.get("companion"):  # another searcher brings it along again
-                choices.setdefault(component["kind"], []).append(Choice(component["name"], component["options"]))
+                choices.setdefault(component["kind"], []).append(
+                    Choice(component["name"], component["options"], allow_code=allow_code, source=where)
+                )
         experiment = Experiment(
             model=choices["frontend"][0],
             cluster=cluster_options(record["cluster"], where),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, typed_command
+from topoplan_engine.flags import AllowCode, AsJson, typed_command
 from topoplan_studies.options import StudyFiles
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def share(
     context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Jobs, networks and loads.")],
     files: StudyFiles,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Fill a cluster with jobs, and compare how long their iterations take on several networks, shared or partitioned.
@@ -36,7 +37,7 @@ def share(
     from topoplan_engine.reporting.pages import check_section
     from topoplan_engine.reporting.printing import print_json
 
-    shared = read_shared_cluster(file)
+    shared = read_shared_cluster(file, allow_code=allow_code)
     if files.plot is not None:
         check_figure(files.plot, "topoplan-command-share")
     if files.write is not None:

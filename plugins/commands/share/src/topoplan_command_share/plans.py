@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -17,7 +17,7 @@ from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan_command_share.shared_cluster import SharedCluster
 from topoplan_command_share.union import union
-from topoplan_engine.experiment import build_cluster
+from topoplan_engine.experiment import Choice, build_cluster
 from topoplan_engine.guarded import build_simulate
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.search.draws import finish_times
@@ -105,12 +105,12 @@ def plans(
             raise KeyboardInterrupt
         outcomes[spec.model, spec.network] = outcome
         on_progress(f"{spec.model} on {spec.network}")
-    simulator = host.make(Simulator, study.simulator.name, study.simulator.options)
+    simulator = study.simulator.make(host, Simulator)
     first_draw = simulator.first_draw
     networks = []
     for network in study.networks:
         cluster, simulate = whole[network.name], build_simulate(simulator)
-        fabric = _shared_fabric(shared, network.choice.name, network.choice.options, cluster, host)
+        fabric = _shared_fabric(shared, network.choice, cluster, host)
         jobs = tuple(
             _job(outcomes[model.name, network.name], fabric, cluster, simulate, first_draw) for model in study.models
         )
@@ -139,11 +139,9 @@ def _job(outcome: Outcome, fabric: AnyFabric | None, cluster: Cluster, simulate:
     return JobPlan(taskgraph=plan.taskgraph, alone=float(seconds), lacks=lacks)
 
 
-def _shared_fabric(
-    shared: SharedCluster, name: str, options: Mapping[str, object], cluster: Cluster, host: Host
-) -> AnyFabric | None:
+def _shared_fabric(shared: SharedCluster, choice: Choice, cluster: Cluster, host: Host) -> AnyFabric | None:
     """Build the fabric of the whole cluster; None for a topology that follows demand."""
-    topology = host.make(Topology, name, options)
+    topology = choice.make(host, Topology)
     if topology.follows_demand:
         return None
     rng = np.random.default_rng(shared.options.seed)

@@ -65,17 +65,21 @@ class SharedCluster:
     options: ShareOptions
 
 
-def read_shared_cluster(path: Path | str) -> SharedCluster:
-    """Read a shared cluster from a TOML file.
+def read_shared_cluster(path: Path | str, *, allow_code: bool = False) -> SharedCluster:
+    """Read a shared cluster from a TOML file, whose options name code that is run if ``allow_code`` says so.
 
     Raises:
         TopoplanError: a section, key or value that does not fit; the message says which.
     """
-    return shared_cluster_from(read_toml(Path(path)), Path(path).stem, str(path))
+    return shared_cluster_from(read_toml(Path(path)), Path(path).stem, str(path), allow_code=allow_code)
 
 
-def shared_cluster_from(document: Mapping[str, Any], name: str, where: str) -> SharedCluster:
+def shared_cluster_from(
+    document: Mapping[str, Any], name: str, where: str, *, allow_code: bool = False
+) -> SharedCluster:
     """Read a shared cluster from the content of a TOML file; ``where`` is for messages.
+
+    Options of components may name code that is imported and run if ``allow_code`` says so.
 
     Raises:
         TopoplanError: a section, key or value that does not fit; the message says which.
@@ -96,7 +100,7 @@ def shared_cluster_from(document: Mapping[str, Any], name: str, where: str) -> S
         models.append({key: value for key, value in table.items() if key not in job_keys} if job_keys else table)
         jobs.append(structure(JobOptions, job_keys, f"{where}: model[{number}]"))
     study_keys = {key: value for key, value in document.items() if key not in ("share", "model")}
-    study = study_from({**study_keys, "model": models, "seeds": [options.seed]}, name, where)
+    study = study_from({**study_keys, "model": models, "seeds": [options.seed]}, name, where, allow_code=allow_code)
     _check_room(study, jobs, options, where)
     return SharedCluster(
         study=study, jobs=tuple(jobs), options=attrs.evolve(options, loads=tuple(sorted(options.loads)))

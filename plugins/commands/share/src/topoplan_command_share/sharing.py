@@ -70,7 +70,7 @@ def share(
         KeyboardInterrupt: the user stopped a search.
     """
     if isinstance(shared, Mapping):
-        shared = shared_cluster_from(shared, "share", "share")
+        shared = shared_cluster_from(shared, "share", "share", allow_code=True)
     elif not isinstance(shared, SharedCluster):
         shared = read_shared_cluster(shared)
     all_prices = default_prices() if prices is None else read_prices(prices)

@@ -87,7 +87,7 @@ def _agreement(host: Host, plan: Plan) -> str:
     from topoplan_engine.simulation.component import SimulatorOfModel
 
     choice = simulator_of(plan)
-    component = host.make(Simulator, choice.name, choice.options)
+    component = choice.make(host, Simulator)
     return component.observed(plan.fabric) if isinstance(component, SimulatorOfModel) else ""
 
 

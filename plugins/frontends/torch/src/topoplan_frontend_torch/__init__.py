@@ -29,7 +29,9 @@ class Torch(Frontend):
     name = "torch"
     example = {"file": str(Path(__file__).with_name("example.pt2"))}
 
-    module: str = option("", help="what makes the module: package.module:function, or a class; it is imported and run")
+    module: str = option(
+        "", help="what makes the module: package.module:function, or a class; it is imported and run", runs_code=True
+    )
     inputs: str = option("", help="shape and type of each input, such as 8x128:int64 or 8x3x224x224-8x13")
     file: str = option("", help="a .pt2 file of torch.export.save, in place of a module")
     strict: bool = option(False, help="refuse what cannot be planned operator by operator, rather than count it")
