@@ -123,7 +123,11 @@ def test_a_run_names_no_module_and_no_output_elsewhere(here, run):
     assert run(*small_run)[0] == 0
     file = here / "kept" / "run.json"
     kept = json.loads(file.read_text(encoding="utf-8"))
-    for place, why in (("../out.json", "lies elsewhere"), (".hidden/out.json", "is hidden"), ("/etc/x", "lies elsewhere")):
+    for place, why in (
+        ("../out.json", "lies elsewhere"),
+        (".hidden/out.json", "is hidden"),
+        ("/etc/x", "lies elsewhere"),
+    ):
         kept["experiment"]["outputs"] = [[{"name": "json", "options": {}}, place]]
         file.write_text(json.dumps(kept), encoding="utf-8")
         status, out, err = run("resume", "kept")
