@@ -113,7 +113,8 @@ def check_inside(path: Path, folders: Iterable[Path], where: str, instead: str) 
     if not any(all(not part.startswith(".") for part in parts.parts) for parts in inside):
         how = "is hidden" if inside else "lies elsewhere"
         raise TopoplanError(
-            f"{where}: {shown_path(path)}: {how} (what a file names is written below the current folder or its own; {instead})"
+            f"{where}: {shown_path(path)}: {how} (what a file names is written below the current folder or its own; "
+            f"{instead})"
         )
 
 
