@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from topoplan.plugin.host import Host
-from topoplan.testing import _common, checks_for
+from topoplan.testing import checks_for
+from topoplan_testing import _common
 
 HOST = Host.discover()
 

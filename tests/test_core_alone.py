@@ -1,6 +1,7 @@
 """Core by itself, in an environment of its own: its size, plugins from elsewhere, and what it says that it lacks.
 
-The plugins are those that the README shows, each in a package that needs topoplan-core alone.
+The plugins are those that the README shows, each in a package that needs topoplan-core alone.  Their tests need the
+conformance kit, which core's extra ``testing`` brings.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python_with_plugins(python, tmp_path_factory):
-    """Install the README's plugins, and pytest for their tests."""
+    """Install the README's plugins, and what core brings for their tests."""
     folders = []
     for module, text in PLUGINS.items():
         folders.append(tmp_path_factory.mktemp(module))
         (folders[-1] / f"{module}.py").write_text(text, encoding="utf-8")
         (folders[-1] / "pyproject.toml").write_text(PYPROJECT.format(module=module), encoding="utf-8")
-    pip(python, "install", "pytest", *map(str, folders))
+    alone = topoplan(python, "plugins", "doctor")
+    assert alone.stdout.endswith("all plugins load (with topoplan-testing, this builds their examples, too)\n")
+    pip(python, "install", f"{ROOT / 'core'}[testing]", *map(str, folders))
     return python
 
 

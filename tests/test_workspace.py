@@ -80,7 +80,7 @@ def test_version_of_core_is_that_of_the_table():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the tool needs of a checkout, with two packages: core and ocs."""
+    """What the tool needs of a checkout, with few packages: ocs and those that it needs."""
     (tmp_path / "tools").mkdir()
     for name in (
         "LICENSE",
@@ -90,7 +90,7 @@ def checkout(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
-    ocs = [line for line in text.splitlines() if re.match("topoplan-(topology-ocs|directconnect) ", line)]
+    ocs = [line for line in text.splitlines() if re.match("topoplan-(topology-ocs|directconnect|testing) ", line)]
     (tmp_path / "packages.toml").write_text("\n".join([*rows, "[packages]", *ocs, ""]))
     assert packages.main([], tmp_path) == 0
     return tmp_path
@@ -110,6 +110,7 @@ def test_a_row_becomes_a_package(checkout):
         "topoplan-core @ {root:uri}/core/.",
         "topoplan-engine @ {root:uri}/engine/.",
         "topoplan-directconnect @ {root:uri}/libs/directconnect/.",
+        "topoplan-testing @ {root:uri}/libs/testing/.",
         "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs/.",
     ]
     assert root["tool"]["mypy"]["strict"] is True  # what stands below the lists is left
@@ -127,6 +128,7 @@ def test_a_package_may_lie_anywhere(checkout):
         "core",
         "engine",
         "libs/directconnect",
+        "libs/testing",
         "plugins/*/*",
         "libs/rings",
     ]
@@ -134,6 +136,7 @@ def test_a_package_may_lie_anywhere(checkout):
         "core/src",
         "engine/src",
         "libs/directconnect/src",
+        "libs/testing/src",
         "plugins/*/*/src",
         "libs/rings/src",
         "tools",
@@ -234,6 +237,14 @@ def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
         plain = [*siblings, "attrs>=24.2", "numpy>=2.0"]
         assert requirements(wheel.read(f"{name}/METADATA").decode()) == plain
         assert wheel.read(f"{name}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+def test_an_extra_of_another_package_lies_in_the_checkout_too(tmp_path, monkeypatch):
+    folder = ROOT / "core"
+    monkeypatch.chdir(folder)
+    name = load(folder / "checkout_backend.py").prepare_metadata_for_build_wheel(str(tmp_path))
+    extra = f'topoplan-testing @ {ROOT.as_uri()}/libs/testing/. ; extra == "testing"'
+    assert requirements((tmp_path / name / "METADATA").read_text())[-2:] == ['pytest>=8 ; extra == "testing"', extra]
 
 
 def test_outside_a_checkout_metadata_is_that_of_the_wheel(tmp_path, monkeypatch):

@@ -134,7 +134,8 @@ class Table:
         for heading, pairs in sections.items():
             if pairs:
                 lines += ["", f"[{heading}]", *(line for key, value in pairs.items() for line in _pair(key, value))]
-        siblings = [_source(name) for name in package.dependencies if name in self.packages]
+        names = dict.fromkeys([*package.dependencies, *(name for extra in package.extras.values() for name in extra)])
+        siblings = [_source(name) for name in names if name in self.packages]
         if siblings:
             lines += ["", "[tool.uv.sources]", *siblings]
         return "\n".join(lines) + "\n"

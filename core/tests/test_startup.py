@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import topoplan
+from topoplan import testing
+from topoplan.cli import main
 
 HEAVY = ("attr", "cattrs", "networkx", "numba", "numpy", "packaging", "pydantic", "rich")
 
@@ -50,3 +57,25 @@ def test_public_names_are_where_the_stub_says():
     assert len(topoplan.__all__) > 50
     for name in topoplan.__all__:
         assert getattr(topoplan, name) is not None
+
+
+def test_names_of_the_conformance_kit_are_those_of_its_stub():
+    stub = Path(testing.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    assert dir(testing) == testing.__all__ == sorted(re.findall(r" as (\w+)", stub))
+    for name in testing.__all__:
+        assert getattr(testing, name) is not None
+
+
+def test_core_without_the_conformance_kit_says_what_brings_it(monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setitem(sys.modules, "topoplan_testing", None)
+    with pytest.raises(ModuleNotFoundError, match=r"topoplan.testing needs .*pip install 'topoplan-core\[testing\]'"):
+        testing.__getattr__("check_component")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "topoplan_testing" else find_spec(name)
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main(["plugins", "doctor"])
+    assert capsys.readouterr().out.endswith(
+        "all plugins load (with topoplan-testing, this builds their examples, too)\n"
+    )

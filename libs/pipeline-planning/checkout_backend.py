@@ -84,7 +84,7 @@ def prepare_metadata_for_build_wheel(directory: str, settings: Any = None) -> st
     lists = (root / "pyproject.toml").read_text(encoding="utf-8")
     for package, folder in re.findall(r'"([\w-]+) @ \{root:uri\}/([^"]+)"', lists):
         url = f"Requires-Dist: {package} @ {root.as_uri()}/{folder}"
-        header = re.sub(rf"^Requires-Dist: {package} *[<>=].*$", url, header, flags=re.M)
+        header = re.sub(rf"^Requires-Dist: {package} *[<>=][^;\n]*?(?= ;|$)", url, header, flags=re.M)
     info = Path(directory, wheels.info_name(table))
     info.mkdir()
     (info / "METADATA").write_text(f"{header}\n\n{readme}", encoding="utf-8")

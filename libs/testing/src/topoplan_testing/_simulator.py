@@ -8,8 +8,8 @@ import attrs
 import numpy as np
 
 from topoplan import Cluster, Fabric, Simulate, Simulator, TaskGraph, Timeline, TopoplanError
-from topoplan.testing import reference
-from topoplan.testing._common import example
+from topoplan_testing import reference
+from topoplan_testing._common import example
 
 _EPSILON = 1e-9
 

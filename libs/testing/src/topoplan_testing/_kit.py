@@ -25,7 +25,7 @@ def checks_for(component: type[Registered]) -> dict[str, Callable[[], None]]:
         return {check_class.__name__: functools.partial(check_class, component)}
     checks: dict[str, Callable[[], None]] = {}
     for module in ["common", *({component.kind.value} - {"machine", "command"})]:
-        namespace = importlib.import_module(f"topoplan.testing._{module}")
+        namespace = importlib.import_module(f"topoplan_testing._{module}")
         for name, function in vars(namespace).items():
             if name.startswith("check_") and inspect.getmodule(function) is namespace:
                 (of,) = typing.get_args(typing.get_type_hints(function)["component"])

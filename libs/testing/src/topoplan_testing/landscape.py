@@ -20,7 +20,7 @@ from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.search.protocol import State, Trial
-from topoplan.testing import reference
+from topoplan_testing import reference
 
 __all__ = ["problem", "start", "trial"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from topoplan import Candidate, OperatorGraph, PlacedStrategy, Placement, Problem, Searcher, State, TopoplanError, Trial
 from topoplan.errors import shown
 from topoplan.model.interfaces import check_fabric
-from topoplan.testing import landscape
-from topoplan.testing._common import example, global_randomness_untouched
+from topoplan_testing import landscape
+from topoplan_testing._common import example, global_randomness_untouched
 
 _BUDGET = 300
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from topoplan import AnyFabric, Cluster, Demand, Fabric, Topology, TopologyContext, TopoplanError
 from topoplan.model.interfaces import check_interfaces, check_rings
-from topoplan.testing import reference
-from topoplan.testing._common import example, global_randomness_untouched
+from topoplan_testing import reference
+from topoplan_testing._common import example, global_randomness_untouched
 
 _SIZES = (2, 4, 8, 13, 16)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import attrs
 
 from topoplan import Exporter, TopoplanError
-from topoplan.testing import reference
-from topoplan.testing._common import example
+from topoplan_testing import reference
+from topoplan_testing._common import example
 
 
 def check_writes_bytes(component: type[Exporter]) -> None:

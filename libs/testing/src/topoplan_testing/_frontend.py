@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from topoplan import Frontend, OperatorGraph
-from topoplan.testing._common import example
+from topoplan_testing._common import example
 
 
 def check_builds_a_graph(component: type[Frontend]) -> None:

@@ -36,7 +36,7 @@ def build_example(component: type[Component]) -> object:
     import numpy as np
 
     from topoplan import Estimator, Frontend, Machine, Searcher, Simulator, Topology, TopologyContext
-    from topoplan.testing import landscape, reference
+    from topoplan_testing import landscape, reference
 
     options, rng = example(component), np.random.default_rng(5)
     if isinstance(options, Frontend):

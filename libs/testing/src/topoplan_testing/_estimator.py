@@ -9,8 +9,8 @@ import numpy as np
 
 from topoplan import CostFunction, Estimator, MicroBatch, TopoplanError
 from topoplan.arrays import I32, i32
-from topoplan.testing import reference
-from topoplan.testing._common import example
+from topoplan_testing import reference
+from topoplan_testing._common import example
 
 _CUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 4))
 
