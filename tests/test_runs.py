@@ -19,6 +19,7 @@ from topoplan.errors import TopoplanWarning, shown
 from topoplan_engine import optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.search.journal import Journal, parsed
+from topoplan_engine.search.run_record import checksum_of
 from topoplan_engine.search.runs import begun, resumed
 
 HOST = Host.discover()
@@ -206,9 +207,22 @@ def test_a_search_that_asks_for_something_else_is_refused(journal):
     copy, _ = journal
     record = json.loads((copy / "run.json").read_text())
     record["experiment"]["run"]["seed"] = 4
+    record["checksum"] = checksum_of(record)
     (copy / "run.json").write_text(json.dumps(record))
     with pytest.raises(TopoplanError, match=r"line \d+: the search asks for something else than it did"):
         go_on(copy)
+
+
+@pytest.mark.parametrize(("key", "value"), [("budget", 50), ("seed", 4), ("patience", 0.5)])
+def test_a_record_that_was_edited_is_refused(journal, key, value):
+    """A budget of its own would be resumed without a word, beside the answers of another search."""
+    copy, _ = journal
+    record = json.loads((copy / "run.json").read_text())
+    assert checksum_of(record) == record["checksum"]
+    record["experiment"]["run"][key] = value
+    (copy / "run.json").write_text(json.dumps(record))
+    with pytest.raises(TopoplanError, match=r"run.json: checksum: '[0-9a-f.  ]+' is not that of the file, .*edited"):
+        resumed(copy, HOST)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def option(
     metavar: str = "",
     flag: str = "",
     runs_code: bool = False,
+    file_in_folder: str = "",
 ) -> Any:
     """Declare an option of a component, or of commands.
 
@@ -75,9 +76,11 @@ def option(
         runs_code: whether a value other than the default makes the program run code that is not its own: it names
             a module that is imported, or a program that answers with objects.  A file cannot set such an option
             unless its user allows that (``--allow-code``).
+        file_in_folder: of an option that names a file: what is read where it names a folder (``config.json``).
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above}
     words = {"help": help, "unit": unit, "short": short, "metavar": metavar, "flag": flag}
+    words["file_in_folder"] = file_in_folder
     return attrs.field(default=default, metadata={**words, **bounds, "runs_code": runs_code})
 
 

@@ -8,11 +8,9 @@ command line and notebooks call this one function.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Unpack
 
 import attrs
@@ -33,7 +31,6 @@ from topoplan.search.protocol import Progress, Run, State
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
-from topoplan_engine.files import read_file
 from topoplan_engine.fitting import no_plan_fits
 from topoplan_engine.interrupt import interruptible, obeyed
 from topoplan_engine.kernels.clock import clock
@@ -42,7 +39,7 @@ from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.observing import tell
 from topoplan_engine.perturbation import Perturbation
-from topoplan_engine.provenance import cluster_record, component_record, json_ready
+from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.companions import writable
@@ -507,13 +504,8 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     components = [component_record(host, component) for component in used.all]
     for record_of_companion in components[len(components) - used.n_companions :]:
         record_of_companion["companion"] = True
-    files = [
-        str(value)
-        for component in used.all
-        for key, value in attrs.asdict(component).items()
-        if key == "file" and value
-    ]
-    files += [str(strategy_path(host, experiment.run.strategy))] if experiment.run.strategy else []
+    files = input_files(used.all)
+    files += [strategy_path(host, experiment.run.strategy)] if experiment.run.strategy else []
     run = experiment.run
     record = {
         "time_limit_s": run.seconds if run.time_limit is not None else None,
@@ -535,5 +527,5 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "batch_size": run.batch_size,
         "components": components,
         "cluster": cluster_record(cluster),
-        "inputs": {Path(name).name: hashlib.sha256(read_file(Path(name))).hexdigest() for name in files},
+        "inputs": digests_of(files),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.metadata
+import json
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,12 +25,13 @@ from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.exporting import strategy_path
 from topoplan_engine.files import why_not
 from topoplan_engine.options import RunOptions
-from topoplan_engine.provenance import cluster_options, json_ready
+from topoplan_engine.provenance import cluster_options, input_files, json_ready
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
+from topoplan_engine.search.setup import chosen_components
 from topoplan_engine.search.trainers import launchable
 
-__all__ = ["FORMAT", "check_record", "experiment_from_record", "run_record"]
+__all__ = ["FORMAT", "check_record", "checksum_of", "experiment_from_record", "run_record"]
 
 #: First keys of `run.json`.
 FORMAT = {"format": "topoplan run", "format_version": 1}
@@ -51,7 +53,7 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
                 f"run: {choice.name!r} is a component of this process, which `topoplan resume` cannot make again (give "
                 "its name, and install it as a plugin)"
             )
-    return {
+    record = {
         **FORMAT,
         "experiment": {
             **{name: _choice_record(getattr(experiment, name)) for name in _CHOICES},
@@ -65,6 +67,13 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
         "folder": str(Path.cwd()),
         "provenance": provenance(host, launchable(host, writable(host, experiment)[0])[0]),
     }
+    return {**record, "checksum": checksum_of(record)}
+
+
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all that `run.json` says beside it, by which a record that somebody edited is known."""
+    said = {key: value for key, value in record.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def experiment_from_record(record: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Experiment:
@@ -98,7 +107,7 @@ def experiment_from_record(record: Mapping[str, Any], where: str, *, allow_code:
 
 
 def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, where: str) -> None:
-    """Raise `TopoplanError` where the run would not be the same here: other versions, or other inputs."""
+    """Raise `TopoplanError` where the run would not be the same: other versions, other inputs, or an edited record."""
     versions, inputs = record.get("versions"), record.get("inputs")
     if not isinstance(versions, Mapping) or not isinstance(inputs, Mapping):
         raise TopoplanError(f"{where}: versions, inputs: are no tables")
@@ -122,6 +131,11 @@ def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, 
                 f"{where}: the run was made with {then} {shown(name)}, here is {now} (install that version, or begin a "
                 "new run)"
             )
+    if record.get("checksum") != checksum_of(record):
+        raise TopoplanError(
+            f"{where}: checksum: {shown(record.get('checksum'))} is not that of the file, which was edited since the "
+            "run began (restore it, or begin a new run)"
+        )
 
 
 def _choice_record(choice: Choice | None) -> dict[str, Any] | None:
@@ -157,22 +171,10 @@ def _versions(host: Host, experiment: Experiment) -> dict[str, str]:
 
 
 def _files(host: Host, experiment: Experiment) -> Iterator[str]:
-    """Yield the regular files that options name."""
-    for name in (*_CHOICES, "searchers"):
-        value = getattr(experiment, name)
-        for choice in value if isinstance(value, tuple) else [value]:
-            for text in () if choice is None else choice.options.values():
-                if isinstance(text, str | Path) and _is_file(Path(text)):
-                    yield str(text)
+    """Yield the files that options name."""
+    yield from map(str, input_files(chosen_components(host, experiment).all))
     if experiment.run.strategy:
         yield str(strategy_path(host, experiment.run.strategy))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _digest(path: Path) -> str:

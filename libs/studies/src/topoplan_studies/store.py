@@ -42,8 +42,10 @@ def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:
         versions[name] = _version(name)
     for component in record["components"]:
         options = component["options"]
-        if options.get("file"):
-            component["options"] = {**options, "file": Path(options["file"]).name}
+        component["options"] = {
+            key: Path(value).name if isinstance(value, str) and Path(value).name in record["inputs"] else value
+            for key, value in options.items()
+        }
     return {**record, "versions": versions, "results_version": RESULTS_VERSION}
 
 

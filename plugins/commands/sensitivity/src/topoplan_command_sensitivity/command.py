@@ -115,14 +115,16 @@ def sensitivity(
 
 def _read(file: Path, host: Host, allow_code: bool) -> tuple[Plan | None, Experiment]:
     """Read a plan, with the experiment that made it, or an experiment alone."""
-    from topoplan_command_sensitivity.provenance import experiment_of
+    from topoplan_command_sensitivity.provenance import check_inputs, experiment_of
     from topoplan_engine.experiment import experiment_from_toml
     from topoplan_engine.exporting import read_plan
 
     if file.suffix == ".toml":
         return None, experiment_from_toml(file, allow_code=allow_code)
     plan = read_plan(host, file)
-    return plan, experiment_of(plan, str(file), allow_code=allow_code)
+    experiment = experiment_of(plan, str(file), allow_code=allow_code)
+    check_inputs(plan, experiment, str(file), host)
+    return plan, experiment
 
 
 def _show(analysis: SensitivityAnalysis, title: str, priced_by: PricedBy, *, as_json: bool) -> None:

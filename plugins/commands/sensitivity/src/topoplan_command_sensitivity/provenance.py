@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, TopoplanWarning, shown
 from topoplan.model.plan import Plan
 from topoplan.options import structure
+from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
-from topoplan_engine.files import read_file
 from topoplan_engine.options import RunOptions
-from topoplan_engine.provenance import cluster_options
+from topoplan_engine.provenance import cluster_options, digests_of, input_files
+from topoplan_engine.search.setup import chosen_components
 
-__all__ = ["experiment_of"]
+__all__ = ["check_inputs", "experiment_of"]
 
 #: Keys of a provenance that are options of a run.
 _RUN = (
@@ -30,7 +30,7 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experim
     Options may name code that is imported and run if ``allow_code`` says so: anybody may have written the plan.
 
     Raises:
-        TopoplanError: the plan does not say (it was imported), or depends on a file that changed or is not named.
+        TopoplanError: the plan does not say (it was imported).
     """
     record, where = plan.provenance, f"{name}: provenance"
     if plan.strategy is None or "components" not in record or "cluster" not in record:
@@ -57,24 +57,46 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experim
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise TopoplanError(f"{where}: is damaged ({type(error).__name__}: {error})") from None
-    _check_inputs(record, experiment, where)
     return experiment
 
 
-def _check_inputs(record: Mapping[str, Any], experiment: Experiment, where: str) -> None:
-    """Raise unless every file that the run read is one that an option names, and is as it was."""
-    components = (experiment.model, experiment.topology, experiment.estimator, experiment.simulator)
-    paths = [
-        Path(str(choice.options["file"]))
-        for choice in (*components, *experiment.searchers)
-        if choice is not None and choice.options.get("file")
-    ]
-    named = {path.name: path for path in paths}
-    for name, digest in record.get("inputs", {}).items():
-        if name not in named:
+def check_inputs(plan: Plan, experiment: Experiment, name: str, host: Host) -> None:
+    """Check the files that a plan's experiment reads against what its provenance says of them.
+
+    A file that the provenance does not mention cannot be judged: a warning names it.
+
+    Args:
+        plan: whose provenance names its inputs.
+        experiment: of the plan.
+        name: of the plan, for messages.
+        host: where components come from.
+
+    Raises:
+        TopoplanError: a file has changed or cannot be read, or no option names it.
+    """
+    where = f"{name}: provenance: inputs"
+    recorded = plan.provenance.get("inputs", {})
+    if not isinstance(recorded, Mapping):
+        raise TopoplanError(f"{where}: {shown(recorded)} (expected a table of files and their SHA-256)")
+    files = input_files(chosen_components(host, experiment).all)
+    try:
+        now = digests_of(files)
+    except TopoplanError as error:
+        raise TopoplanError(f"{where}: {error} (go where the plan was made; here is {Path.cwd()})") from None
+    for file, digest in recorded.items():
+        if file not in now:
             raise TopoplanError(
-                f"{where}: the search started from the strategy {name}, which a plan does not hold "
-                "(use the experiment's TOML file)"
+                f"{where}: {shown(file)[1:-1]}: no option names it in {Path.cwd()} (go where the plan was made; if the "
+                f"search started from the strategy {shown(file)[1:-1]}, which a plan does not hold, use its TOML file)"
             )
-        if hashlib.sha256(read_file(named[name])).hexdigest() != digest:
-            raise TopoplanError(f"{where}: {named[name]} is not what the plan was made with (its content has changed)")
+        if now[file] != digest:
+            raise TopoplanError(
+                f"{where}: {file} is not what the plan was made with: its content has changed (restore it, or make the "
+                "plan anew)"
+            )
+    for file in now.keys() - recorded.keys():
+        warnings.warn(
+            f"{where}: say nothing of {file}; whether it is what the plan was made with is not known",
+            TopoplanWarning,
+            stacklevel=2,
+        )

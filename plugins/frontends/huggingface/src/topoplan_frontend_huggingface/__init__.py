@@ -26,7 +26,7 @@ class HuggingFace(Frontend):
     name = "huggingface"
     example = {"config": str(Path(__file__).with_name("example.json")), "sequence-length": 16}
 
-    config: str = option("", help="config.json, or the folder that has it; required")
+    config: str = option("", help="config.json, or the folder that has it; required", file_in_folder="config.json")
     sequence_length: int | None = option(
         None, minimum=1, maximum=2**24, help="positions of a sample; default 4096, or as many as the model has"
     )
