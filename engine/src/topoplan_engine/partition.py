@@ -16,13 +16,14 @@ Networks, MLSys 2019, section 4), with halos, reductions and uneven parts derive
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import I32, I64, i64
 from topoplan.model.graph import Axis, Operator, Role, Slices, Tensor
 from topoplan_engine.csr import expand
 
@@ -37,6 +38,12 @@ __all__ = [
     "slice_elements",
     "transfers",
 ]
+
+
+#: Of cuts into at most so many parts, what follows for one axis is kept: searches ask for the same few again and again.
+_FEW = 64
+#: How many of these are kept.
+_KEPT = 1024
 
 
 @attrs.frozen(eq=False)
@@ -148,11 +155,10 @@ def transfers(
     src_stride, dst_stride = _strides(producer_degrees), _strides(consumer_degrees)
     src_free, dst_free = set(range(len(producer_degrees))), set(range(len(consumer_degrees)))
     for src_axis, dst_axis in zip(output.axes, argument.axes, strict=True):
-        a, b, overlap = _overlaps(
-            _axis_slices(src_axis, producer, producer_degrees), _axis_slices(dst_axis, consumer, consumer_degrees)
-        )
-        a *= src_stride[src_axis.dim] if src_axis.dim >= 0 else 0
-        b *= dst_stride[dst_axis.dim] if dst_axis.dim >= 0 else 0
+        cuts = (*_cut_of(src_axis, producer, producer_degrees), *_cut_of(dst_axis, consumer, consumer_degrees))
+        a, b, overlap = (_kept_overlaps if _is_small(cuts[1]) and _is_small(cuts[3]) else _overlaps)(*cuts)
+        a = a * src_stride[src_axis.dim] if src_axis.dim >= 0 else np.zeros_like(a)
+        b = b * dst_stride[dst_axis.dim] if dst_axis.dim >= 0 else np.zeros_like(b)
         src_free.discard(src_axis.dim)
         dst_free.discard(dst_axis.dim)
         src = (src[:, None] + a).ravel()
@@ -194,26 +200,54 @@ def _equal_slice(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> int | No
     return size // degree * axis.scale if plain and even else None
 
 
+#: An axis, the size of the dimension that it follows (1 where it follows none), and into how many parts this is cut.
+_Cut = tuple[Axis, tuple[int, int]]
+
+
+def _cut_of(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> _Cut:
+    """Return how an axis is cut."""
+    return axis, (op.dims[axis.dim].size, degrees[axis.dim]) if axis.dim >= 0 else (1, 1)
+
+
+def _is_small(dimension: tuple[int, int]) -> bool:
+    """Return whether what follows for an axis is kept: a degree with sizes of its own is none of these."""
+    return type(dimension[1]) is int and dimension[1] <= _FEW
+
+
 def _axis_slices(axis: Axis, op: Operator, degrees: tuple[int, ...]) -> tuple[I64, I64]:
-    """Return the interval of ``axis`` that each coordinate of its dimension touches."""
+    """Return the interval of ``axis`` that each coordinate of its dimension touches; the arrays are read-only."""
+    axis, dimension = _cut_of(axis, op, degrees)
+    return (_kept_slices if _is_small(dimension) else _slices)(axis, dimension)
+
+
+def _slices(axis: Axis, dimension: tuple[int, int]) -> tuple[I64, I64]:
+    """Return the interval of ``axis`` that each part of a dimension of this size and degree touches."""
     if axis.dim < 0:
-        return np.zeros(1, dtype=np.int64), np.full(1, axis.size, dtype=np.int64)
-    starts, stops = part_bounds(op.dims[axis.dim].size, degrees[axis.dim])
-    low = np.clip(starts * axis.scale + axis.offset, 0, axis.size)
-    high = np.clip((stops - 1) * axis.scale + axis.offset + axis.extent, 0, axis.size)
-    return low, high
+        return i64(np.zeros(1)), i64(np.full(1, axis.size))
+    starts, stops = part_bounds(*dimension)
+    low, high = starts * axis.scale + axis.offset, (stops - 1) * axis.scale + axis.offset + axis.extent
+    # As `numpy.clip`, which takes many times as long for few parts.
+    return i64(np.minimum(np.maximum(low, 0), axis.size)), i64(np.minimum(np.maximum(high, 0), axis.size))
 
 
-def _overlaps(src: tuple[I64, I64], dst: tuple[I64, I64]) -> tuple[I64, I64, I64]:
+_kept_slices = functools.lru_cache(_KEPT)(_slices)
+
+
+def _overlaps(
+    src_axis: Axis, src_dimension: tuple[int, int], dst_axis: Axis, dst_dimension: tuple[int, int]
+) -> tuple[I64, I64, I64]:
     """Return (source index, target index, overlap) of the intervals that overlap; both lists ascend."""
-    (src_low, src_high), (low, high) = src, dst
+    (src_low, src_high), (low, high) = _slices(src_axis, src_dimension), _slices(dst_axis, dst_dimension)
     first = np.searchsorted(src_high, low, side="right")
     last = np.searchsorted(src_low, high, side="left")
     counts = np.where(high > low, np.maximum(last - first, 0), 0)
     b, a = expand(first, counts)
     overlap = np.minimum(src_high[a], high[b]) - np.maximum(src_low[a], low[b])
     keep = overlap > 0
-    return a[keep], b[keep], overlap[keep]
+    return i64(a[keep]), i64(b[keep]), i64(overlap[keep])
+
+
+_kept_overlaps = functools.lru_cache(_KEPT)(_overlaps)
 
 
 def _copies(src: I64, dst: I64, elements: I64, degree: int, to_src: int, to_dst: int) -> tuple[I64, I64, I64]:
