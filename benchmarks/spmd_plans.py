@@ -90,8 +90,8 @@ One command writes the page:
 - *hidup*: HiDup's plan with both micro-batches, planned by its own objective with bandwidths of this cluster.
 - *data parallel*: every operator is cut by samples, and gradients are summed as soon as they are ready.
 - *spmd*: the fastest of the searcher's own plans and the two above, which it also simulates (`--keep fastest`).
-- *by*: the origin of that plan. It names the mesh, outermost axis first. *duplex* means that two micro-batches overlap,
-  *whole batch* that the batch is not divided. *ahead* means that the search counted compute time for less.
+- *by*: the origin of that plan. It names the mesh, outermost axis first. *two-microbatch* means that two micro-batches
+  overlap, *whole batch* that the batch is not divided. *ahead* means that the search counted compute time for less.
 - *estimated*: the searcher's estimate for its own best plan, before the simulation.
 - *-*: the plan does not fit into memory. Adam stores two moments of each weight.
 - *measured*: HiDup's measurement on 8 hosts over about 9.7 Gbps (figure 6), with the better of DeepSpeed and FastMoE in
@@ -130,13 +130,13 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
 
 
 def run(
-    model: str, hosts: int, each: int, gbps: float, *, experts: int | None = None, finalists: int = 3
+    model: str, hosts: int, each: int, gbps: float, *, experts: int | None = None, shortlist: int = 3
 ) -> dict[str, Any]:
     """Plan, simulate and return the searcher's report, with the CPU seconds of everything."""
     started = time.process_time()
     problem = problem_of(model, hosts, each, gbps, experts)
     evaluator = Evaluator(problem, Fluid().build(), "limit")
-    search = SpmdSearch(Spmd(finalists=finalists), problem)
+    search = SpmdSearch(Spmd(shortlist=shortlist), problem)
     state = State(problem.space.initial(), problem.build_fabric(None, np.random.default_rng(0)))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: evaluator.demand(state.strategy)))
     while candidates := search.ask():
@@ -236,7 +236,7 @@ def main() -> None:
     if "bert-sgmoe" in given.models:
         text += [AXES]
         for hosts, each, gbps, experts in LARGE:
-            report = run("bert-sgmoe", hosts, each, gbps, experts=experts, finalists=1000)
+            report = run("bert-sgmoe", hosts, each, gbps, experts=experts, shortlist=1000)
             least = by_axes(report["simulated_s"])
             shown = [f"**{seconds(one)}**" if one == min(least) else seconds(one) for one in least]
             text.append(markdown_row([f"{hosts} x {each}", str(gbps), str(experts), *shown]))

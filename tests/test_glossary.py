@@ -59,8 +59,10 @@ PLAIN = (
     "plugins/searchers/",
     "plugins/topologies/",
 )
+#: Code of all packages.
+CODE = ("core/", "engine/", "libs/", "plugins/")
 COINED = [
-    Coined(r"\btold\b", "the verb of what happens: stated, reported, returned", within=PLAIN),
+    Coined(r"\btold\b", "the verb of what happens: stated, reported, returned", within=(*PLAIN, *CODE)),
     Coined(r"\balike\b", "equal, equivalent", within=PLAIN),
     Coined(r"\b(no|every|any)body\b", "the thing that is meant: a user, a message, a tensor", within=PLAIN),
     Coined(r"\bgo(es)? on\b", "continue", within=PLAIN),
@@ -71,14 +73,23 @@ COINED = [
         r"finalist",
         "shortlist",
         {
-            f"plugins/searchers/{name}": "an option of the searcher"
-            for name in (
-                "pipeline/src/topoplan_searcher_pipeline/__init__.py",
-                "pipeline/src/topoplan_searcher_pipeline/search.py",
-                "spmd/README.md",
-                "spmd/src/topoplan_searcher_spmd/__init__.py",
-                "spmd/src/topoplan_searcher_spmd/search.py",
-            )
+            f"plugins/searchers/{name}/src/topoplan_searcher_{name}/__init__.py": "what the option was called"
+            for name in ("pipeline", "spmd")
+        },
+    ),
+    Coined(r"\bguests?\b", "member of a portfolio, companion"),
+    Coined(r"overfull", "over memory"),
+    Coined(r"crowd", "states, entries"),
+    Coined(
+        r"duplex",
+        "two-microbatch",
+        {
+            "CHANGELOG.md": "says what the name was",
+            "core/src/topoplan/model/schedule.py": "a word of old plans",
+            "docs/decisions/0020-spmd-programs.md": "names a page",
+            "docs/decisions/0032-duplex-schedules.md": "says what the name was",
+            "docs/decisions/README.md": "names a page",
+            "libs/network-files/src/topoplan_network_files/cabling.py": "a cable with both directions",
         },
     ),
     Coined(

@@ -53,9 +53,9 @@ def problem_of(frontend, hosts, each, gbps, **options):
     return problem_on(graph, cluster, Hidup().build(graph, cluster), BigSwitch())
 
 
-def proposals(problem, fabric, finalists=1):
+def proposals(problem, fabric, shortlist=1):
     """Yield the programs that the searcher proposes on some meshes, with and without overlapped micro-batches."""
-    search = SpmdSearch(Spmd(finalists=finalists), problem)
+    search = SpmdSearch(Spmd(shortlist=shortlist), problem)
     state = State(problem.space.initial(), fabric)
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: None))
     seconds = 1.0
@@ -102,7 +102,7 @@ def test_one_device_takes_as_long_as_all(frontend, hosts, each, gbps):
 def test_messages_of_more_than_a_window(gbps):
     problem = problem_of(BertSgmoe, 4, 4, gbps, layers=2)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    strategies = list(proposals(problem, fabric, finalists=100))
+    strategies = list(proposals(problem, fabric, shortlist=100))
     assert 1 in [kept_apart(problem, fabric, strategy) for strategy in strategies]
     assert len({strategy.program.mesh for strategy in strategies}) >= 4
 
@@ -226,7 +226,7 @@ def test_groups_that_wait_for_each_other_are_priced_by_one_host(monkeypatch):
         Fluid(transport="flexnetpacket").build(),
         Lowering(problem.graph, problem.cluster, problem.costs),
     )
-    programs = ((s, quotient_of(lowering, s)) for s in proposals(problem, fabric, finalists=4))
+    programs = ((s, quotient_of(lowering, s)) for s in proposals(problem, fabric, shortlist=4))
     strategy = next(s for s, q in programs if max(q.apart) > 1)
     expected = simulate.makespan(lowering.lower(strategy), fabric, problem.cluster)
     without_queues = lowering.program_quotient(strategy, 0)

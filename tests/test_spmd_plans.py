@@ -34,7 +34,7 @@ def optimized(capsys, *words):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Return a folder with a duplex plan, of HiDup, in formats that can hold it."""
+    """Return a folder with a two-microbatch plan, of HiDup, in formats that can hold it."""
     folder = tmp_path_factory.mktemp("spmd")
     words = ["-s", "hidup", "-x", f"json={folder / 'plan.json'}", "-x", f"dot={folder / 'plan.dot'}"]
     with pytest.raises(SystemExit) as ending:
@@ -52,8 +52,15 @@ def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
     assert said["simulated_s"][said["chosen"]] == spmd["iteration_time_s"]
     fastest = optimized(capsys, "-s", "spmd", "--keep", "fastest")
     assert fastest["iteration_time_s"] == min(said["simulated_s"].values())
-    assert hidup["schedule"]["kind"] == "duplex"
+    assert hidup["schedule"]["kind"] == "two-microbatch"
     assert hidup["schedule"]["micro_batches"] == 2
+
+
+def test_the_schedule_of_an_older_plan_is_read(saved):
+    text = (saved / "plan.json").read_bytes()
+    older = text.replace(b'"two-microbatch"', b'"duplex"')
+    assert older != text
+    assert Json().read(older, "plan.json").strategy == Json().read(text, "plan.json").strategy
 
 
 def test_a_program_survives_in_a_plan(saved):
@@ -143,7 +150,7 @@ def test_a_damaged_program_is_named(saved, capsys, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-s", "spmd:finalists=0"), "finalists"),
+        (("-s", "spmd:shortlist=0"), "shortlist"),
         (("-s", "spmd:meshes=cube"), "meshes"),
         (("-s", "spmd:max-states=5"), "more than 5 states"),
         (("-s", "spmd", "--memory-gb", "0.0001"), "no plan fits: its weights take .* what would help"),

@@ -75,3 +75,14 @@ def test_description_has_everything_that_help_shows():
 @pytest.mark.parametrize("text", ["\x00" * 400, "\n" * 5000, "x" * 5000])
 def test_a_message_has_at_most_a_thousand_characters(text):
     assert len(str(TopoplanError(f"where: {text}"))) <= 1000
+
+
+def test_an_option_is_read_under_its_older_name():
+    renamed = attrs.make_class("Renamed", {"shortlist": option(3, help="plans", formerly="finalists")})
+    renamed.__annotations__ = {"shortlist": int}
+    assert structure(renamed, {"finalists": "5"}, "searcher s") == renamed(shortlist=5)
+    assert [row.key for row in describe(renamed)] == ["shortlist"]
+    with pytest.raises(TopoplanError, match="shortlist: is given twice"):
+        structure(renamed, {"finalists": 5, "shortlist": 5}, "searcher s")
+    with pytest.raises(TopoplanError, match="searcher s: finalists: expected integer, got 'x'"):
+        structure(renamed, {"finalists": "x"}, "searcher s")

@@ -67,7 +67,7 @@ def scheduled(draw):
 
 
 @st.composite
-def spmd(draw, duplex):
+def spmd(draw, overlapped):
     mesh = draw(st.sampled_from([(4,), (2, 2)]))
     rules = tuple(
         tuple(draw(st.sampled_from([s for s in signatures(op) if PARTIAL not in s.inputs])) for _ in mesh)
@@ -80,14 +80,14 @@ def spmd(draw, duplex):
     )
     program = SpmdProgram(mesh=mesh, rules=rules, stored=stored, sharded_state=draw(st.booleans()))
     strategy = SpmdStrategy.of(program, GRAPH)
-    if not duplex or why_invalid(strategy, GRAPH, 4):
+    if not overlapped or why_invalid(strategy, GRAPH, 4):
         return strategy
     begins = {move.users[0] for move in reshards_of(program, GRAPH) if move.output >= 0}
     stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
-    return attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=2, stage=stage))
+    return attrs.evolve(strategy, schedule=Schedule(kind="two-microbatch", micro_batches=2, stage=stage))
 
 
-KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "duplex": spmd(True)}
+KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "two-microbatch": spmd(True)}
 
 
 def price(of, state):

@@ -12,7 +12,7 @@ from topoplan import Candidate, Host, Search, Searcher, TopoplanError
 from topoplan.errors import PluginError, TopoplanWarning
 from topoplan.testing import landscape
 from topoplan_engine import Choice
-from topoplan_engine.search.companions import Guest, built_guest, companions_of
+from topoplan_engine.search.companions import PortfolioMember, build_member, companions_of
 
 
 @attrs.frozen(kw_only=True)
@@ -72,20 +72,20 @@ def test_installed_companions_that_the_user_has_not_named_take_part_once():
 
 def test_one_that_cannot_search_proposes_nothing():
     problem, rng = landscape.problem(), np.random.default_rng(0)
-    guest = built_guest(refusing(TopoplanError("too small"))(), problem, rng)
-    guest.adopt(landscape.trial(landscape.start(problem)))
-    assert list(guest.ask()) == []
-    assert not guest.plans
-    guest.tell([])
-    assert guest.reached is None
-    assert guest.report(None) is None
+    member = build_member(refusing(TopoplanError("too small"))(), problem, rng)
+    member.adopt(landscape.trial(landscape.start(problem)))
+    assert list(member.ask()) == []
+    assert not member.plans
+    member.tell([])
+    assert member.reached is None
+    assert member.report(None) is None
 
 
 def test_one_with_a_fault_proposes_nothing_and_there_is_a_warning():
     problem, rng = landscape.problem(), np.random.default_rng(0)
     with pytest.warns(TopoplanWarning, match="broken; the other searchers continue"):
-        guest = built_guest(refusing(PluginError("broken"))(), problem, rng)
-    assert list(guest.ask()) == []
+        member = build_member(refusing(PluginError("broken"))(), problem, rng)
+    assert list(member.ask()) == []
 
 
 def test_one_that_gives_up_proposes_nothing_more():
@@ -99,9 +99,9 @@ def test_one_that_gives_up_proposes_nothing_more():
             return [Candidate(base=self.state)]
 
     search = GivesUp()
-    guest = Guest(search)
-    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
-    assert [len(guest.ask()) for _ in range(3)] == [1, 0, 0]
+    member = PortfolioMember(search)
+    member.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert [len(member.ask()) for _ in range(3)] == [1, 0, 0]
     assert search.asked == 2
 
 
@@ -110,9 +110,9 @@ def test_a_planner_waits_until_it_has_had_its_share():
         def ask(self):
             return [Candidate(base=self.state)] * 3
 
-    guest = Guest(Plans(), share=0.25)
-    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
-    assert [len(guest.ask()) for _ in range(25)] == [3, *[0] * 10, 3, *[0] * 11, 3, 0]
+    member = PortfolioMember(Plans(), share=0.25)
+    member.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert [len(member.ask()) for _ in range(25)] == [3, *[0] * 10, 3, *[0] * 11, 3, 0]
 
 
 class Planner(Search):
@@ -127,25 +127,25 @@ class Planner(Search):
         return [Candidate(base=self.state)] * self.batch
 
 
-def candidates_in(guest, turns):
-    return sum(len(guest.ask()) for _ in range(turns))
+def candidates_in(member, turns):
+    return sum(len(member.ask()) for _ in range(turns))
 
 
 def test_a_planner_has_a_quarter_of_a_candidate_a_turn_and_fifteen_while_it_leads():
     planner = Planner()
-    guest = Guest(planner, 0.25)
-    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
-    assert candidates_in(guest, 400) == 100 + 10  # the last batch is a whole one
-    guest.leads, planner.batch = True, 40
-    assert 15 * 1400 <= 110 + candidates_in(guest, 1000) <= 15 * 1400 + 40
-    guest.leads = False
-    assert candidates_in(guest, 100) == 0
+    member = PortfolioMember(planner, 0.25)
+    member.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert candidates_in(member, 400) == 100 + 10  # the last batch is a whole one
+    member.leads, planner.batch = True, 40
+    assert 15 * 1400 <= 110 + candidates_in(member, 1000) <= 15 * 1400 + 40
+    member.leads = False
+    assert candidates_in(member, 100) == 0
 
 
 def test_a_companion_that_is_no_planner_has_every_turn():
-    guest = Guest(Planner())
-    guest.adopt(landscape.trial(landscape.start(landscape.problem())))
-    assert candidates_in(guest, 100) == 1000
+    member = PortfolioMember(Planner())
+    member.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert candidates_in(member, 100) == 1000
 
 
 def test_a_planner_is_built_when_the_others_have_had_their_first_turns():
@@ -167,12 +167,12 @@ def test_a_planner_is_built_when_the_others_have_had_their_first_turns():
             built.append(Planning())
             return built[0]
 
-    guest = built_guest(Planner(), problem, np.random.default_rng(0))
+    member = build_member(Planner(), problem, np.random.default_rng(0))
     first = landscape.trial(landscape.start(problem))
-    guest.adopt(first)
+    member.adopt(first)
     for _ in range(10):
-        assert list(guest.ask()) == []
-    assert (guest.plans, built) == (True, [])
-    (candidate,) = guest.ask()
+        assert list(member.ask()) == []
+    assert (member.plans, built) == (True, [])
+    (candidate,) = member.ask()
     assert candidate.state() == first.state
-    assert not guest.plans
+    assert not member.plans

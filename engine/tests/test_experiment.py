@@ -142,7 +142,7 @@ def test_ends_of_hosts_come_from_toml(write):
         ),
         (ClusterOptions(devices=(4, 2, 2)), r"2 does not come after 4 .*: \[4,6,8\] is 3 hosts of 4,2,2\)"),
         (ClusterOptions(devices=(0, 4)), r"devices 0,4: 0 does not come after 0 .*: \[8,16\] is two hosts of 8\)"),
-        (ClusterOptions(devices=(4,), hosts=(HostGroup(servers=2),)), "hosts are told twice"),
+        (ClusterOptions(devices=(4,), hosts=(HostGroup(servers=2),)), "hosts are given twice"),
     ],
 )
 def test_hosts_that_make_no_sense_are_refused(options, message):

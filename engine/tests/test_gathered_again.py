@@ -91,7 +91,7 @@ def test_every_layer_but_the_last_is_gathered_twice(micro_batches):
     once, twice = (fully_sharded(graph, devices, again) for again in (False, True))
     if micro_batches > 1:
         stage = np.repeat(np.arange(LAYERS), 3)
-        schedule = Schedule(kind="duplex", micro_batches=micro_batches, stage=stage)
+        schedule = Schedule(kind="two-microbatch", micro_batches=micro_batches, stage=stage)
         once, twice = (attrs.evolve(each, schedule=schedule) for each in (once, twice))
     sizes = [collectives(lowered.lower(each), Collective.ALL_GATHER) for each in (once, twice)]
     assert sizes == [[matrix // 2] * (2 * LAYERS), [matrix // 2] * (2 * LAYERS + 2 * (LAYERS - 1))]

@@ -227,11 +227,11 @@ class TestRefused:
     def test_other_schedules(self):
         stage = np.zeros(len(GRAPH.operators))
         schedule = Schedule(kind="gpipe", micro_batches=2, stage=stage)
-        refused("needs a duplex schedule", data_parallel_program(GRAPH, 8), schedule=schedule)
+        refused("needs a two-microbatch schedule", data_parallel_program(GRAPH, 8), schedule=schedule)
         placements = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH).placements
-        duplex = Schedule(kind="duplex", micro_batches=2, stage=stage)
-        with pytest.raises(TopoplanError, match="duplex: needs an SPMD program"):
-            PipelineStrategy(placements, duplex).check(GRAPH, 8)
+        overlapped = Schedule(kind="two-microbatch", micro_batches=2, stage=stage)
+        with pytest.raises(TopoplanError, match="two-microbatch: needs an SPMD program"):
+            PipelineStrategy(placements, overlapped).check(GRAPH, 8)
 
     def test_a_stage_that_converts_what_it_makes(self):
         first, *_, loss = range(len(GRAPH.operators))
@@ -240,7 +240,7 @@ class TestRefused:
         rules[1] = (cut(GRAPH.operators[1], 1),)
         assert first < loss
         mixed = attrs.evolve(program, rules=tuple(rules))
-        schedule = Schedule(kind="duplex", micro_batches=2, stage=np.zeros(len(GRAPH.operators)))
+        schedule = Schedule(kind="two-microbatch", micro_batches=2, stage=np.zeros(len(GRAPH.operators)))
         refused("in the same stage", mixed, schedule=schedule)
 
 
@@ -294,7 +294,7 @@ def test_passes_take_what_a_micro_batch_takes(count):
     strategy = SpmdStrategy.of(data_parallel_program(graph, 4), graph)
     if count > 1:
         stage = np.arange(len(graph.operators))
-        strategy = attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=count, stage=stage))
+        strategy = attrs.evolve(strategy, schedule=Schedule(kind="two-microbatch", micro_batches=count, stage=stage))
     cluster = Cluster.uniform(n_hosts=4)
     lowering = Lowering(graph, cluster, Overhead(graph))
     first = lowering.program_quotient(strategy, 0)

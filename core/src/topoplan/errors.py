@@ -1,4 +1,4 @@
-"""Errors that a user can cause, told in one line.
+"""Errors that a user can cause, each in one line.
 
 Every message reads ``where: what (what would be right)``.  The command line prints it without a
 traceback and exits with status 2.  Anything that is not a `TopoplanError` is a bug.

@@ -59,6 +59,7 @@ def option(
     short: str = "",
     metavar: str = "",
     flag: str = "",
+    formerly: str = "",
     runs_code: bool = False,
     file_in_folder: str = "",
 ) -> Any:
@@ -73,13 +74,14 @@ def option(
         short: letter of a command's option (``-t``).
         metavar: what stands for the value in a command's help, in place of its type.
         flag: name of a command's option, where that is another one than the field's (a word of Python, say).
+        formerly: the field's name in older files, which are still read.
         runs_code: whether a value other than the default makes the program run code that is not its own: it names
             a module that is imported, or a program that answers with objects.  A file cannot set such an option
             unless its user allows that (``--allow-code``).
         file_in_folder: of an option that names a file: what is read where it names a folder (``config.json``).
     """
     bounds = {"minimum": minimum, "maximum": maximum, "above": above}
-    words = {"help": help, "unit": unit, "short": short, "metavar": metavar, "flag": flag}
+    words = {"help": help, "unit": unit, "short": short, "metavar": metavar, "flag": flag, "formerly": formerly}
     words["file_in_folder"] = file_in_folder
     return attrs.field(default=default, metadata={**words, **bounds, "runs_code": runs_code})
 
@@ -101,9 +103,11 @@ def structure(cls: type[T], table: Mapping[str, Any], where: str, *, allow_code:
         raise TopoplanError(f"{where}: expected a table of options, got {shown(table)}")
     hints = _hints(cls)
     fields = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
+    renamed = {field.metadata.get("formerly"): field.name for field in fields.values()}
     values: dict[str, Any] = {}
     for key, raw in table.items():
         name = key.replace("-", "_")
+        name = renamed.get(name, name)
         if name not in fields:
             raise TopoplanError(f"{where}: no option {shown(key)}{nearest(key, (n.replace('_', '-') for n in fields))}")
         place = f"--{key}" if where == "--" else f"{where}: {key}"

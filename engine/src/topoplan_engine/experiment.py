@@ -183,10 +183,10 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         host: knows the machines; unless given, one with all installed plugins.
 
     Raises:
-        TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts told twice.
+        TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts given twice.
     """
     if options.hosts and options.devices:
-        raise TopoplanError("cluster.devices: the hosts are told twice (leave out cluster.hosts or cluster.devices)")
+        raise TopoplanError("cluster.devices: the hosts are given twice (leave out cluster.hosts or cluster.devices)")
     groups = options.hosts or _of_kinds(options.device, _groups(options.devices), options.servers)
     n_hosts = sum(group.servers for group in groups)
     n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
@@ -457,5 +457,5 @@ def choice_from(table: Any, where: str, *, allow_code: bool = False) -> Choice:
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise TopoplanError(f'{where}: needs use = "name of a component"')
     name, options = parse_component(table["use"], where)
-    given = {key: value for key, value in table.items() if key != "use"}
-    return Choice(name, {**options, **given}, allow_code=allow_code, source=where)
+    settings = {key: value for key, value in table.items() if key != "use"}
+    return Choice(name, {**options, **settings}, allow_code=allow_code, source=where)

@@ -1,6 +1,6 @@
 """How a strategy runs a model, in the words of parallel training: data, tensor and expert degrees, stages, devices.
 
-Operators that are cut alike are one group, so that a strategy of hundreds of placements is told in a few lines.  What
+Operators that are cut alike are one group, so that a strategy of hundreds of placements has a few lines.  What
 is cut is read from the roles of dimensions (`topoplan.model.graph.Role`), and for programs on a mesh from their
 signatures.
 """

@@ -62,7 +62,7 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
 
     Training data (inputs that no operator gives) keep their bytes: they are indices, or cast when they are read.
     Weights that an operator shares with another one are inputs that no operator gives, too, and have half the bytes.
-    A tensor that is told in bytes, as profiles do, has half of them, rounded up.
+    A tensor that is stated in bytes, as profiles do, has half of them, rounded up.
     """
     if precision == graph.precision:
         return graph
@@ -159,7 +159,7 @@ def _smaller(op: Operator, computed: list[bool]) -> Operator:
 def _halved(tensor: Tensor) -> Tensor:
     if tensor.itemsize % _SMALLER == 0:
         return attrs.evolve(tensor, itemsize=tensor.itemsize // _SMALLER)
-    # Told in bytes: fewer of them, along the axis that no cut follows.
+    # Stated in bytes: fewer of them, along the axis that no cut follows.
     free = max((k for k, axis in enumerate(tensor.axes) if axis.dim < 0), default=-1)
     axes = tuple(Axis(-(-axis.size // _SMALLER)) if k == free else axis for k, axis in enumerate(tensor.axes))
     return attrs.evolve(tensor, axes=axes)

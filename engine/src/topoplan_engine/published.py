@@ -1,6 +1,6 @@
 """Published measurements as tables of a package, one or more profiles in each.
 
-``profiles.csv`` has the rows of all profiles, told apart by its column ``profile``.  ``sources.toml`` has a section for
+``profiles.csv`` has the rows of all profiles; its column ``profile`` names theirs.  ``sources.toml`` has a section for
 each profile: what was measured, where it was published, and the SHA-256 of the file that its figures are from.
 """
 

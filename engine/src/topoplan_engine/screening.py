@@ -2,8 +2,8 @@
 
 A chain proposes one change after the other, and most of them cost more than their cutoff.  To make a candidate, a state
 and a trial of each takes longer than to see that.  So a searcher that makes one proposal at a time may take a question
-along (`Screened`): it asks of each proposal whether that is rejected, counts it as told if so, and goes on to the next.
-What it then proposes as a candidate is priced and told as always.
+along (`Screened`): it asks of each proposal whether that is rejected, and goes to the next if so.
+What it then proposes as a candidate is priced as always.
 
 The short cut changes nothing but the time: `topoplan.Search.ask` and ``tell`` of the same searcher visit the same
 states, and stay what everybody else calls.  The driver takes it where a searcher is alone and nothing is written down
@@ -34,7 +34,7 @@ class Screened(Protocol):
     def ask_screened(self, rejects: Rejects, most: int) -> tuple[int, Sequence[Candidate]]:
         """Propose up to ``most`` times, and no further once a proposal is not rejected.
 
-        A rejected proposal counts as one that `topoplan.Search.tell` was told at an infinite cost.
+        A rejected proposal counts as one that `topoplan.Search.tell` got at an infinite cost.
 
         Args:
             rejects: to be asked of each proposal, with its cutoff.

@@ -19,7 +19,7 @@ from topoplan_reference.hidup import search
 from topoplan_samples.problems import program_problem, star_problem
 from topoplan_spmd_planning import counting, planning, repeats
 from topoplan_spmd_planning.columns import LONGEST, columns_of
-from topoplan_spmd_planning.kernel import CROWDED, expand, stack_for
+from topoplan_spmd_planning.kernel import OVER_BEAM, expand, stack_for
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices, shares_work
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb, fits, write_down
@@ -224,7 +224,7 @@ def test_thinning_keeps_the_fastest(program, seed, states, entries):
     columns = columns_of(program, Prize(seed), "m")
     tables = empty_tables(columns, 1 << 14, 1 << 16)
     repeats = empty_repeats(columns, len(tables.cut))
-    if expand(columns, tables, stack_for(columns), repeats, 1 << 14, 1, EACH) != CROWDED:
+    if expand(columns, tables, stack_for(columns), repeats, 1 << 14, 1, EACH) != OVER_BEAM:
         assume(False)
 
     def there():

@@ -13,7 +13,7 @@ from topoplan_operators import GraphBuilder
 
 __all__ = ["KINDS", "Numbered", "Profiled", "branching", "pipelines"]
 
-KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.DUPLEX]
+KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.TWO_MICROBATCH]
 
 
 class Numbered(CostFunction):

@@ -37,9 +37,14 @@ class ScheduleKind(StrEnum):
     ZERO_BUBBLE = "zero-bubble"
     """One forward, one backward, with the gradients of weights put off into what would be bubbles: ZB-H1, which keeps
     no more activations than 1F1B (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2)."""
-    DUPLEX = "duplex"
+    TWO_MICROBATCH = "two-microbatch"
     """Of an SPMD program: stages follow each other on all devices, micro-batches take turns in each, and one
     computes while another one communicates (HiDup, Zhang et al., SoCC 2022, section 3.3, with two of them)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> ScheduleKind | None:
+        """Return the kind of an old plan's word."""
+        return cls.TWO_MICROBATCH if value == "duplex" else None
 
 
 def _kind(word: Any) -> ScheduleKind:
@@ -62,7 +67,7 @@ class Schedule:
         micro_batches: equal parts of the batch, one after the other.
         stage: (n_ops,) stage of each operator, numbered from 0 without gaps; never falls along an edge.  The devices
             of different stages differ, except in an interleaved schedule: there a stage is a chunk, and chunk ``k``
-            runs on the devices of chunk ``k % depth``; and in a duplex one, whose stages all devices have.
+            runs on the devices of chunk ``k % depth``; and in a two-microbatch one, whose stages all devices have.
         recompute: for each stage, whether it keeps its inputs only and runs its forward pass again before the
             backward one; empty for none.
     """
@@ -96,7 +101,7 @@ class Schedule:
     @classmethod
     def one_by_one(cls, n_ops: int) -> Schedule:
         """Return the schedule of a program whose whole batch passes its operators one after the other."""
-        return cls(kind=ScheduleKind.DUPLEX, micro_batches=1, stage=np.arange(n_ops, dtype=np.int32))
+        return cls(kind=ScheduleKind.TWO_MICROBATCH, micro_batches=1, stage=np.arange(n_ops, dtype=np.int32))
 
     @property
     def n_stages(self) -> int:
@@ -113,8 +118,8 @@ class Schedule:
         count, operators = self.micro_batches, graph.operators
         if len(self.stage) != len(operators):
             return f"schedule: has stages for {len(self.stage)} operators, model {graph.name!r} has {len(operators)}"
-        if self.kind is ScheduleKind.DUPLEX and any(self.recompute):
-            return "schedule: duplex: no stage can recompute"
+        if self.kind is ScheduleKind.TWO_MICROBATCH and any(self.recompute):
+            return "schedule: two-microbatch: no stage can recompute"
         if graph.batch_size % count:
             return f"schedule: {count} micro-batches do not divide a batch of {graph.batch_size}"
         for op, placement in zip(operators, placements, strict=True):
@@ -135,7 +140,7 @@ class Schedule:
                 f"schedule: operator {operators[v].name!r} of stage {self.stage[v]} needs the output of "
                 f"{operators[u].name!r} of stage {self.stage[u]} (stages must not fall along an edge)"
             )
-        if self.kind is ScheduleKind.DUPLEX:  # all devices have all stages
+        if self.kind is ScheduleKind.TWO_MICROBATCH:  # all devices have all stages
             return None
         stage = np.repeat(self.stage, [placement.parts for placement in placements])
         return self._misplaced(stage, np.concatenate([placement.devices for placement in placements]))

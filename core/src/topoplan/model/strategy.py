@@ -120,8 +120,8 @@ class PipelineStrategy(OneLine, Strategy):
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why the schedule does not go with the placements, or None if it does."""
-        if self.schedule.kind is ScheduleKind.DUPLEX:
-            return "schedule: duplex: needs an SPMD program"
+        if self.schedule.kind is ScheduleKind.TWO_MICROBATCH:
+            return "schedule: two-microbatch: needs an SPMD program"
         return self.schedule.why_invalid(graph, self.placements)
 
 
@@ -131,7 +131,7 @@ class SpmdStrategy(OneLine, Strategy):
 
     Attributes:
         program: the shardings of all tensors on a mesh of devices.
-        schedule: a duplex one (two-microbatch overlap); of one micro-batch with a stage for every operator if the
+        schedule: a two-microbatch overlap; of one micro-batch with a stage for every operator if the
             whole batch goes through in the order of the program.  Activations of all micro-batches are there when the
             forward pass ends.
     """
@@ -167,6 +167,6 @@ class SpmdStrategy(OneLine, Strategy):
         for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
             if placement.degrees != (cut := program.degrees(index, len(op.dims))):
                 return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
-        if schedule.kind is not ScheduleKind.DUPLEX:
-            return f"schedule: {schedule.kind}: an SPMD program needs a duplex schedule, or none"
+        if schedule.kind is not ScheduleKind.TWO_MICROBATCH:
+            return f"schedule: {schedule.kind}: an SPMD program needs a two-microbatch schedule, or none"
         return schedule.why_invalid(graph, self.placements)

@@ -2,7 +2,7 @@
 
 Data flow: entry points (`topoplan.plugin.entry_points`) and core's own modules go through the hooks of
 `topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  A plugin that cannot be used is kept as
-a `Broken` with its cause, two that claim one name as a `Conflict`; both are told where their absence hurts
+a `Broken` with its cause, two that claim one name as a `Conflict`; both are reported where their absence hurts
 and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
 """
 

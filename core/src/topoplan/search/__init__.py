@@ -1,1 +1,1 @@
-"""The search protocol: what a searcher is asked and told."""
+"""The search protocol: what a searcher is asked for and what it gets."""

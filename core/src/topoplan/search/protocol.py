@@ -1,7 +1,7 @@
 """The ask/tell contract between searchers and the driver.
 
 A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
-A searcher proposes candidates (`Candidate`), each told as a *change to a state*, and is told their
+A searcher proposes candidates (`Candidate`), each given as a *change to a state*, and gets their
 prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped,
 resumed, run in many chains and swapped.
 
@@ -39,7 +39,7 @@ class State:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Candidate:
-    """A state, told as a change to another one.
+    """A state, given as a change to another one.
 
     Attributes:
         base: the state that it changes.

@@ -62,7 +62,7 @@ class DaskSession:
         self._requests: list[bytes] = []
         self._future: Any = None
         self._place = ""  # the address of the worker that has the session
-        self._stopped: set[str] = set()  # addresses of workers that were told to stop
+        self._stopped: set[str] = set()  # addresses of workers that were asked to stop
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def send(self, request: Any) -> None:
@@ -124,7 +124,7 @@ class DaskSession:
         return outcome
 
     def _pass_on_stop(self) -> None:
-        """Have every worker stop the session, also one that came after the first was told."""
+        """Have every worker stop the session, also one that came after the first was asked."""
         workers = [address for address in self._workers.addresses() if address not in self._stopped]
         if workers:
             self._stopped.update(workers)

@@ -33,7 +33,7 @@ class Workers:
         self._client = client
         self._addresses: tuple[str, ...] = ()
         self._looked = self._seen = time.monotonic() - LOOK
-        self._told = False
+        self._reported = False
         # Futures that no worker has, and since when.
         self._stranded: dict[Any, float] = {}
 
@@ -53,8 +53,8 @@ class Workers:
         self._looked = now
         if self._addresses:
             self._seen = now
-        elif now - self._seen >= _PATIENT and not self._told:
-            self._told = True
+        elif now - self._seen >= _PATIENT and not self._reported:
+            self._reported = True
             where = self._client.scheduler.address
             typer.echo(f"waiting for workers of the Dask scheduler (start some: dask worker {where})", err=True)
         return self._addresses

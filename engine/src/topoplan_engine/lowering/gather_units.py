@@ -1,9 +1,9 @@
 """Layers whose parameters are gathered together, used, and given back.
 
 Where parameters are stored in slices (ZeRO's third stage, Rajbhandari et al., SC 2020) and not kept, a device holds
-those of one layer whole, and gathers those of the next one meanwhile, as FSDP2 and DeepSpeed do.  Layers are told by
-the names of operators: ``layers.7`` of ``layers.7.mlp.up``.  An operator whose name has no number is a layer by itself
-if it has parameters that are gathered, and belongs to the one before it if not.
+those of one layer whole, and gathers those of the next one meanwhile, as FSDP2 and DeepSpeed do.  A layer is
+what the names of operators say: ``layers.7`` of ``layers.7.mlp.up``.  An operator whose name has no number is a layer
+by itself if it has parameters that are gathered, and belongs to the one before it if not.
 
     forward    gathers    1 | 2 |     3 (as 1 is given back) | ...
                computes       1       | 2                    | ...

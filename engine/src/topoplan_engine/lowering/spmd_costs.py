@@ -260,7 +260,7 @@ class Passes(NamedTuple):
 
 
 def ordered_passes(schedule: Schedule) -> Passes:
-    """Return the passes of a duplex schedule: stage by stage, in each micro-batch by micro-batch."""
+    """Return the passes of a two-microbatch schedule: stage by stage, in each micro-batch by micro-batch."""
     count = schedule.micro_batches
     op, micro_batch = np.repeat(np.arange(len(schedule.stage)), count), np.tile(np.arange(count), len(schedule.stage))
     order = np.lexsort((op, micro_batch, schedule.stage[op]))

@@ -2,10 +2,10 @@
 
 Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
 communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
-If the whole batch goes through at once, every operator is a stage of its own.  A duplex schedule with micro-batches
-(`topoplan.model.schedule.ScheduleKind.DUPLEX`) has stages of several operators and several micro-batches: while one
-micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3; it
-also lets the streams wait for each other between stages, which nothing here needs).
+If the whole batch goes through at once, every operator is a stage of its own.  A two-microbatch overlap
+(`topoplan.model.schedule.ScheduleKind.TWO_MICROBATCH`) has stages of several operators and several micro-batches: while
+one micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3;
+it also lets the streams wait for each other between stages, which nothing here needs).
 
     forward    compute        C1 stage 1 | C2 stage 1 | C1 stage 2 | ...
                communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
@@ -56,7 +56,7 @@ def program_taskgraph(
     Args:
         graph: the model.
         program: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
-        schedule: a duplex one.
+        schedule: a two-microbatch one.
         prices: of every operator on every device, by the micro-batches of ``schedule``.
     """
     writer = _AllDevices(program, schedule.micro_batches)

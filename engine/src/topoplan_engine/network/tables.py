@@ -223,7 +223,7 @@ class Network:
         return Traffic(row, ring)
 
     def _rows_of_tasks(self, taskgraph: TaskGraph) -> I32:
-        """Row of each transfer, -1 for other tasks; the links that they can take are told apart."""
+        """Row of each transfer, -1 for other tasks; the links that they can take are distinguished."""
         row = np.empty(taskgraph.n_tasks, dtype=np.int32)
         inside = (self._first_device, self._n_inside, self._first_row)
         tasks = (taskgraph.kind, taskgraph.src, taskgraph.dst)

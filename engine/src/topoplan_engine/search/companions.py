@@ -1,14 +1,14 @@
 """Searchers that another one brings along: they take turns with it, as if the user had named them after it.
 
 A searcher that is to serve every problem (`BringsCompanions`) names planners and searchers of the network for the
-machine and the topology at hand.  Companions are guests: one that is not installed, or that the user has named already,
-does not take part; one that cannot search the problem is left out, and the result says why; one that fails is left out
-with a warning, too.  A planner proposes many plans at once, which are of no use for most models; so it waits until it
-has had no more than a quarter as many candidates as there were turns.  While one of its plans is the best of all, it
-may have fifteen for each turn: its next plans are then the most likely to be better.
+machine and the topology at hand.  Together they are a portfolio: one that is not installed, or that the user has named
+already, does not take part; one that cannot search the problem is left out, and the result says why; one that fails is
+left out with a warning, too.  A planner proposes many plans at once, which are of no use for most models; so it waits
+until it has had no more than a quarter as many candidates as there were turns.  While one of its plans is the best of
+all, it may have fifteen for each turn: its next plans are then the most likely to be better.
 
 Under a time limit turns are no measure: one of another searcher may take as long as all plans of a planner.  The driver
-then says which guests have had less than their share of the time (``behind``); these wait for nothing.
+then says which members have had less than their share of the time (``behind``); these wait for nothing.
 
 Where a plan is to be written in a format that cannot say programs or pipelines, planners of these stay away
 (`writable`).
@@ -33,7 +33,7 @@ from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.guarded import build_search
 
-__all__ = ["BringsCompanions", "Guest", "built_guest", "companions_of", "writable"]
+__all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
 
 #: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.
 _TURNS_BEFORE = 10
@@ -102,7 +102,7 @@ def companions_of(
     return tuple(companions)
 
 
-def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Guest:
+def build_member(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> PortfolioMember:
     """Build a companion; one that cannot search the problem proposes nothing.
 
     A planner may take a minute to plan, and is built when the others have had their first turns, so that a run of a
@@ -113,12 +113,12 @@ def built_guest(searcher: Searcher, problem: Problem, rng: np.random.Generator) 
         return build_search(searcher, problem, rng)
 
     if searcher.constructs:
-        return Guest(build, _SHARE, searcher.name)
+        return PortfolioMember(build, _SHARE, searcher.name)
     try:
-        return Guest(build(), name=searcher.name)
+        return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:
         _warn_of_fault(error)
-        return Guest(None, name=searcher.name, refusal=str(error))
+        return PortfolioMember(None, name=searcher.name, refusal=str(error))
 
 
 def _warn_of_fault(error: TopoplanError) -> None:
@@ -127,8 +127,8 @@ def _warn_of_fault(error: TopoplanError) -> None:
         warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
 
 
-class Guest(Search):
-    """A companion under way, which proposes nothing more once it has said that it cannot.
+class PortfolioMember(Search):
+    """A companion that takes part in the search; it proposes nothing more once it has said that it cannot.
 
     Args:
         search: None if it could not even be built; or what builds it after some turns.

@@ -1,7 +1,7 @@
 """The driver: the only search loop in the project.
 
 ``drive`` prices the initial state, then lets its searchers take turns: each is asked for candidates,
-the evaluator prices them, the searcher is told.  When a searcher reaches a state better than all before,
+the evaluator prices them, the searcher gets their costs.  When a searcher reaches a state better than all before,
 the searchers of the *other* axis adopt it.  So do other network searchers, since another fabric for the same
 strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
 pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
@@ -36,7 +36,7 @@ from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
-from topoplan_engine.search.companions import Guest
+from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of
@@ -52,7 +52,7 @@ _REPORT_EVERY = 0.1
 #: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
 _LONGEST, _LONGEST_FIRST = 0.1, 0.5
 
-#: Share of a time limit from which on guests have theirs.
+#: Share of a time limit from which on members of the portfolio have theirs.
 _BEGINNING = 0.03
 
 
@@ -186,12 +186,12 @@ class SearchRun:
         return any(search.plans for number, (_, search) in enumerate(self._searchers) if number not in self._left_out)
 
     def _let_begin(self, number: int) -> float:
-        """Tell a guest whether it has had less than its share of the time, if there is a limit; return the clock.
+        """Set whether a member of a portfolio has had less than its share of a time limit; return the clock.
 
         Without a limit, and where the search is written down to be repeated, a search does not depend on a clock.
         """
         search, limit = self._searchers[number][1], self._limits.seconds
-        if isinstance(search, Guest) and limit < math.inf and not self._journal.keeps:
+        if isinstance(search, PortfolioMember) and limit < math.inf and not self._journal.keeps:
             share = self.elapsed / len(self._searchers)
             search.behind = self.elapsed >= _BEGINNING * limit and self._spent[number] < share
         return clock()
@@ -268,7 +268,7 @@ class SearchRun:
         axis, search = self._searchers[number]
         if number in self._left_out:
             return []
-        if isinstance(search, Guest) and (planner := search.plans_next):
+        if isinstance(search, PortfolioMember) and (planner := search.plans_next):
             self._on_progress(f"planning with {planner}", self.progress())
         try:
             return list(ask())
@@ -317,7 +317,7 @@ class SearchRun:
         """Price candidates, tell their searcher, and give what is worth it to the others; say how many it cost."""
         axis, search = self._searchers[number]
         trials = self._trials(number, candidates, until, stop)
-        if stop.wanted:  # what its searcher is told of a part of its candidates is no part of the search
+        if stop.wanted:  # what its searcher gets of a part of its candidates is no part of the search
             self._journal.stop()
         started = clock()
         if trials and number not in self._left_out:
@@ -336,7 +336,7 @@ class SearchRun:
         if self.best is not before:
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
-                if isinstance(peer, Guest):
+                if isinstance(peer, PortfolioMember):
                     peer.leads = peer is search
                 if peer is not search and (across != axis or axis == "network"):
                     self._give(index, self.best)
@@ -472,8 +472,8 @@ class SearchRun:
         return self._searchers[number][1].report(strategy)
 
     def left_out(self) -> tuple[str, ...]:
-        """Return the guests that took no part in the search, and why, a line for each."""
-        reasons = (search.left_out for _, search in self._searchers if isinstance(search, Guest))
+        """Return the members of the portfolio that took no part in the search, and why, a line for each."""
+        reasons = (search.left_out for _, search in self._searchers if isinstance(search, PortfolioMember))
         return tuple(reason for reason in reasons if reason)
 
     def reports(self) -> Mapping[str, Mapping[str, Any]]:

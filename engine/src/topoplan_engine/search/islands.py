@@ -252,7 +252,7 @@ def search(
         host: provides the components; other processes load the same ones.
         experiment: what to run.
         on_progress: called with ``"evaluated"`` after a round, and ``"new_best"`` if it found one.
-        perturbation: how the costs that it is told are wrong; None for the true ones.
+        perturbation: how the costs that it gets are wrong; None for the true ones.
         part: which search this is of those that share the experiment's limits; the only one unless given.
         on_best: called with the rank of a new best state, and that state.
 

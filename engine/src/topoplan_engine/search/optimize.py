@@ -188,7 +188,7 @@ def optimize(
     Args:
         model: a frontend, by name or itself, or an operator graph; or a whole experiment, which then has all options.
         host: where components come from; all installed plugins unless given.
-        perturbation: how the costs that the search is told are wrong; the plan's times are then wrong, too.
+        perturbation: how the costs that the search gets are wrong; the plan's times are then wrong, too.
         on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals, and with ``"planning
             with <searcher>"`` before a planner that another searcher brought along plans.
         folder: of a run, that goes on from what its journals know and writes down the rest.

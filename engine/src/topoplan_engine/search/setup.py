@@ -28,7 +28,7 @@ from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
-from topoplan_engine.search.companions import BringsCompanions, built_guest, companions_of
+from topoplan_engine.search.companions import BringsCompanions, build_member, companions_of
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
@@ -106,7 +106,7 @@ class SearchSetup:
         for turn, (searcher, rng) in enumerate(zip(self.searchers, rngs, strict=True)):
             search: Search = NoSearch()
             if turn >= self.n_chosen:
-                search = built_guest(searcher, searched, rng)
+                search = build_member(searcher, searched, rng)
             else:
                 try:
                     search = build_search(searcher, searched, rng)

@@ -143,8 +143,8 @@ def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
         if reshard.output >= 0 and schedule.stage[reshard.op] >= schedule.stage[reshard.users[0]]:
             names = [graph.operators[op].name for op in (reshard.op, reshard.users[0])]
             return (
-                f"schedule: duplex: {names[1]!r} wants what {names[0]!r} makes in another form, in the same stage "
-                f"{schedule.stage[reshard.op]} (stages begin with their conversions)"
+                f"schedule: two-microbatch: {names[1]!r} wants what {names[0]!r} makes in another form, in the same "
+                f"stage {schedule.stage[reshard.op]} (stages begin with their conversions)"
             )
     return None
 

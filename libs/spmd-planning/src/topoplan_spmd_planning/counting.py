@@ -18,7 +18,7 @@ from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.program import Program, R
 from topoplan_spmd_planning.repeats import equal_instructions
 
-__all__ = ["Crowd", "most_states"]
+__all__ = ["StateCount", "most_states"]
 
 #: Greatest number of expanded states of a group; the others are dropped, which only lowers the bound.
 _OF_A_GROUP = 32
@@ -34,7 +34,7 @@ _Need = tuple[int, list[list[bool]], int]
 
 
 @attrs.frozen
-class Crowd:
+class StateCount:
     """The cut with the most states: a lower bound on their number, and the name of the next instruction."""
 
     states: int
@@ -49,16 +49,16 @@ class _Group:
     states: tuple[int, ...] = (0,)
 
 
-def most_states(program: Program[R], columns: Columns) -> Crowd:
+def most_states(program: Program[R], columns: Columns) -> StateCount:
     """Return the cut with the greatest number of counted states."""
     rules, numbers = _Rules(columns), equal_instructions(columns)
     successors: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
     groups: list[_Group] = []
-    crowd = Crowd(1, "")
+    largest = StateCount(1, "")
     for cut, instruction in enumerate(program.instructions):
         states = math.prod(len(group.states) for group in groups)
-        if states > crowd.states:
-            crowd = Crowd(states, instruction.name)
+        if states > largest.states:
+            largest = StateCount(states, instruction.name)
         untouched_groups = [group for group in groups if group.values.isdisjoint(instruction.inputs)]
         union = _union([group for group in groups if not group.values.isdisjoint(instruction.inputs)])
         values = union.values.union(instruction.outputs)
@@ -67,7 +67,7 @@ def most_states(program: Program[R], columns: Columns) -> Crowd:
         if case not in successors:
             successors[case] = tuple(dict.fromkeys(rules.next_states(union.states, cut)))
         groups = [*untouched_groups, _Group(live, successors[case])]
-    return crowd
+    return largest
 
 
 def _union(groups: Sequence[_Group]) -> _Group:

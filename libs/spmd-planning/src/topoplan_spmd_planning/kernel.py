@@ -21,9 +21,9 @@ from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns
 from topoplan_spmd_planning.repeats import Repeats
 from topoplan_spmd_planning.tables import CUT, ENTRIES, FILLED, GONE_ON, STATE, STATES, TAKEN_OUT, Tables
 
-__all__ = ["CROWDED", "DONE", "FULL", "PAUSED", "Stack", "expand", "refill", "stack_for"]
+__all__ = ["DONE", "FULL", "OVER_BEAM", "PAUSED", "Stack", "expand", "refill", "stack_for"]
 
-DONE, FULL, PAUSED, CROWDED = range(4)
+DONE, FULL, PAUSED, OVER_BEAM = range(4)
 
 #: Instead of a state: a stage that ends nowhere, and tables without room.
 _NOWHERE, _NO_ROOM = -1, -2
@@ -371,15 +371,15 @@ def refill(columns: Columns, tables: Tables) -> None:
 
 
 @inline_kernel
-def _crowded(tables: Tables, cut: int, beam: int, crowd: int) -> bool:
-    """Say whether a cut has more than ``beam`` states, or more than ``crowd`` entries."""
+def _over_beam(tables: Tables, cut: int, beam: int, max_entries: int) -> bool:
+    """Say whether a cut has more than ``beam`` states, or more than ``max_entries`` entries."""
     states, entries, state = 0, 0, tables.first[cut]
-    while state >= 0 and states <= beam and entries <= crowd:
+    while state >= 0 and states <= beam and entries <= max_entries:
         entry = tables.head[state]
         while entry >= 0:
             entries, entry = entries + 1, tables.following[entry]
         states, state = states + 1, tables.after[state]
-    return state >= 0 or entries > crowd
+    return state >= 0 or entries > max_entries
 
 
 @inline_kernel
@@ -452,12 +452,14 @@ def _expand_state(columns: Columns, tables: Tables, stack: Stack, repeats: Repea
 
 
 @kernel
-def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, most: int, beam: int, crowd: int) -> int:
+def expand(
+    columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, most: int, beam: int, max_entries: int
+) -> int:
     """Expand states until the end of the program, or until about ``most`` of their entries are expanded.
 
     Returns:
-        `DONE`, `FULL` (no room), `PAUSED`, or `CROWDED`: the next cut has more than ``beam`` states, or more than
-        ``crowd`` entries; see `topoplan_spmd_planning.tables.thin`.
+        `DONE`, `FULL` (no room), `PAUSED`, or `OVER_BEAM`: the next cut has more than ``beam`` states, or more than
+        ``max_entries`` entries; see `topoplan_spmd_planning.tables.thin`.
     """
     for cut in range(tables.counts[CUT], len(columns.signature_at) - 1):
         begins = cut > tables.counts[CUT]
@@ -466,9 +468,9 @@ def expand(columns: Columns, tables: Tables, stack: Stack, repeats: Repeats, mos
             tables.counts[CUT] = cut
             refill(columns, tables)
         if begins:
-            if _crowded(tables, cut, beam, crowd):
+            if _over_beam(tables, cut, beam, max_entries):
                 tables.counts[CUT], tables.counts[STATE] = cut, state
-                return CROWDED
+                return OVER_BEAM
             _look_back(columns, tables, repeats, cut)
         while state >= 0:
             tables.counts[CUT], tables.counts[STATE] = cut, state

@@ -18,7 +18,7 @@ from topoplan.model.sharding import Signature
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns, columns_of
 from topoplan_spmd_planning.counting import most_states
-from topoplan_spmd_planning.kernel import CROWDED, DONE, PAUSED, expand, refill, stack_for
+from topoplan_spmd_planning.kernel import DONE, OVER_BEAM, PAUSED, expand, refill, stack_for
 from topoplan_spmd_planning.prices import Prices
 from topoplan_spmd_planning.program import Program, R
 from topoplan_spmd_planning.repeats import empty_repeats, enlarge, forget_stages
@@ -124,9 +124,9 @@ def plan(program: Program[Signature], prices: Prices, *, max_states: int, model:
     """
     subject = f"searcher hidup: model {model!r}"
     columns = columns_of(program, prices, subject)
-    crowd = most_states(program, columns)
-    if crowd.states > max_states:
-        raise _too_many(subject, max_states, crowd.name, f": at least {crowd.states:.10g}")
+    largest = most_states(program, columns)
+    if largest.states > max_states:
+        raise _too_many(subject, max_states, largest.name, f": at least {largest.states:.10g}")
     solution = solve(program, columns, max_states=max_states, who=subject)
     assert solution is not None, "there is no bound"
     prices_of_conversions = (
@@ -152,14 +152,14 @@ def solve(
     who: str,
     beam: int | None = None,
     patience: int | None = None,
-    crowd: int | None = None,
+    max_entries: int | None = None,
 ) -> Solution[R] | None:
     """Run the kernel on a program and follow its choices; None if no plan is within the bound of seconds.
 
     Error messages begin with ``who``.  If a cut has more states than ``beam``, only the fastest are expanded, a quarter
     of ``beam``.  Then the plan need not be the best one.  A search that has expanded very many states continues with a
-    sixteenth of ``beam``, so that many tensors that live at once cost seconds and not minutes.  If a cut
-    has more than ``crowd`` entries, by default `EACH` for each of ``beam`` states, about a quarter of so many continue.
+    sixteenth of ``beam``, so that many tensors that live at once cost seconds and not minutes.  If a cut has more than
+    ``max_entries`` entries, by default `EACH` for each of ``beam`` states, about a quarter of so many continue.
 
     Raises:
         TopoplanError: too many states, or no plan at all.
@@ -169,16 +169,16 @@ def solve(
     stack, repeats = stack_for(columns), empty_repeats(columns, len(tables.cut))
     most, exact = _ALL if beam is None else beam, True
     narrow = min(most, max(_NARROWEST, most // 16))
-    while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most, crowd or EACH * most)) != DONE:
-        if patience is not None and (status == CROWDED or tables.counts[GONE_ON] > patience):
+    while (status := expand(columns, tables, stack, repeats, _AT_A_TIME, most, max_entries or EACH * most)) != DONE:
+        if patience is not None and (status == OVER_BEAM or tables.counts[GONE_ON] > patience):
             raise SearchTooLongError(f"{who}: more than {patience} entries")
         stop_if_wanted()
         if status == PAUSED:
             continue
-        if status == CROWDED:
+        if status == OVER_BEAM:
             if tables.counts[STATES] + tables.counts[FORGOTTEN] > _PATIENCE:
                 most = min(most, narrow)
-            thin(tables, max(1, most // 4), (crowd or _ALL) // 4)
+            thin(tables, max(1, most // 4), (max_entries or _ALL) // 4)
             exact = False
             continue
         if tables.counts[STATES] >= min(_MANY, max_states):

@@ -46,7 +46,7 @@ def strategy_with(
     the batch.
     """
     graph = problem.graph
-    schedule = Schedule(kind=ScheduleKind.DUPLEX, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
+    schedule = Schedule(kind=ScheduleKind.TWO_MICROBATCH, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
     strategy = attrs.evolve(SpmdStrategy.of(forms, graph), schedule=schedule)
     for candidate in (strategy, unscheduled(strategy)):
         if not _priced(candidate, problem):

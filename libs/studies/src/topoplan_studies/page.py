@@ -37,7 +37,7 @@ def section(report: StudyReport, command: str, picture: str) -> str:
         *map(_hypothesis, report.tests),
         *_main_tables(report),
         *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(report.results, report.prices)),
-        *_overfull(report.results),
+        *_over_memory(report.results),
         "<details><summary>All columns</summary>\n",
         study_table(report).markdown() + "\n",
         "</details>\n",
@@ -123,7 +123,7 @@ def _costs(report: StudyReport) -> str:
     return markdown_table([*vary, *networks], [[*key, *cells] for key, cells in rows.items()])
 
 
-def _overfull(results: Sequence[NetworkResult]) -> list[str]:
+def _over_memory(results: Sequence[NetworkResult]) -> list[str]:
     """Name the plans that need more memory than there is."""
     worst: dict[str, NetworkResult] = {}
     for result in results:

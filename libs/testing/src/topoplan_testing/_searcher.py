@@ -100,7 +100,7 @@ def _search(
     keep: Callable[[int], int] = lambda count: count,
     strict: bool = False,
 ) -> tuple[Problem, list[Trial]]:
-    """Search as the driver does; return all trials told.  What is no candidate ends it, ``strict`` with an error."""
+    """Search as the driver does; return all trials.  What is no candidate ends it, ``strict`` with an error."""
     problem = landscape.problem()
     search = example(component).build(problem, np.random.default_rng(5))
     search.adopt(landscape.trial(landscape.start(problem)))

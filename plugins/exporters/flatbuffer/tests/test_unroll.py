@@ -284,7 +284,9 @@ def program_plan(fabric, mesh, seed, copies):
         begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
         if copies > 1:
-            strategy = attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=copies, stage=stage))
+            strategy = attrs.evolve(
+                strategy, schedule=Schedule(kind="two-microbatch", micro_batches=copies, stage=stage)
+            )
         if why_invalid(strategy, graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)

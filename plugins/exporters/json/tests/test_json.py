@@ -275,7 +275,7 @@ def test_older_plans_without_schedules_can_be_read():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("kind", "2f2b", r"schedule\.kind: expected gpipe or 1f1b or .* or duplex, got '2f2b'"),
+        ("kind", "2f2b", r"schedule\.kind: expected gpipe or 1f1b or .* or two-microbatch, got '2f2b'"),
         ("micro_batches", 5, r"\$\.strategy: strategy: schedule: 5 micro-batches do not divide a batch of 64"),
         ("micro_batches", 2.0, r"schedule\.micro_batches: expected an integer, got 2\.0"),
         ("stage", [1, 0, 0], "must not fall along an edge"),

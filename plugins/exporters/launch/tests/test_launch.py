@@ -523,7 +523,9 @@ def test_a_schedule_of_a_program_is_refused():
     graph = layered()
     strategy = program(graph, (2,), [samples])
     count = len(graph.operators)
-    overlapped = attrs.evolve(strategy, schedule=Schedule(kind="duplex", micro_batches=2, stage=np.arange(count)))
+    overlapped = attrs.evolve(
+        strategy, schedule=Schedule(kind="two-microbatch", micro_batches=2, stage=np.arange(count))
+    )
     for exporter in TRAINERS:
         with pytest.raises(TopoplanError, match=rf"^{exporter.name}: the plan overlaps 2 micro-batches on all devices"):
             exporter().write(planned(graph, overlapped))

@@ -61,9 +61,9 @@ def test_simulations_that_stop_early_do_not_change_what_is_selected(seed, monkey
         return reaches[-1]
 
     monkeypatch.setattr(planning, "reach", heard)
-    found = plan_pipelines(DapplePipeline(finalists=12), problem, stop=False)
+    found = plan_pipelines(DapplePipeline(shortlist=12), problem, stop=False)
     monkeypatch.setattr(planning, "reach", lambda *_: math.inf)
     monkeypatch.setattr(planning, "drop_others", lambda plans, _: plans)
-    assert plan_pipelines(DapplePipeline(finalists=12), problem, stop=False).plans == found.plans
+    assert plan_pipelines(DapplePipeline(shortlist=12), problem, stop=False).plans == found.plans
     assert len(found.plans) == 12
     assert min(reaches) < math.inf

@@ -71,28 +71,28 @@ def planned(problem, mesh, **options):
 
 
 def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
-    """Exact search, prices with a search of crowded cuts after them, and prices alone, which bound all.
+    """Exact search, prices with a search of cuts with too many entries after them, and prices alone, which bound all.
 
     Exact search has a beam that no cut fills.  With prices alone, what is left is the duality gap of two layers.
     """
     roomy, mesh = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024, layers=2)), Mesh((2, 4), (EXPERT, MODEL))
 
-    def within(memory, patience, crowd):
+    def within(memory, patience, max_entries):
         monkeypatch.setattr(limits, "_PATIENCE", patience)
-        monkeypatch.setattr(limits, "_CROWD", crowd)
+        monkeypatch.setattr(limits, "_ENTRY_BUDGET", max_entries)
         cluster = attrs.evolve(roomy.cluster, device_memory=np.full(8, memory), memory_reserve=0.0)
         return planned(attrs.evolve(roomy, cluster=cluster), mesh, state="sharded", beam=10**6)[0]
 
     free, _, fabric = planned(roomy, mesh, state="sharded")
     few = least_bytes(Prices(roomy, free.model, Machine(roomy.cluster, fabric), True), free.model, roomy.graph)
     memory = 0.6 * few + 0.4 * free.memory
-    exact, crowded, bounded = (within(memory, *steps) for steps in ((1 << 40, 0), (0, 1 << 32), (0, 0)))
-    assert max(plan.memory for plan in (exact, crowded, bounded)) <= memory < free.memory
+    exact, counted, bounded = (within(memory, *steps) for steps in ((1 << 40, 0), (0, 1 << 32), (0, 0)))
+    assert max(plan.memory for plan in (exact, counted, bounded)) <= memory < free.memory
     assert exact.solution.exact
     assert not bounded.solution.exact
     assert free.seconds < bounded.least <= exact.least == exact.seconds
-    assert exact.seconds <= crowded.seconds <= bounded.seconds <= 1.005 * exact.seconds
-    assert crowded.least <= exact.seconds <= 1.02 * bounded.least
+    assert exact.seconds <= counted.seconds <= bounded.seconds <= 1.005 * exact.seconds
+    assert counted.least <= exact.seconds <= 1.02 * bounded.least
 
 
 class TestExperts:
@@ -237,7 +237,7 @@ class TestSearch:
     @pytest.mark.slow
     def test_meshes_that_are_given_up_could_not_have_been_on_the_shortlist(self):
         problem = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024))
-        few, all_ = (self.searched(problem, finalists=count) for count in (2, 100))
+        few, all_ = (self.searched(problem, shortlist=count) for count in (2, 100))
         assert all_["meshes_outdone"] == 0
         assert few["meshes_outdone"] > 0
         assert few["meshes_outdone"] + len(few["meshes"]) == len(all_["meshes"])

@@ -128,13 +128,13 @@ def test_prices_of_bytes_bound_what_fits(program, seed, limit, steps):
     assert (seconds, nbytes) in plans
     assume(nbytes > limit)
 
-    def run(columns, bound, *, patience=None, crowd=None):
-        assert (patience is None and crowd is None) == columns.priced
+    def run(columns, bound, *, patience=None, max_entries=None):
+        assert (patience is None and max_entries is None) == columns.priced
         if patience is not None and steps != "all":
             raise SearchTooLongError("no patience")
-        if crowd is not None and steps == "prices alone":
+        if max_entries is not None and steps == "prices alone":
             return None
-        return solve(program, columns, max_states=10**6, who="m", patience=patience, crowd=crowd)
+        return solve(program, columns, max_states=10**6, who="m", patience=patience, max_entries=max_entries)
 
     within = [taken for taken, held in plans if held <= limit]
     if not within:
@@ -204,7 +204,7 @@ def test_the_best_is_no_slower_than_hidup_and_data_parallelism():
     seconds = report["simulated_s"]
     best = min(trial.cost for trial in trials)
     assert seconds[report["chosen"]] == best
-    assert {"hidup", "8 duplex", "8 whole batch"} <= seconds.keys()
+    assert {"hidup", "8 two-microbatch", "8 whole batch"} <= seconds.keys()
     assert seconds_of_data_parallelism(problem_of()) >= best
     assert [tuple(one["mesh"]) for one in report["meshes"]] != []
     json.dumps(report)
@@ -237,7 +237,7 @@ def test_a_fast_initial_strategy_is_no_cutoff():
 
 def test_the_whole_batch_at_once_if_so_asked():
     trials, report = searched(problem_of(), schedule="whole-batch")
-    assert not [name for name in report["simulated_s"] if "duplex" in name]
+    assert not [name for name in report["simulated_s"] if "two-microbatch" in name]
     assert "8 whole batch" in report["simulated_s"]
     assert all(trial.state.strategy.whole_batch for trial in trials)
 
@@ -245,7 +245,7 @@ def test_the_whole_batch_at_once_if_so_asked():
 def test_samples_that_cannot_be_halved_go_through_at_once():
     _, report = searched(problem_of(batch=9, hosts=3, each=1), meshes="flat")
     assert {"initial strategy", "3 whole batch"} <= set(report["simulated_s"])
-    assert not [name for name in report["simulated_s"] if "duplex" in name]
+    assert not [name for name in report["simulated_s"] if "two-microbatch" in name]
 
 
 def test_estimated_seconds_bound_simulated_ones():

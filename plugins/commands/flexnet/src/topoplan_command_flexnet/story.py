@@ -125,7 +125,7 @@ _NETWORK = {
     "random": "-t random",
 }
 
-#: Why not all interfaces that FlexNet is told of are there.
+#: Why not all interfaces that FlexNet is given are there.
 _ENDS = {
     "fattree": ": FlexNet leads one interface of a host to the switch",
     "fc": ": FlexNet leads one interface of a host to each other one",

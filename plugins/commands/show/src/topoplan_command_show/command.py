@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_rows", "show"]
 
-#: Columns of a terminal that nobody told to be narrower.
+#: Columns where the output is no terminal, or a wider one.
 _WIDTH = 80
 
 

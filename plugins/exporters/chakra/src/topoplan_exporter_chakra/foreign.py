@@ -190,8 +190,8 @@ class _Tasks:
         )
         if odd is not None:
             raise TopoplanError(
-                f"{self._ranks.where(members[odd], nodes[odd])}: is {_told(kinds[odd])} of {sizes[odd]} bytes, "
-                f"but node {nodes[0].id} of rank {members[0]} is {_told(kinds[0])} of {sizes[0]} bytes"
+                f"{self._ranks.where(members[odd], nodes[odd])}: is {_name_of(kinds[odd])} of {sizes[odd]} bytes, "
+                f"but node {nodes[0].id} of rank {members[0]} is {_name_of(kinds[0])} of {sizes[0]} bytes"
             )
         kind, size, rank, node = CollectiveType(kinds[0]), sizes[0], members[0], nodes[0]
         keys = [(rank, node.id) for rank, node in zip(members, nodes, strict=True)]
@@ -299,5 +299,5 @@ def _is_replayed(node: Node) -> bool:
     return node.type is NodeType.COLL and not on_cpu(node) and node.attributes.get("comm_type") in _REPLAYED
 
 
-def _told(kind: int) -> str:
+def _name_of(kind: int) -> str:
     return CollectiveType(kind).name

@@ -110,8 +110,8 @@ def grid_of(plan: Planned, target: Target) -> Grid:
     if isinstance(strategy, SpmdStrategy):
         if not strategy.whole_batch:
             raise target.unsuited(
-                f"the plan overlaps {strategy.schedule.micro_batches} micro-batches on all devices (schedule duplex; "
-                "-s spmd:schedule=whole-batch plans without)"
+                f"the plan overlaps {strategy.schedule.micro_batches} micro-batches on all devices "
+                "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
             )
         return _of_program(graph, strategy.program, target)
     if isinstance(strategy, PipelineStrategy):

@@ -42,7 +42,9 @@ class DapplePipeline(Searcher):
         "operators", help="where stages may end; layers: as trainers want it, with layers by the names of operators"
     )
     recompute: bool = option(True, help="stages that do not fit into memory may run their forward passes twice")
-    finalists: int = option(32, help="plans to simulate before the best ones are refined", minimum=1)
+    shortlist: int = option(
+        32, help="plans to simulate before the best ones are refined", minimum=1, formerly="finalists"
+    )
     max_states: int = option(
         2000, help="cut models of more antichain states than this in the order of their operators", minimum=1
     )

@@ -125,7 +125,7 @@ def planning_steps(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         if stop and best <= lower_bound * _GOOD_ENOUGH:
             yield attrs.evolve(so_far, stopped=True, finished=True)
             return
-    plans = plans_of(planner, problem, best, options.finalists)
+    plans = plans_of(planner, problem, best, options.shortlist)
     if not plans and not named:
         raise _too_large(planner, list(plan_cache), problem)
     yield attrs.evolve(so_far, plans=plans, finished=True)

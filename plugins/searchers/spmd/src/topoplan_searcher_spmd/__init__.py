@@ -54,10 +54,11 @@ class Spmd(Searcher):
     unequal_layers: bool = option(
         False, help="operators of equal layers may be cut and stored unequally, where that is more than 1 % faster"
     )
-    finalists: int = option(
+    shortlist: int = option(
         3,
         help="drop a mesh if so many are estimated to be faster; for so many, also plan with compute counted for less",
         minimum=1,
+        formerly="finalists",
     )
     beam: int = option(
         2000, help="if an operator has more states, only the fastest quarter of so many continue", minimum=4

@@ -34,7 +34,7 @@ __all__ = ["HIGHEST", "Limited", "Run", "at_prices", "fastest_within", "measured
 #: Entries that the exact search may expand.
 _PATIENCE = 1 << 21
 #: Entries at a cut of the last search, times the squared number of instructions: entries are compared with each other.
-_CROWD = 1 << 32
+_ENTRY_BUDGET = 1 << 32
 #: A plan that takes so little longer than the lower bound, as a share of its seconds, is not improved by prices.
 _CLOSE = 1e-3
 #: Prices to try at most, and the share by which those of a mixture are above and below the one between two plans.
@@ -51,7 +51,7 @@ class Run(Protocol[R]):
     """Runs the kernel on columns; see `topoplan_spmd_planning.planning.solve`."""
 
     def __call__(
-        self, columns: Columns, bound: float, /, *, patience: int | None = None, crowd: int | None = None
+        self, columns: Columns, bound: float, /, *, patience: int | None = None, max_entries: int | None = None
     ) -> Solution[R] | None:
         """Return the fastest plan; None if all take longer than ``bound`` seconds."""
 
@@ -179,12 +179,12 @@ class _Relaxation(Generic[R]):
                 self.best = plan
 
     def count(self) -> None:
-        """Improve the best plan by a search that counts bytes and drops the slowest entries of crowded cuts."""
+        """Improve the best plan by a search that counts bytes and drops the slowest of too many entries of a cut."""
         if self.close(_SLACK):
             return
-        crowd = max(1, _CROWD // len(self._program.instructions) ** 2)
+        max_entries = max(1, _ENTRY_BUDGET // len(self._program.instructions) ** 2)
         try:
-            plan = self._run(self._columns, self.best.seconds, crowd=crowd)
+            plan = self._run(self._columns, self.best.seconds, max_entries=max_entries)
         except TopoplanError:  # the entries that continued lead nowhere, or there are too many states
             return
         if plan is None or plan.outcome.objective >= self.best.seconds:

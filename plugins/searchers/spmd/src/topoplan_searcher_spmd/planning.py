@@ -33,7 +33,7 @@ from topoplan_spmd_planning.program import Verb
 from topoplan_spmd_planning.strategy import program_of, strategy_with, unscheduled
 from topoplan_spmd_planning.tables import EACH
 
-__all__ = ["AHEAD", "MeshPlan", "Overfull", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
+__all__ = ["AHEAD", "MeshPlan", "OverMemory", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
 
 #: Weight of a second of computation in plans whose communication runs ahead.
 AHEAD = 0.25
@@ -72,7 +72,7 @@ class MeshPlan:
 
 
 @attrs.frozen
-class Overfull:
+class OverMemory:
     """The fastest plan on a mesh where it does not fit; `fitted` finds the fastest one that does.
 
     Attributes:
@@ -113,7 +113,7 @@ def fastest_on(
     max_states: int,
     weight: float = 1.0,
     bound: float = np.inf,
-) -> MeshPlan | Overfull | None:
+) -> MeshPlan | OverMemory | None:
     """Return the fastest plan on a mesh; ``weight`` multiplies the seconds of computation.
 
     With ``whole_batch`` operators are priced for the whole batch, because micro-batches are not wanted.  With
@@ -156,7 +156,7 @@ def fastest_on(
         if plan is None or plan.memory <= planner.limit:
             return plan
     assert plan is not None, "there is a state"
-    return Overfull(plan, partial(planner.within, model, plan))
+    return OverMemory(plan, partial(planner.within, model, plan))
 
 
 def _states(problem: Problem, state: str) -> tuple[bool, ...]:
@@ -166,7 +166,7 @@ def _states(problem: Problem, state: str) -> tuple[bool, ...]:
     return {"auto": (False, True), "whole": (False,), "sharded": (True,)}[state]
 
 
-def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPlan | None:
+def fitted(result: MeshPlan | OverMemory | None, bound: float = np.inf) -> MeshPlan | None:
     """Return the fastest plan that fits, or nearly; ``result`` itself unless its plan does not fit.
 
     None if all plans that fit take longer than ``bound`` seconds.
@@ -175,7 +175,7 @@ def fitted(result: MeshPlan | Overfull | None, bound: float = np.inf) -> MeshPla
         TopoplanError: too many states.
         PlanTooLargeError: no plan fits.
     """
-    if not isinstance(result, Overfull):
+    if not isinstance(result, OverMemory):
         return result
     nearest = result.nearest
     if nearest.seconds > bound * (1 + _SLACK):
@@ -241,7 +241,7 @@ class _Planner:
         bound: float,
         *,
         patience: int | None = None,
-        crowd: int | None = None,
+        max_entries: int | None = None,
     ) -> Solution[Joint] | None:
         """Run the kernel."""
         return solve(
@@ -251,7 +251,7 @@ class _Planner:
             who=self.subject,
             beam=self.beam,
             patience=patience,
-            crowd=None if crowd is None else min(crowd, EACH * self.beam),
+            max_entries=None if max_entries is None else min(max_entries, EACH * self.beam),
         )
 
     def plan(self, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> MeshPlan | None:

@@ -28,7 +28,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.machine import Machine
-from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, Overfull, PlanTooLargeError, fastest_on, fitted
+from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, OverMemory, PlanTooLargeError, fastest_on, fitted
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
 from topoplan_searcher_spmd.uniform import is_uniform
 from topoplan_spmd_planning.planning import TooManyStatesError
@@ -64,7 +64,7 @@ class SpmdSearch(Search):
         self._plans: list[MeshPlan] = []
         self._dominated = 0
         self._refused: TopoplanError | None = None
-        self._crowded = False
+        self._too_many_states = False
         self._nearest: tuple[Mesh, PlanTooLargeError] | None = None
 
     def adopt(self, trial: Trial) -> None:
@@ -154,7 +154,7 @@ class SpmdSearch(Search):
             self._plans.append(plan)
             named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
             if self._overlaps(plan.strategy):
-                named[f"{mesh} duplex"] = plan.strategy
+                named[f"{mesh} two-microbatch"] = plan.strategy
             simulated[mesh] = [
                 _Proposal(name, Candidate(base=State(strategy, fabric)))
                 for name, strategy in named.items()
@@ -166,10 +166,10 @@ class SpmdSearch(Search):
         if self._refused is not None and not any(simulated.values()):
             raise self._without_plan(self._refused)
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh]), default=math.inf))
-        for mesh in best[: self._options.finalists]:
+        for mesh in best[: self._options.shortlist]:
             overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
             if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
-                yield [_Proposal(f"{mesh} duplex, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
+                yield [_Proposal(f"{mesh} two-microbatch, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
         if (plain := data_parallel(self._problem)) is not None:
             name = "data parallelism"
             placed.append((name, Candidate(base=State(plain, fabric), comparison=name)))
@@ -189,7 +189,7 @@ class SpmdSearch(Search):
         The time of that plan bounds those of plans that fit, and such plans take longer to find.
         """
         experts = max(self._outline.experts, default=-1) >= 0
-        overfull: list[tuple[Mesh, Overfull]] = []
+        over_memory: list[tuple[Mesh, OverMemory]] = []
         cluster, restriction = self._problem.cluster, self._problem.restriction
         whole = restriction is not None and not restriction.shards_state and self._options.state == "sharded"
         for mesh in meshes(cluster, self._options.meshes, experts=experts, restriction=restriction):
@@ -200,26 +200,28 @@ class SpmdSearch(Search):
                 plan = self._faster(
                     plan, self._tried(mesh, partial(self._plan, mesh, machine, bound=self._bound(), equal_layers=False))
                 )
-            if isinstance(plan, Overfull):
-                overfull.append((mesh, plan))
+            if isinstance(plan, OverMemory):
+                over_memory.append((mesh, plan))
             elif plan is not None:
                 yield mesh, plan
-            elif self._crowded and not self._plans and not overfull:
+            elif self._too_many_states and not self._plans and not over_memory:
                 break  # these depend on the model more than on the mesh
-        for mesh, nearest in sorted(overfull, key=lambda pair: pair[1].nearest.seconds):
+        for mesh, nearest in sorted(over_memory, key=lambda pair: pair[1].nearest.seconds):
             plan = self._tried(mesh, partial(self._fitted, nearest))
             if isinstance(plan, MeshPlan):
                 yield mesh, plan
 
     @staticmethod
-    def _faster(equal: MeshPlan | Overfull | None, unequal: MeshPlan | Overfull | None) -> MeshPlan | Overfull | None:
+    def _faster(
+        equal: MeshPlan | OverMemory | None, unequal: MeshPlan | OverMemory | None
+    ) -> MeshPlan | OverMemory | None:
         """Return the plan whose equal layers are planned equally, unless the other one is faster by more than 1 %."""
         if equal is None or unequal is None:
             return equal or unequal
-        seconds = [(plan.nearest if isinstance(plan, Overfull) else plan).seconds for plan in (equal, unequal)]
+        seconds = [(plan.nearest if isinstance(plan, OverMemory) else plan).seconds for plan in (equal, unequal)]
         return unequal if seconds[1] < seconds[0] * (1 - _WORTH) else equal
 
-    def _tried(self, mesh: Mesh, make: Callable[[], MeshPlan | Overfull | None]) -> MeshPlan | Overfull | None:
+    def _tried(self, mesh: Mesh, make: Callable[[], MeshPlan | OverMemory | None]) -> MeshPlan | OverMemory | None:
         """Return a plan of a mesh, or None if there is none; keep the first error, and that of the nearest plan."""
         try:
             return make()
@@ -228,7 +230,7 @@ class SpmdSearch(Search):
                 self._nearest = mesh, error
         except TopoplanError as error:
             self._refused = self._refused or error
-            self._crowded |= isinstance(error, TooManyStatesError)
+            self._too_many_states |= isinstance(error, TooManyStatesError)
         return None
 
     def _without_plan(self, refused: TopoplanError) -> TopoplanError:
@@ -280,11 +282,11 @@ class SpmdSearch(Search):
         """Return the largest estimated seconds of a plan on the shortlist; infinite if there is room on it."""
         limit = float(self._problem.cluster.usable_memory.min())
         fit = sorted(plan.seconds for plan in self._plans if plan.memory <= limit)
-        return fit[self._options.finalists - 1] if len(fit) >= self._options.finalists else np.inf
+        return fit[self._options.shortlist - 1] if len(fit) >= self._options.shortlist else np.inf
 
     def _plan(
         self, mesh: Mesh, machine: Machine, *, weight: float = 1.0, bound: float = np.inf, equal_layers: bool = True
-    ) -> MeshPlan | Overfull | None:
+    ) -> MeshPlan | OverMemory | None:
         """Plan on one mesh; count the meshes that are dropped."""
         problem, options = self._problem, self._options
         plan = fastest_on(
@@ -309,10 +311,10 @@ class SpmdSearch(Search):
         """Return a plan that fits and counts computation for less."""
         return fitted(self._plan(mesh, machine, weight=AHEAD))
 
-    def _fitted(self, overfull: Overfull) -> MeshPlan | None:
+    def _fitted(self, over_memory: OverMemory) -> MeshPlan | None:
         """Return a plan that fits; count the meshes that are dropped."""
         bound = self._bound()
-        plan = fitted(overfull, bound)
+        plan = fitted(over_memory, bound)
         self._dominated += plan is None and bound < np.inf
         return plan
 
