@@ -187,10 +187,11 @@ class _Relaxation(Generic[R]):
             plan = self._run(self._columns, self.best.seconds, max_entries=max_entries)
         except TopoplanError:  # the entries that continued lead nowhere, or there are too many states
             return
-        if plan is None or plan.outcome.objective >= self.best.seconds:
+        if plan is None:
             return
-        self.best = self._measured(plan)
-        if plan.exact:
+        if plan.outcome.objective < self.best.seconds:
+            self.best = self._measured(plan)
+        if plan.exact:  # then nothing that fits is faster than the best one, which may be an equal one
             self.least = max(self.least, self.best.seconds)
 
     def _at(self, prices: F64, bound: float) -> _Plan[R] | None:
