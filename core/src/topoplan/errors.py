@@ -7,8 +7,10 @@ traceback and exits with status 2.  Anything that is not a `TopoplanError` is a 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "exception_line",
     "expect",
     "nearest",
+    "printable",
     "shown",
 ]
 
@@ -28,6 +31,12 @@ __all__ = [
 _LONGEST = 1000
 #: Names that a message lists.
 _LISTED = 30
+#: Values within a value of which a message writes all, before it cuts; of more, some of each list in a few levels.
+_WRITTEN = 1000
+_SOME = reprlib.Repr()
+_SOME.maxlevel, _SOME.maxdict, _SOME.maxset, _SOME.maxfrozenset = 3, 8, 8, 8
+_SOME.maxlist = _SOME.maxtuple = _SOME.maxarray = _SOME.maxdeque = 8
+_SOME.maxstring = _SOME.maxother = _SOME.maxlong = 200
 
 
 class TopoplanError(Exception):
@@ -41,7 +50,7 @@ class TopoplanError(Exception):
 
     def __init__(self, message: str = "") -> None:
         # Cut first, because the message may be huge, and again, because signs that are written out are longer.
-        super().__init__(_cut(_one_line(_cut(str(message), _LONGEST)), _LONGEST))
+        super().__init__(_cut(printable(_cut(str(message), _LONGEST)), _LONGEST))
 
 
 class NoPlanFitsError(TopoplanError):
@@ -63,12 +72,40 @@ class TopoplanWarning(UserWarning):
 
 
 def shown(value: Any, longest: int = 60) -> str:
-    """Return ``repr(value)`` for a message, with its middle left out where it is long."""
+    """Return ``repr(value)`` for a message, with its middle left out where it is long.
+
+    What is left out is not written in between: a list that holds one list many times, which may hold another one
+    many times, would fill the memory.
+
+    >>> shown([[1, 2]] * 3)
+    '[[1, 2], [1, 2], [1, 2]]'
+    >>> shown("x" * 1000, 20)
+    "'xxxxxxx ... xxxxxx'"
+    """
+    if isinstance(value, str | bytes) and len(value) > 4 * longest:
+        value = value[: 2 * longest] + value[-2 * longest :]
     try:
-        text = repr(value)
+        text = repr(value) if _is_small(value) else _SOME.repr(value)
     except (ValueError, RecursionError):  # an integer of too many digits, a list nested too deeply
         text = f"<{type(value).__name__}>"
     return _cut(text, longest)
+
+
+def _is_small(value: Any) -> bool:
+    """Say whether a value holds at most some hundred values, each as often as it is written, and no long text."""
+    waiting, count = [iter((value,))], 0
+    while waiting:
+        for item in islice(waiting.pop(), _WRITTEN + 1):
+            count += 1
+            if isinstance(item, str | bytes):
+                count += len(item) // 100
+            elif isinstance(item, Mapping):
+                waiting += [iter(item.keys()), iter(item.values())]
+            elif isinstance(item, list | tuple | set | frozenset):
+                waiting.append(iter(item))
+            if count > _WRITTEN:
+                return False
+    return True
 
 
 def exception_line(error: BaseException) -> str:
@@ -110,8 +147,12 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f" (have: {', '.join(listed) or 'none'}{more})"
 
 
-def _one_line(text: str) -> str:
-    """Write what a terminal does not show, or would obey, in letters; a file may hold anything."""
+def printable(text: str) -> str:
+    r"""Write what a terminal does not show, or would obey, in letters, on one line; a file may name things anything.
+
+    >>> print(printable("red \x1b[31m and\nbackwards \u202e"))
+    red \x1b[31m and backwards \u202e
+    """
     if text.isprintable():
         return text
     plain = " ".join(text.split("\n"))

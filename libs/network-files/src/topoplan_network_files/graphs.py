@@ -159,9 +159,8 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
 
     import networkx as nx
 
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise TopoplanError(f"{name}: declares a document type (write GraphML without one)")
     try:
+        _check_no_document_type(data, name)
         root = ET.fromstring(data)
         declared = {each.get("id") for each in root.iter() if each.tag.endswith("}node") or each.tag == "node"}
         links = [each for each in root.iter() if each.tag.endswith("}edge") or each.tag == "edge"]
@@ -202,6 +201,31 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
         graph.add_edge(source, target, where=where, **{key: attributes[key] for key in _LINK if key in attributes})
     unread.finish()
     return _fabric(graph, name, defaults)
+
+
+class _InElementsError(Exception):
+    """The part of an XML file that may declare entities is behind."""
+
+
+def _check_no_document_type(data: bytes, name: str) -> None:
+    """Raise where XML declares a document type, in any encoding: its entities may be files, or grow without an end."""
+    from xml.parsers import expat
+
+    def refuse(*declared: object) -> None:
+        raise TopoplanError(f"{name}: declares a document type (write GraphML without one)")
+
+    def begin(*element: object) -> None:
+        raise _InElementsError
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    parser.StartElementHandler = begin
+    try:
+        parser.Parse(data, True)
+    except _InElementsError:
+        return
+    except expat.ExpatError as error:
+        raise ValueError(str(error)) from None
 
 
 def _fabric(graph: nx.Graph, name: str, defaults: Defaults) -> Fabric:

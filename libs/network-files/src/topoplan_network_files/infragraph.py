@@ -23,6 +23,7 @@ from topoplan.errors import TopoplanWarning, shown
 from topoplan.model.fabric import LONGEST_NAME
 from topoplan.model.unread import UnreadAttributes
 from topoplan_network_files.cables import both_ways
+from topoplan_network_files.plain_yaml import read_yaml
 from topoplan_network_files.quantities import Defaults, latency, rate
 
 __all__ = ["RELEASE", "read", "write"]
@@ -141,12 +142,7 @@ def read(data: bytes, name: str, defaults: Defaults) -> Fabric:
     Raises:
         TopoplanError: the file is not right, or of another release; the message names the field.
     """
-    import yaml
-
-    try:
-        document = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise TopoplanError(f"{name}: is no YAML ({' '.join(str(error).split())})") from None
+    document = read_yaml(data, name)
     if not isinstance(document, dict):
         raise TopoplanError(f"{name}: is no YAML mapping (expected devices, instances, links and edges)")
     _check_release(document, name)
@@ -275,21 +271,24 @@ class _Reader:
         return device
 
     def _is_host(self, device: str, where: str) -> bool:
-        kinds = set(self._kinds(device, ()))
+        kinds = self._kinds(device)
         if kinds & {"xpu", "nic"}:
             return True
         if kinds & {"switch", "port"}:
             return False
         raise TopoplanError(f"{where}: device {shown(device)} is no host (no xpu or nic) and no switch (no port)")
 
-    def _kinds(self, device: str, outer: tuple[str, ...]) -> Iterator[str]:
-        """Go through the kinds of components, of composed devices too."""
-        if device in outer or len(outer) > 20:
-            return
-        for name, kind in self._devices[device].kinds.items():
-            yield kind
-            if kind == "device" and name in self._devices:
-                yield from self._kinds(name, (*outer, device))
+    def _kinds(self, device: str) -> set[str]:
+        """Return the kinds of components, of composed devices too; each device is looked at once."""
+        kinds: set[str] = set()
+        seen, waiting = {device}, [device]
+        while waiting:
+            for name, kind in self._devices[waiting.pop()].kinds.items():
+                kinds.add(kind)
+                if kind == "device" and name in self._devices and name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
+        return kinds
 
     def cables(self, defaults: Defaults) -> Iterator[tuple[int, int, float, float]]:
         """Go through the cables: two nodes, bytes/s, seconds."""

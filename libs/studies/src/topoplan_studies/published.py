@@ -6,7 +6,7 @@ study's settings (the last thing that varies changes fastest).  A text in place 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import attrs
@@ -34,7 +34,7 @@ class Published:
 
 
 def published_from(
-    tables: Sequence[Any], *, models: Sequence[str], labels: Sequence[str], settings: int, where: str
+    tables: Sequence[Any], *, models: Sequence[str], labels: Collection[str], settings: int, where: str
 ) -> tuple[Published, ...]:
     """Read the tables; each list has a value for each of ``settings`` settings.
 
@@ -46,11 +46,11 @@ def published_from(
     )
 
 
-def _published(table: Any, models: Sequence[str], labels: Sequence[str], settings: int, where: str) -> Published:
+def _published(table: Any, models: Sequence[str], labels: Collection[str], settings: int, where: str) -> Published:
     if not isinstance(table, dict):
         raise TopoplanError(f"{where}: must be a table [[published]]")
     for key, names in (("model", models), ("of", labels)):
-        if table.get(key) not in names:
+        if not isinstance(table.get(key), str) or table[key] not in names:
             name = table.get(key, "")
             raise TopoplanError(f"{where}: {key}: no {shown(name)}{nearest(str(name), names)}")
     values: dict[str, tuple[float | str, ...]] = {}

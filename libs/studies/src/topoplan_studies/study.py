@@ -7,6 +7,7 @@ single model.  Units carry their names, as in `topoplan_engine.experiment`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ _VARY = (
 BATCH = "batch-size"
 #: What varies where a study has several machines: their names.
 MACHINE = "machine"
+#: Runs of the largest study: a month, if each takes half a minute.
+_MOST_RUNS = 100_000
 #: In options of models: the number of devices.
 DEVICES = "{devices}"
 #: Options of runs that stand at the top of the file, beside `_Settings`.
@@ -254,19 +257,41 @@ def _study(document: Mapping[str, Any], name: str, where: str) -> Study:
         planners=_planners(document, settings, where),
         compares_searchers=bool(settings.searchers),
     )
+    _check_runs(study, where)
+    labels = dict.fromkeys(study.labels)
     return attrs.evolve(
         study,
         hypotheses=tuple(
-            _hypothesis(table, study, f"{where}: claim[{i}]") for i, table in enumerate(_list(document, "claim", where))
+            _hypothesis(table, study, labels, f"{where}: claim[{i}]")
+            for i, table in enumerate(_list(document, "claim", where))
         ),
         published=published_from(
             _list(document, "published", where),
             models=[model.name for model in models],
-            labels=study.labels,
+            labels=labels,
             settings=math.prod(map(len, study.vary.values())),
             where=where,
         ),
     )
+
+
+def _check_runs(study: Study, where: str) -> None:
+    """Raise where all combinations are more runs than anybody makes; each is a value before the first one begins."""
+    factors = {
+        "problems": len(study.problems),
+        "models": len(study.models),
+        **{f"vary.{key}": len(values) for key, values in study.vary.items()},
+        "networks": len(study.networks),
+        "planners": len(study.planners),
+        "seeds": len(study.seeds),
+    }
+    several = {key: count for key, count in factors.items() if count > 1}
+    runs = math.prod(several.values())
+    if runs > _MOST_RUNS:
+        product = " x ".join(f"{count} {key}" for key, count in several.items())
+        raise TopoplanError(
+            f"{where}: {shown(runs)} runs ({product}; expected at most {_MOST_RUNS}: vary less, or write more studies)"
+        )
 
 
 def _of_problems(document: Mapping[str, Any], settings: _Settings, run: RunOptions, name: str, where: str) -> Study:
@@ -274,7 +299,7 @@ def _of_problems(document: Mapping[str, Any], settings: _Settings, run: RunOptio
     for section in (*_LISTS, *_TABLES, "precision", "precision-speedup", "optimizer"):
         if section in document and section not in ("searcher", "planner"):
             raise TopoplanError(f"{where}: {section}: has no place beside problems, which say it themselves")
-    return Study(
+    study = Study(
         name=name,
         title=settings.title or name,
         source=settings.source,
@@ -290,6 +315,8 @@ def _of_problems(document: Mapping[str, Any], settings: _Settings, run: RunOptio
         problems=named_problems(settings.problems),
         compares_searchers=True,
     )
+    _check_runs(study, where)
+    return study
 
 
 def _machines(document: Mapping[str, Any], where: str) -> tuple[Machine, ...]:
@@ -369,8 +396,8 @@ def _check_names(kind: str, names: Sequence[str], where: str) -> None:
     if not names:
         flag = "" if where.endswith(".toml") or kind != "network" else " (--networks, such as -n fattree,topoopt)"
         raise TopoplanError(f'{where}: needs at least one [[{kind}]] with use = "..."{flag}')
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise TopoplanError(f"{where}: {kind}: {shown(name)} is there twice (give each a name of its own)")
 
 
@@ -415,13 +442,15 @@ def _network(table: Any, where: str) -> Network:
     return Network(name=keys.get("name", choice.name), choice=choice, costs_as=keys.get("costs-as"))
 
 
-def _hypothesis(table: Any, study: Study, where: str) -> Hypothesis:
+def _hypothesis(table: Any, study: Study, labels: Collection[str], where: str) -> Hypothesis:
+    if not isinstance(table, dict):
+        raise TopoplanError(f'{where}: {shown(table)} is no table (expected [[claim]] with faster = "..." and slower)')
     unknown, keys = _split(table, ("says", "faster", "slower"), where)
     for key in unknown:
         raise TopoplanError(f"{where}: no key {shown(key)}{nearest(key, ('says', 'faster', 'slower'))}")
     for key in ("faster", "slower"):
         kind = "network or planner" if study.compares_planners else "network"
-        _check_name(keys.get(key, ""), study.labels, f"{where}: {key}", kind)
+        _check_name(keys.get(key, ""), labels, f"{where}: {key}", kind)
     says = keys.get("says", f"{keys['faster']} is faster than {keys['slower']}")
     return Hypothesis(says=says, faster=keys["faster"], slower=keys["slower"])
 

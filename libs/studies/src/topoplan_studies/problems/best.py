@@ -10,18 +10,23 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from topoplan import __version__
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.options import SEEDS
 from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import State
-from topoplan_engine.files import read_file, write_file
+from topoplan_engine.files import read_file, read_text, write_file
 from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.setup import SearchSetup, set_up_search
@@ -35,6 +40,8 @@ __all__ = ["FOLDER", "BestKnown", "Check", "best_known", "check", "improve"]
 #: Where the table and the plans of the standard set are.
 FOLDER = Path(__file__).with_name("best")
 _TABLE = "best.csv"
+#: Bytes of the largest plan, unpacked, and by which share a time may be below its bound.
+_LARGEST_PLAN, _ROUNDING = 256 << 20, 1e-9
 #: In place of a task graph: one task that takes no time.
 _NOTHING = TaskGraph(
     kind=[TaskKind.FORWARD],
@@ -103,21 +110,43 @@ def best_known(folder: Path = FOLDER) -> dict[str, BestKnown]:
     if not path.is_file():
         return {}
     rows: dict[str, BestKnown] = {}
-    for number, row in enumerate(csv.DictReader(io.StringIO(read_file(path).decode("utf-8", "replace"))), 2):
-        try:
-            rows[row["problem"]] = BestKnown(
-                problem=row["problem"],
-                seconds=float(row["seconds"]),
-                bound=float(row["bound"]),
-                searchers=row["searchers"],
-                seed=int(row["seed"]),
-                evaluations=int(row["evaluations"]),
-                version=row["version"],
-            )
-        except (KeyError, TypeError, ValueError):
-            columns = ", ".join(field.name for field in attrs.fields(BestKnown))
-            raise TopoplanError(f"{path}: line {number}: needs {columns}, the numbers among them in digits") from None
+    lines = csv.DictReader(io.StringIO(read_text(path, "a table with commas"), newline=""), strict=True)
+    try:
+        for row in lines:
+            best = _row(row, f"{path}: line {lines.line_num}")
+            if best.problem in rows:
+                raise TopoplanError(f"{path}: line {lines.line_num}: problem: {shown(best.problem)} stands there twice")
+            rows[best.problem] = best
+    except csv.Error as error:
+        raise TopoplanError(
+            f"{path}: line {lines.reader.line_num}: is no line of a table with commas ({error})"
+        ) from None
     return rows
+
+
+def _row(row: Mapping[Any, Any], where: str) -> BestKnown:
+    """Read a line of the table; times are positive, and none is below its bound."""
+    values: dict[str, Any] = {}
+    for field in attrs.fields(BestKnown):
+        text = row.get(field.name)
+        if not isinstance(text, str) or not text or None in row:
+            columns = ", ".join(each.name for each in attrs.fields(BestKnown))
+            raise TopoplanError(f"{where}: {field.name}: nothing is there, or more than headers say (needs {columns})")
+        try:
+            values[field.name] = {"float": float, "int": int}.get(str(field.type), str)(text)
+        except ValueError:
+            raise TopoplanError(f"{where}: {field.name}: {shown(text)} is no number in digits") from None
+    for key in ("seconds", "bound"):
+        if not 0 < values[key] < math.inf:
+            raise TopoplanError(f"{where}: {key}: {shown(values[key])} (expected more than 0, and finite)")
+    for key in ("seed", "evaluations"):
+        if not 0 <= values[key] <= SEEDS:
+            raise TopoplanError(f"{where}: {key}: {shown(values[key])} (expected 0 to {SEEDS})")
+    if values["seconds"] < values["bound"] * (1 - _ROUNDING):
+        raise TopoplanError(
+            f"{where}: seconds: {values['seconds']!r} is below the bound {values['bound']!r}, which no plan is"
+        )
+    return BestKnown(**values)
 
 
 def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check:
@@ -131,16 +160,28 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
         raise TopoplanError(f"{folder / _TABLE}: has no row for {problem.name!r}")
     setup = _setup(problem, host)
     path = _plan_path(folder, problem)
-    try:
-        data = gzip.decompress(read_file(path))
-    except (OSError, EOFError):
-        raise TopoplanError(f"{path}: is no plan that gzip packed") from None
+    data = _unpacked(path)
     plan = host.make(Exporter, "json").read(data, str(path))
     if plan.strategy is None:
         raise TopoplanError(f"{path}: has no strategy")
     plan.strategy.check(setup.problem.graph, setup.problem.cluster.n_devices)
     seconds = _seconds(setup, State(plan.strategy, plan.fabric))
     return Check(stored=stored, seconds=seconds, bound=_bound(setup))
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return what a packed file holds, as far as it is not larger than plans are."""
+    data = read_file(path)
+    try:
+        with gzip.open(io.BytesIO(data)) as stream:
+            unpacked = stream.read(_LARGEST_PLAN + 1)
+        if not unpacked:
+            raise EOFError
+    except (OSError, EOFError, zlib.error):
+        raise TopoplanError(f"{path}: is no plan that gzip packed") from None
+    if len(unpacked) > _LARGEST_PLAN:
+        raise TopoplanError(f"{path}: more than {_LARGEST_PLAN} bytes are packed in {len(data)} (plans have fewer)")
+    return unpacked
 
 
 def improve(

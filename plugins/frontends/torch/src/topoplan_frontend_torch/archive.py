@@ -26,8 +26,11 @@ __all__ = ["read_archive"]
 
 #: Major version of the schema that is read.
 _SCHEMA = 8
-#: Bytes of the largest graph that is read, and graphs within graphs.
-_LARGEST, _DEEPEST = 1 << 30, 20
+#: Bytes of the largest graph that is read, of one that is packed, and how many times the packed ones it may be then;
+#: torch packs nothing.  A graph takes some twenty times its bytes while it is read.
+_LARGEST, _UNPACKED, _TIMES = 1 << 30, 64 << 20, 20
+#: Graphs within graphs.
+_DEEPEST = 20
 #: Number of a type of elements in the schema (``ScalarType``) -> torch's word.
 _DTYPES = {
     1: "uint8",
@@ -84,10 +87,15 @@ def _document(path: Path) -> Mapping[str, Any]:
                     f"{path}: holds {len(members)} graphs models/*.json (expected 1, as torch.export.save of torch "
                     "2.6 or newer writes; other files may need pickle and are not read)"
                 )
-            if archive.getinfo(members[0]).file_size > _LARGEST:
-                raise TopoplanError(f"{path}: {members[0]} is larger than {_LARGEST} bytes")
+            entry = archive.getinfo(members[0])
+            largest = min(_LARGEST, max(_UNPACKED, _TIMES * entry.compress_size))
+            if entry.file_size > largest:
+                raise TopoplanError(
+                    f"{path}: {members[0]}: {entry.file_size} bytes of {entry.compress_size} packed ones (expected at "
+                    f"most {largest})"
+                )
             with archive.open(members[0]) as member:
-                data = member.read(_LARGEST)
+                data = member.read(largest)
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise TopoplanError(f"{path}: is no .pt2 file of torch.export.save ({error or 'damaged'})") from None
     except Exception as error:  # zlib.error, lzma.LZMAError and others of the decompressors
