@@ -278,6 +278,49 @@ def test_a_file_knows_what_is_frozen_and_what_has_no_gradient(tmp_path):
         assert trained_parameters(graph) == 10 * WIDTH + 10
 
 
+class OwnTarget(Tower):
+    """The same weights make a target without a gradient first."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.head(self.backbone(x))
+        return (self.head(self.backbone(x)) - target) ** 2
+
+
+class Penalized(Tower):
+    """Weights are looked at detached before they are used, and one that is trained is never used otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(10))
+
+    def forward(self, x):
+        size = (self.head.weight.detach() ** 2).sum()
+        return self.head(self.backbone(x)) * size + self.scale.detach()
+
+
+FIRST_WITHOUT_GRADIENT = {
+    "spectral norm": lambda: nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 12)), nn.Linear(12, 3)
+    ),
+    "its own target": OwnTarget,
+    "looked at detached": Penalized,
+}
+
+
+@pytest.mark.parametrize("model", FIRST_WITHOUT_GRADIENT)
+@pytest.mark.filterwarnings("ignore:.*planned as a whole")
+def test_weights_that_are_first_read_without_a_gradient_are_trained(model):
+    module, x = FIRST_WITHOUT_GRADIENT[model](), torch.randn(BATCH, WIDTH)
+    graph = from_torch(module, (x,))
+    module(x).sum().backward()
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.grad is not None)
+    assert trained_parameters(graph) == trained
+    assert sum(w.nbytes for op in graph.operators for w in op.weights) == 4 * sum(
+        p.numel() for p in module.parameters()
+    )
+
+
 # ── Embeddings ──────────────────────────────────────────────────────────────────────────────────────────
 
 

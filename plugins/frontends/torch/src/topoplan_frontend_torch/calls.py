@@ -35,7 +35,15 @@ class UntranslatedError(Exception):
 class Construction:
     """An operator graph under construction: operators, and where each value of the program lies."""
 
-    def __init__(self, program: Program, batch_size: int) -> None:
+    def __init__(self, program: Program, batch_size: int, at_once: Collection[str] = ()) -> None:
+        """Begin.
+
+        Args:
+            program: what is built.
+            batch_size: samples.
+            at_once: parameters that the first operator holds which reads them.  Others that are trained are held by the
+                first one that computes a gradient of them.
+        """
         self._program = program
         self._builder = GraphBuilder(program.name, batch_size)
         self._places: list[tuple[str, str, bool]] = []
@@ -45,7 +53,10 @@ class Construction:
         #: Numbers of the experts that were chosen last.
         self.chosen: Layout | None = None
         self.layouts: dict[str, Layout] = {}
-        self.used: Counter[str] = Counter()
+        #: Names of the parameters that an operator holds, and of those that one reads without a gradient.
+        self._held: set[str] = set()
+        self._passed: set[str] = set()
+        self._at_once = frozenset(at_once)
         #: Values through which no gradient flows back to what they are views of.
         self.cut: set[str] = set()
         #: Names of the parameters that are trained.
@@ -149,7 +160,7 @@ class Construction:
     def _with_weights(
         self, operator: Operator, layouts: Sequence[Layout], cut: set[Handle | str]
     ) -> tuple[Operator, list[Handle]]:
-        """Return an operator whose weights are the parameters that no earlier operator holds, and its inputs' handles.
+        """Return an operator whose weights are the parameters that it is the first to hold, and its inputs' handles.
 
         What is computed is an input wherever it stands.  A parameter that an earlier operator holds is an input of
         this one: it is kept and reduced once.
@@ -161,9 +172,14 @@ class Construction:
         """
         weights: list[int] = []
         for index, layout in enumerate(layouts):
-            if layout.parameter and not self.used[layout.parameter]:
-                weights.append(index)
-            self.used[layout.parameter] += 1
+            name = layout.parameter
+            if not name or name in self._held:
+                continue
+            if name in cut and name in self._trained and name not in self._at_once:
+                self._passed.add(name)
+                continue
+            weights.append(index)
+            self._held.add(name)
         tensors = [
             tensor
             if self._requires_grad(layouts[index], cut, index in weights)
@@ -242,6 +258,11 @@ class Construction:
         """Return a tensor that holds elements several times."""
         once = self.plain(node, layout.without_repeats())
         return self.emit(node, _expand(once.handle, layout.shape), [once], moves=True)[0]
+
+    @property
+    def unheld(self) -> set[str]:
+        """Names of the parameters that operators read, but none holds: all read them without a gradient."""
+        return self._passed - self._held
 
     def build(self) -> OperatorGraph:
         """Return the graph, its operators named by their modules."""

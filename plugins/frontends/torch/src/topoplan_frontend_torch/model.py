@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Collection
 
 import attrs
 
@@ -46,7 +47,17 @@ def graph_of(program: Program, *, strict: bool) -> OperatorGraph:
         raise TopoplanError(
             f"frontend torch: model {program.name!r} returns nothing that depends on parameters or on floating inputs"
         )
-    graph = Construction(program, _batch_size(program))
+    graph, opaque = _constructed(program, (), strict=strict)
+    if graph.unheld:
+        graph, opaque = _constructed(program, graph.unheld, strict=strict)
+    if opaque:
+        _warn(program, opaque)
+    return graph.build()
+
+
+def _constructed(program: Program, at_once: Collection[str], *, strict: bool) -> tuple[Construction, Counter[str]]:
+    """Translate all calls; see `graph_of`, and `Construction` for ``at_once``; how many calls of each are opaque."""
+    graph = Construction(program, _batch_size(program), at_once)
     opaque: Counter[str] = Counter()
     for node in program.nodes:
         call = Call(node, program, graph)
@@ -62,9 +73,7 @@ def graph_of(program: Program, *, strict: bool) -> OperatorGraph:
             opaque[call.operator] += 1
             outputs = _opaque(call)
         graph.look(node, outputs)
-    if opaque:
-        _warn(program, opaque)
-    return graph.build()
+    return graph, opaque
 
 
 def _batch_size(program: Program) -> int:
