@@ -61,6 +61,15 @@ def test_a_strategy_file_is_written_without_these_planners(run, tmp_path):
     assert (searcher["options"]["programs"], searcher["options"]["pipelines"]) == (False, False)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("searcher", "suffix"), [("auto", "strategy"), ("mcmc", "strategy"), ("auto", "strategy-pb")])
+def test_a_search_leaves_out_cuts_that_the_format_cannot_say(run, tmp_path, searcher, suffix, seed):
+    words = ("optimize", "dlrm", "--servers", "4", "--budget", "40", "--seed", str(seed), "-s", searcher)
+    code, _, err = run(*words, "-x", f"{suffix}=a.{suffix}")
+    assert (code, "which its output lacks" in err) == (0, False), err
+    assert (tmp_path / f"a.{suffix}").exists()
+
+
 def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
     events, origins = [], []
 

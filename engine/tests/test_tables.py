@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 from operator import itemgetter
+from types import SimpleNamespace
 
 import pytest
 from rich import console as rich_console
 
 from topoplan_engine.reporting import tables
+from topoplan_engine.reporting.kept import kept_rows
 from topoplan_engine.reporting.tables import Column, RowTable, markdown_table
+from topoplan_engine.search.optimize import FreePlan
 
 HEADERS = ["model", "servers", "network", "Gbps a host", "iteration time", "exposed", "any wiring", "cost (USD)", "tax"]
 ROWS = [
@@ -84,3 +87,30 @@ def test_a_table_is_the_same_in_markdown():
     assert table.headers == ["a", "b, ms"]
     assert table.markdown() == "| a | b, ms |\n|---|---|\n| 1 | 1.0 |\n| 20 | 20.0 |"
     assert markdown_table(["a", "b"], [["1|1", "2"]], numbers=["b"]) == "| a | b |\n|---|--:|\n| 1\\|1 | 2 |"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits", "refusal", "row"),
+    [
+        (
+            0.08,
+            True,
+            "a cut",
+            ("free plan (not launchable)", "80 ms, best of 5 candidates; the plan for t takes +25.0%"),
+        ),
+        (0.08, True, "", ("free plan", "none faster than this one for t among 5 candidates")),
+        (0.12, True, "a cut", ("free plan", "none faster than this one for t among 5 candidates")),
+        (0.08, False, "a cut", ("free plan", "none faster than this one for t among 5 candidates")),
+    ],
+)
+def test_a_free_plan_is_shown_where_it_is_faster(seconds, fits, refusal, row):
+    free = FreePlan(trainers="t", seconds=seconds, fits=fits, refusal=refusal, evaluations=5)
+    outcome = SimpleNamespace(
+        aside=None,
+        origin=SimpleNamespace(name="plan"),
+        free=free,
+        seconds=0.1,
+        fits=True,
+        draws=SimpleNamespace(seeds=()),
+    )
+    assert kept_rows(outcome, None, lambda value: f"{value * 1e3:.0f} ms")[1] == row

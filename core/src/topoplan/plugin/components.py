@@ -294,6 +294,14 @@ class Exporter(Component):
             TopoplanError: the format cannot say the plan.
         """
 
+    def unwritable_part(self, graph: OperatorGraph, strategy: Strategy) -> str:
+        """Name what of a strategy its format cannot say; empty if it can say all of it, or none of its kind.
+
+        Searches for a plan that is written in this format leave out such strategies.  Kinds that the format can never
+        say are in ``unwritable`` instead.
+        """
+        return ""
+
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Say why no plan on this cluster and topology could be written, before a search; empty if one may."""
         return ""

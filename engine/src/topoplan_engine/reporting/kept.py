@@ -28,21 +28,24 @@ def kept_rows(outcome: Outcome, experiment: Experiment, say: Callable[[float], s
         choose = _choose(outcome, experiment)
         rows.append((f"beside it: {name}", times + (f"; {choose} takes it" if choose else "")))
     if (free := outcome.free) is not None:
-        rows.append(("free plan" + (" (not launchable)" if free.refusal else ""), _beside(outcome, free, say)))
+        rows.append(_beside(outcome, free, say))
     if outcome.draws.seeds and outcome.plan.timeline is not None:
         seconds = f"{say(outcome.plan.timeline.makespan)} (seed {outcome.draws.nearest}), as what is below"
         rows.append(("the draw that is written", seconds))
     return rows
 
 
-def _beside(outcome: Outcome, free: FreePlan, say: Callable[[float], str]) -> str:
-    """Return what the plan for a trainer costs against the one that none limits."""
-    if not free.refusal:
-        return f"none is faster than what {free.trainers} runs"
-    if not free.fits:
-        return f"{say(free.seconds)} (does not fit)"
+def _beside(outcome: Outcome, free: FreePlan, say: Callable[[float], str]) -> tuple[str, str]:
+    """Return the row of what the plan for a trainer costs against the one that none limits.
+
+    Where the search without limits found nothing faster, its plan says nothing of the trainer.
+    """
+    candidates = f"{free.evaluations:,} candidate{'' if free.evaluations == 1 else 's'}"
+    if not free.refusal or (outcome.fits and not (free.fits and free.seconds < outcome.seconds)):
+        return "free plan", f"none faster than this one for {free.trainers} among {candidates}"
+    times = f"{say(free.seconds)}{'' if free.fits else ' (does not fit)'}, best of {candidates}"
     more = outcome.seconds / free.seconds - 1 if free.seconds else 0.0
-    return f"{say(free.seconds)}; the plan for {free.trainers} takes {more:+.1%}"
+    return "free plan (not launchable)", f"{times}; the plan for {free.trainers} takes {more:+.1%}"
 
 
 def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
@@ -67,6 +70,7 @@ def kept_json(outcome: Outcome, experiment: Experiment) -> dict[str, Any]:
             "iteration_time_s": outcome.free.seconds,
             "fits": outcome.free.fits,
             "refusal": outcome.free.refusal or None,
+            "evaluations": outcome.free.evaluations,
         },
         "draws": None
         if not draws.seeds

@@ -24,6 +24,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan.plugin.components import Exporter
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
@@ -84,7 +85,13 @@ class Evaluator:
     """
 
     def __init__(
-        self, problem: Problem, simulate: Simulate, memory: Memory, draws: int = 1, first_draw: int = 0
+        self,
+        problem: Problem,
+        simulate: Simulate,
+        memory: Memory,
+        draws: int = 1,
+        first_draw: int = 0,
+        formats: Sequence[Exporter] = (),
     ) -> None:
         """Price candidates.
 
@@ -94,11 +101,13 @@ class Evaluator:
             memory: policy for exceeding a device's memory.
             draws: if messages draw their paths, a candidate costs the mean of so many draws.
             first_draw: the seed of the first one; those of the others follow.
+            formats: what the plan is to be written in; strategies that one of them cannot say have no cost.
         """
         self.problem = problem
         self.evaluations = 0
         self.first_draw = first_draw
         self.seconds_per_task, self._knows_pace = _SECONDS_PER_TASK, False
+        self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
@@ -125,14 +134,14 @@ class Evaluator:
         self._classes: LruCache[int, int] = LruCache(_ENTRIES)
         # The state that the last change leads to, by its key, and the class of its strategy.
         self._last_class: tuple[bytes, int | None] = (b"", None)
-        # By strategy: why the trainer that plans are for cannot run it.
+        # By strategy: why the trainer that plans are for cannot run it, or a format cannot say it.
         self._refusals: dict[bytes, str] = {}
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
 
         The cost is ``inf`` in four cases: the candidate exceeds a hard memory limit, its placements do not match its
-        schedule, the trainer that plans are for cannot run it, or a lower bound on its cost reaches the cutoff.
+        schedule, `refusal` says that it is of no use, or a lower bound on its cost reaches the cutoff.
 
         Args:
             candidate: with its cutoff.
@@ -168,12 +177,14 @@ class Evaluator:
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
 
     def refusal(self, strategy: Strategy) -> str:
-        """Say why the trainer that plans are for cannot run a strategy; empty if it can, or if there is none."""
-        restriction = self.problem.restriction
-        if restriction is None:
+        """Say why no trainer or format that plans are for can run or say a strategy; empty if it can, or for none."""
+        restriction, graph = self.problem.restriction, self.problem.graph
+        if restriction is None and not self._formats:
             return ""
         if strategy.key not in self._refusals:
-            self._refusals[strategy.key] = restriction.refusal(self.problem.graph, self.problem.cluster, strategy)
+            why = "" if restriction is None else restriction.refusal(graph, self.problem.cluster, strategy)
+            said = (f"{each.name}: {part}" for each in self._formats if (part := each.unwritable_part(graph, strategy)))
+            self._refusals[strategy.key] = why or next(said, "")
         return self._refusals[strategy.key]
 
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:

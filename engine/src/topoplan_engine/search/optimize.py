@@ -72,12 +72,14 @@ class FreePlan:
         seconds: of its iteration, as the search priced it.
         fits: whether devices hold it.
         refusal: why the trainer cannot run it; empty if it can.
+        evaluations: how many candidates it is the best of.
     """
 
     trainers: str
     seconds: float
     fits: bool
     refusal: str
+    evaluations: int
 
 
 #: Part of a time limit within which the search and the draws of its last best states must end.
@@ -333,6 +335,7 @@ def _free_plan(
         seconds=result.best_cost,
         fits=setup.evaluator.fits(strategy),
         refusal=restriction.refusal(problem.graph, problem.cluster, strategy),
+        evaluations=result.evaluations,
     )
 
 
@@ -342,7 +345,7 @@ def _check_fits(setup: SearchSetup, result: Result) -> None:
         return
     strategy = result.best.strategy
     if why := setup.evaluator.refusal(strategy):
-        raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that the trainer runs: {why}")
+        raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that can be used: {why}")
     lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
     early = f" (the {result.ended_by} came while {result.unfinished})" if result.unfinished else ""
     if result.too_large:

@@ -16,7 +16,7 @@ import numpy as np
 from topoplan.errors import TopoplanError
 from topoplan.model.problem import Problem
 from topoplan.model.strategy import PlacedStrategy, Strategy
-from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology
+from topoplan.plugin.components import Component, Estimator, Exporter, Frontend, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Search
@@ -71,13 +71,14 @@ class SearchSetup:
     searchers: tuple[Searcher, ...]
     n_chosen: int
     evaluator: Evaluator
+    formats: tuple[Exporter, ...]
     seed: int
     keep: Keep
 
     def new_evaluator(self) -> Evaluator:
         """Return an evaluator that has priced nothing."""
         draws, first_draw = self.experiment.run.draws, self.simulator.first_draw
-        return Evaluator(self.problem, self.simulate, self.policy, draws, first_draw)
+        return Evaluator(self.problem, self.simulate, self.policy, draws, first_draw, self.formats)
 
     def rng(self) -> np.random.Generator:
         """Return a new stream for the draws of the topology, as `searches` gives it to every island."""
@@ -153,7 +154,8 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     problem = attrs.evolve(problem, restriction=restriction_of(host, experiment))
     policy = simulator.memory_policy
     simulate = build_simulate(simulator)
-    evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw)
+    formats = tuple(host.make(Exporter, choice.name, choice.options) for choice, _ in experiment.outputs)
+    evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw, formats)
     strategy = _first_strategy(host, experiment, evaluator)
     check_strategy(strategy, graph, cluster.n_devices)
     if policy != "ignore":
@@ -170,6 +172,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         searchers=searchers,
         n_chosen=len(chosen.searchers) - chosen.n_companions,
         evaluator=evaluator,
+        formats=formats,
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
     )

@@ -36,6 +36,12 @@ class StrategyFile(Exporter):
 
         return write(_entries(plan))
 
+    def unwritable_part(self, graph: OperatorGraph, strategy: Strategy) -> str:
+        """Name the first operator whose cut the output does not show, or whose name is too long; empty if none."""
+        from topoplan_exporter_strategy.text import unwritable_operator
+
+        return "" if isinstance(strategy, self.unwritable) else unwritable_operator(graph, strategy)
+
     def read_strategy(self, data: bytes, name: str, graph: OperatorGraph) -> Strategy:
         """Read a strategy for ``graph`` in either form; ``name`` is for messages.
 

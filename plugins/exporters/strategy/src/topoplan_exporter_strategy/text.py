@@ -21,7 +21,7 @@ from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_exporter_strategy.names import Meaning, Names, spell
 from topoplan_exporter_strategy.tokens import Tokens
 
-__all__ = ["Entry", "entries_of", "read", "write"]
+__all__ = ["Entry", "entries_of", "read", "unwritable_operator", "write"]
 
 #: Name, parts along each axis of the output (innermost first), and device of each part.
 Entry = tuple[str, list[int], list[int]]
@@ -39,24 +39,32 @@ def entries_of(graph: OperatorGraph, strategy: Strategy) -> Iterator[Entry]:
         TopoplanError: an operator is cut along a dimension that its output lacks, or its name is too
             long for FlexFlow.
     """
+    if why := unwritable_operator(graph, strategy):
+        raise TopoplanError(f"strategy: {why}")
     for op, placement in sorted(zip(graph.operators, strategy.placements, strict=True), key=lambda pair: pair[0].name):
         name = spell(op.name)
-        if len(name.encode()) > _LONGEST_NAME:
-            raise TopoplanError(f"strategy: operator name {op.name!r} is too long (at most {_LONGEST_NAME} bytes)")
-        for dim in range(len(op.dims)):
-            if isinstance(placement.degrees[dim], Slices):
-                raise TopoplanError(
-                    f"strategy: operator {op.name!r} is cut along {op.dims[dim].name!r} into slices of "
-                    f"{placement.degrees[dim]}, but this format has equal ones only (json can say it)"
-                )
-            if dim not in _output_dims(op) and placement.degrees[dim] > 1:
-                raise TopoplanError(
-                    f"strategy: operator {op.name!r} is cut {placement.degrees[dim]} times along "
-                    f"{op.dims[dim].name!r}, which its output lacks, so this format cannot say it (json can)"
-                )
         counts = [placement.degrees[dim] if dim >= 0 else 1 for dim in reversed(_output_dims(op))]
         devices = placement.devices.reshape(placement.degrees).transpose(_order(op)).ravel().tolist()
         yield name, counts, devices
+
+
+def unwritable_operator(graph: OperatorGraph, strategy: Strategy) -> str:
+    """Say which operator, the first by name, a file cannot say, and why; empty if it can say all."""
+    for op, placement in sorted(zip(graph.operators, strategy.placements, strict=True), key=lambda pair: pair[0].name):
+        if len(spell(op.name).encode()) > _LONGEST_NAME:
+            return f"operator name {op.name!r} is too long (at most {_LONGEST_NAME} bytes)"
+        for dim, degree in enumerate(placement.degrees):
+            if isinstance(degree, Slices):
+                return (
+                    f"operator {op.name!r} is cut along {op.dims[dim].name!r} into slices of {degree}, but this format "
+                    "has equal ones only (json can say it)"
+                )
+            if degree > 1 and dim not in _output_dims(op):
+                return (
+                    f"operator {op.name!r} is cut {degree} times along {op.dims[dim].name!r}, which its output lacks, "
+                    "so this format cannot say it (json can)"
+                )
+    return ""
 
 
 def write(entries: Iterable[Entry]) -> bytes:
