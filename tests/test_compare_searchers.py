@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -138,3 +139,10 @@ def test_what_is_wrong_is_one_line(run, words, message):
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_without_scipy_no_run_starts(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    status, out, err = run(*SMALL, "--searchers", "mcmc")
+    assert (status, out) == (2, "")
+    assert err == "error: comparing searchers needs scipy: pip install 'topoplan-studies[statistics]'\n"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -29,7 +33,7 @@ def load(file):
     return module
 
 
-packages, kernels = (load(ROOT / f"tools/{name}.py") for name in ("packages", "kernels"))
+packages, kernels, backend = (load(ROOT / f"tools/{name}.py") for name in ("packages", "kernels", "workspace_backend"))
 TABLE = packages.Table.read(ROOT)
 PACKAGES = list(TABLE.packages.values())
 
@@ -82,11 +86,7 @@ def test_version_of_core_is_that_of_the_table():
 def checkout(tmp_path):
     """What the tool needs of a checkout, with few packages: ocs and those that it needs."""
     (tmp_path / "tools").mkdir()
-    for name in (
-        "LICENSE",
-        "pyproject.toml",
-        *(f"tools/{name}.py" for name in ("checkout_backend", "checkout_wheels", "kernels")),
-    ):
+    for name in ("LICENSE", "pyproject.toml", "tools/workspace_backend.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
@@ -106,13 +106,15 @@ def test_a_row_becomes_a_package(checkout):
     assert project["license-files"] == ["LICENSE"]
     assert {"topoplan-core", "topoplan-directconnect"} <= set(document["tool"]["uv"]["sources"])
     root = tomllib.loads((checkout / "pyproject.toml").read_text())
-    assert root["project"]["dependencies"] == [
-        "topoplan-core @ {root:uri}/core/.",
-        "topoplan-engine @ {root:uri}/engine/.",
-        "topoplan-directconnect @ {root:uri}/libs/directconnect/.",
-        "topoplan-testing @ {root:uri}/libs/testing/.",
-        "topoplan-topology-ocs @ {root:uri}/plugins/topologies/ocs/.",
+    assert root["dependency-groups"]["dev"] == [
+        "topoplan-core",
+        "topoplan-engine",
+        "topoplan-directconnect",
+        "topoplan-testing",
+        "topoplan-topology-ocs",
     ]
+    others = ["attrs", "cloudpickle", "networkx", "numba", "numpy", "packaging", "pluggy", "rich", "rustworkx", "typer"]
+    assert [re.match(r"[\w-]+", line)[0] for line in root["project"]["dependencies"]] == others
     assert root["tool"]["mypy"]["strict"] is True  # what stands below the lists is left
 
 
@@ -150,7 +152,7 @@ def test_a_package_may_lie_anywhere(checkout):
         ("plugins/topologies/ocs/pyproject.toml", lambda text: text.replace("numpy>=2.0", "numpy>=3"), "numpy>=2"),
         ("plugins/topologies/ocs/LICENSE", lambda text: None, "+MIT License"),
         ("core/src/topoplan/py.typed", lambda text: None, "core/src/topoplan/py.typed: missing"),
-        ("pyproject.toml", lambda text: text.replace("-ocs @", "-ecs @"), "-ocs @ {root:uri}/plugins"),
+        ("pyproject.toml", lambda text: text.replace('"rustworkx>=', '"rustworks>='), "rustworkx>=0.15"),
     ],
 )
 def test_what_differs_is_shown(checkout, path, edit, message, capsys):
@@ -209,113 +211,157 @@ def test_a_package_without_a_row_is_named(checkout, capsys):
     assert "plugins/topologies/chord/pyproject.toml is of no package" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """The wheel of the checkout, and the editable one."""
+    folder = tmp_path_factory.mktemp("wheels")
+    (folder / "editable").mkdir()
+    names = backend.build_wheel(str(folder)), f"editable/{backend.build_editable(str(folder / 'editable'))}"
+    return [zipfile.ZipFile(folder / name) for name in names]
+
+
+INSIDE = "topoplan_workspace-0.data/purelib"
+
+
+def checksum(content):
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
 def requirements(metadata):
     return re.findall(r"^Requires-Dist: (.*)$", metadata.partition("\n\n")[0], re.M)
 
 
-def test_no_address_looks_as_if_it_had_a_version():
-    """Pip keeps the wheel of such an address, and installs it again after the folder has changed."""
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    assert len(dependencies) > 50
-    assert not [address for address in dependencies if "-" in address.rstrip("/").rpartition("/")[2]]
+def test_one_wheel_has_the_metadata_of_every_package(wheels):
+    infos = {f"{package.name.replace('-', '_')}-{TABLE.common['version']}.dist-info" for package in PACKAGES}
+    for wheel in wheels:
+        names = {name.removeprefix(f"{INSIDE}/").split("/")[0] for name in wheel.namelist() if name.startswith(INSIDE)}
+        assert infos == {name for name in names if name.endswith(".dist-info")}
+        # an installer takes a wheel that has one such folder at its top
+        assert {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name.split(INSIDE)[0]} == {
+            "topoplan_workspace-0.dist-info"
+        }
 
 
-def test_pip_is_told_where_other_packages_lie(tmp_path, monkeypatch):
-    folder = ROOT / "plugins/topologies/ocs"
-    backend = load(folder / "checkout_backend.py")
-    monkeypatch.chdir(folder)
-    name = backend.prepare_metadata_for_build_wheel(str(tmp_path))
-    assert requirements((tmp_path / name / "METADATA").read_text()) == [
-        f"topoplan-core @ {ROOT.as_uri()}/core/.",
-        f"topoplan-directconnect @ {ROOT.as_uri()}/libs/directconnect/.",
-        f"topoplan-engine @ {ROOT.as_uri()}/engine/.",
-        "attrs>=24.2",
-        "numpy>=2.0",
-    ]
-    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
-        siblings = [f"topoplan-{name}>=0.1,<0.2" for name in ("core", "directconnect", "engine")]
-        plain = [*siblings, "attrs>=24.2", "numpy>=2.0"]
-        assert requirements(wheel.read(f"{name}/METADATA").decode()) == plain
-        assert wheel.read(f"{name}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+def test_the_wheel_requires_what_packages_require_from_others(wheels):
+    for wheel in wheels:
+        lines = requirements(wheel.read("topoplan_workspace-0.dist-info/METADATA").decode())
+        plain = [line for line in lines if ";" not in line]
+        assert plain == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        assert not [line for line in plain if line.startswith(("topoplan", "scipy"))]
+        assert 'scipy>=1.13 ; extra == "statistics"' in lines
+        points = wheel.read("topoplan_workspace-0.dist-info/entry_points.txt").decode()
+        assert "topoplan=topoplan.__main__:main" in points
 
 
-def test_an_extra_of_another_package_lies_in_the_checkout_too(tmp_path, monkeypatch):
-    folder = ROOT / "core"
-    monkeypatch.chdir(folder)
-    name = load(folder / "checkout_backend.py").prepare_metadata_for_build_wheel(str(tmp_path))
-    extra = f'topoplan-testing @ {ROOT.as_uri()}/libs/testing/. ; extra == "testing"'
-    assert requirements((tmp_path / name / "METADATA").read_text())[-2:] == ['pytest>=8 ; extra == "testing"', extra]
-
-
-def test_outside_a_checkout_metadata_is_that_of_the_wheel(tmp_path, monkeypatch):
-    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
-    monkeypatch.chdir(folder)
-    name = load(folder / "checkout_backend.py").prepare_metadata_for_build_wheel(str(tmp_path))
-    assert "topoplan-core>=0.1,<0.2" in requirements((tmp_path / name / "METADATA").read_text())
-
-
-def test_a_copied_package_says_what_to_install_first(tmp_path, monkeypatch):
-    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
-    monkeypatch.chdir(folder)
-    backend = load(folder / "checkout_backend.py")
-    monkeypatch.setattr("importlib.metadata.distributions", lambda path: [])
-    with pytest.raises(SystemExit, match=r"^error: topoplan-topology-ocs needs topoplan-core, topo") as caught:
-        backend.prepare_metadata_for_build_wheel(str(tmp_path))
-    assert "topoplan-engine: install them first, or install topoplan-topology-ocs from a whole checkout" in str(
-        caught.value
-    )
-    (folder / "PKG-INFO").write_text("")  # an sdist has one
-    (tmp_path / "metadata").mkdir()
-    assert backend.prepare_metadata_for_build_wheel(str(tmp_path / "metadata")).endswith(".dist-info")
+def test_records_of_the_wheel_are_right(wheels):
+    for wheel in wheels:
+        record = list(csv.reader(wheel.read("topoplan_workspace-0.dist-info/RECORD").decode().splitlines()))
+        assert {name for name, *_ in record} == set(wheel.namelist())
+        wrong = [name for name, sum_, _ in record if sum_ and sum_ != checksum(wheel.read(name))]
+        assert not wrong
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_a_wheel_of_a_checkout_is_that_of_flit(package, tmp_path, monkeypatch):
-    folder = ROOT / package.folder
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(kernels, "compile_kernels", lambda: True)
-    (tmp_path / "flit").mkdir()
-    ours, theirs = (
-        zipfile.ZipFile(target / build(str(target)))
-        for target, build in (
-            (tmp_path, load(folder / "checkout_backend.py").build_wheel),
-            (tmp_path / "flit", buildapi.build_wheel),
-        )
-    )
-    assert sorted(ours.namelist()) == sorted(theirs.namelist())
-    for name in ours.namelist():
-        if name.endswith("/METADATA"):
-            fields = [wheel.read(name).decode().partition("\n\n") for wheel in (ours, theirs)]
+def test_what_a_package_installs_is_what_its_own_wheel_would(package, wheels, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT / package.folder)
+    theirs = zipfile.ZipFile(tmp_path / buildapi.build_wheel(str(tmp_path)))
+    wheel, editable = wheels
+    info = f"{package.name.replace('-', '_')}-{TABLE.common['version']}.dist-info"
+    record = list(csv.reader(wheel.read(f"{INSIDE}/{info}/RECORD").decode().splitlines()))
+    assert {name for name, *_ in record} == {*theirs.namelist(), f"{info}/INSTALLER", f"{info}/direct_url.json"}
+    for name, sum_, size in record[:-1]:
+        content = wheel.read(f"{INSIDE}/{name}")
+        assert (checksum(content), len(content)) == (sum_, int(size))
+        if name == f"{info}/METADATA":
+            fields = [text.decode().partition("\n\n") for text in (content, theirs.read(name))]
             header, flits = ({*text[0].splitlines()} for text in fields)
-            assert {
-                line for line in header ^ flits if not line.startswith(("Metadata-Version", "Import-Name"))
-            } == set()
+            assert not {line for line in header ^ flits if not line.startswith(("Metadata-Version", "Import-Name"))}
             assert fields[0][2].strip() == fields[1][2].strip()
-        elif not name.endswith(("/RECORD", "/WHEEL")):
-            assert ours.read(name).split() == theirs.read(name).split(), name
+        elif name not in (f"{info}/WHEEL", f"{info}/INSTALLER", f"{info}/direct_url.json"):
+            assert content.split() == theirs.read(name).split(), name
+    assert editable.read(f"{INSIDE}/{info}/METADATA") == wheel.read(f"{INSIDE}/{info}/METADATA")
+    assert str(ROOT / package.folder / "src") in editable.read("topoplan_workspace.pth").decode().splitlines()
+    origin = json.loads(editable.read(f"{INSIDE}/{info}/direct_url.json"))
+    assert origin == {"url": (ROOT / package.folder).as_uri(), "dir_info": {"editable": True}}
+
+
+def test_a_wheel_of_some_packages_has_what_they_require(tmp_path):
+    wheel = zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path), {"packages": "topology-ocs, exporter-json"}))
+    names = {name.split("/")[2] for name in wheel.namelist() if name.startswith(INSIDE)}
+    modules = {"topoplan", "topoplan_engine", "topoplan_directconnect", "topoplan_topology_ocs"}
+    assert {name for name in names if "." not in name} == {*modules, "topoplan_exporter_json"}
+    lines = requirements(wheel.read("topoplan_workspace-0.dist-info/METADATA").decode())
+    assert not [line for line in lines if line.startswith("flatbuffers")]
+    assert "rustworkx>=0.15" in lines
+
+
+def test_a_package_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: packages=topology-osc: no distribution of this checkout"):
+        backend.build_wheel(str(tmp_path), {"packages": "topology-osc"})
+
+
+def test_a_python_that_is_too_old_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    name = backend.prepare_metadata_for_build_wheel(str(tmp_path))
+    assert "\nRequires-Python: >=3.11\n" in (tmp_path / name / "METADATA").read_text()
+
+
+def pip(environment, *words):
+    ended = subprocess.run(
+        [environment / "bin/pip", *words, "--disable-pip-version-check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A fresh environment."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, with_pip=True)
+    return folder
 
 
 @pytest.mark.slow
-def test_pip_shows_what_a_copied_package_needs(tmp_path):
-    venv.create(tmp_path / "venv", with_pip=True)
-    folder = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
-    ended = subprocess.run([tmp_path / "venv/bin/pip", "install", folder], capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "topoplan-topology-ocs needs topoplan-core, topoplan-directconnect, topoplan-engine" in ended.stderr
+@pytest.mark.parametrize("words", [["."], ["-e", "."]], ids=["copies", "editable"])
+def test_a_plugin_can_be_uninstalled_replaced_and_installed_alone(words, environment, tmp_path):
+    def listed():
+        return set(re.findall(r"^topoplan-[\w-]+", pip(environment, "list", "--format=freeze"), re.M))
+
+    def says():
+        code = "from importlib.metadata import entry_points as e; print(e(group='topoplan')['topology-ocs'].load())"
+        return subprocess.run([environment / "bin/python", "-c", code], capture_output=True, text=True).stdout
+
+    pip(environment, "install", "--no-deps", *words)
+    assert listed() == {package.name for package in PACKAGES} | {"topoplan-workspace"}
+    pip(environment, "uninstall", "-y", "topoplan-topology-ocs")
+    assert listed() == {package.name for package in PACKAGES} - {"topoplan-topology-ocs"} | {"topoplan-workspace"}
+
+    copy = shutil.copytree(ROOT / "plugins/topologies/ocs", tmp_path / "ocs")
+    module = copy / "src/topoplan_topology_ocs/__init__.py"
+    module.write_text("changed = True\n")
+    pip(environment, "install", "--no-deps", str(copy))
+    assert "topoplan-topology-ocs" in listed()
+    if words == ["."]:
+        site = next((environment / "lib").glob("python*/site-packages"))
+        assert (site / "topoplan_topology_ocs/__init__.py").read_text() == "changed = True\n"
+    pip(environment, "install", "--no-deps", *words)
+    assert listed() == {package.name for package in PACKAGES} | {"topoplan-workspace"}
+    if words == ["."]:
+        assert (site / "topoplan_topology_ocs/__init__.py").read_text() != "changed = True\n"
+    pip(environment, "uninstall", "-y", "topoplan-workspace")
+    assert listed() == set()
 
 
 @pytest.mark.slow
 def test_one_package_installs_from_a_checkout(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
-    words = [tmp_path / "venv/bin/pip", "install", "./plugins/topologies/ocs"]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    listed = subprocess.run([tmp_path / "venv/bin/topoplan", "plugins"], check=True, capture_output=True, text=True)
-    assert "topoplan-topology-ocs 0.1.0" in listed.stdout
-    installed = subprocess.run([words[0], "freeze"], check=True, capture_output=True, text=True).stdout
-    assert {"topoplan-core", "topoplan-directconnect", "topoplan-topology-ocs"} <= set(
-        re.findall(r"^[\w-]+", installed, re.M)
-    )
-    assert "topoplan-topology-topoopt" not in installed
+    pip(tmp_path / "venv", "install", ".", "--config-settings", "packages=topology-ocs")
+    pip(tmp_path / "venv", "install", "./plugins/topologies/fattree")
+    shown = subprocess.run([tmp_path / "venv/bin/topoplan", "plugins"], check=True, capture_output=True, text=True)
+    assert "topoplan-topology-ocs 0.1.0" in shown.stdout
+    assert "topoplan-topology-fattree 0.1.0" in shown.stdout
+    assert "topoplan-topology-topoopt" not in pip(tmp_path / "venv", "freeze")
 
 
 def test_files_of_kernels_that_are_no_more_are_told_from_the_others(tmp_path):

@@ -4,9 +4,9 @@
 
 runs a small case of every command that calls kernels (`COMMANDS`), in two processes where there are two cores.  What
 numba compiles for them lies then in a folder ``compiled_kernels`` of each package that has kernels, where
-`topoplan_engine.kernels.caching` looks for it and wheels take it from.  `checkout_backend` does this when the engine is
-installed from a checkout; before a release, the command above does, once with each Python.  The packages need not be
-installed, only what they require from others.
+`topoplan_engine.kernels.caching` looks for it and wheels take it from.  This is for wheels that are released, once with
+each Python; from a checkout, the first run compiles the kernels that it calls.  The packages need not be installed,
+only what they require from others.
 
 Nothing is done if no source has changed since the last time.  Kernels whose sources have not changed are kept.
 """
@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -75,13 +74,6 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def requirements() -> list[str]:
-    """Return what must be installed to compile kernels: what all packages require from others."""
-    texts = [(folder / "pyproject.toml").read_text(encoding="utf-8") for folder in folders()]
-    lists = [tomllib.loads(text)["project"]["dependencies"] for text in texts]
-    return sorted({name for names in lists for name in names if not name.startswith("topoplan-")})
-
-
 def fits() -> bool:
     """Whether this Python's kernels were compiled from the present sources."""
     with contextlib.suppress(FileNotFoundError):
@@ -115,9 +107,7 @@ def compile_kernels() -> bool:
 @cache
 def folders() -> list[Path]:
     """Return the folders of all packages of this checkout."""
-    rows = tomllib.loads((ROOT / "packages.toml").read_text(encoding="utf-8"))["packages"]
-    plugins = [path.parent for path in sorted(ROOT.glob("plugins/*/*/pyproject.toml"))]
-    return [*(ROOT / row["folder"] for row in rows.values() if "folder" in row), *plugins]
+    return list(_backend().selection(ROOT, []))
 
 
 def _record() -> Path:
@@ -138,24 +128,21 @@ def _checksum() -> str:
 
 def _is_installed() -> bool:
     with contextlib.suppress(PackageNotFoundError):
-        return bool(distribution(_wheels().COMPILES))
+        return bool(distribution("topoplan-engine"))
     return False
 
 
-def _wheels() -> Any:
+def _backend() -> Any:
     sys.path.insert(0, str(Path(__file__).parent))
-    return importlib.import_module("checkout_wheels")
+    return importlib.import_module("workspace_backend")
 
 
 def _write_metadata(target: Path) -> None:
     """Write the metadata from which plugins are found, as if all packages were installed in a folder."""
-    wheels = _wheels()
     for folder in folders():
-        table = wheels.project(folder)
-        info = target / wheels.info_name(table)
-        info.mkdir()
-        (info / "METADATA").write_text(wheels.metadata(folder, table), encoding="utf-8")
-        (info / "entry_points.txt").write_text(wheels.entry_points(table), encoding="utf-8")
+        for name, content in _backend().members(folder, editable=True):
+            (target / name).parent.mkdir(exist_ok=True, parents=True)
+            (target / name).write_bytes(content)
 
 
 def _compile() -> None:

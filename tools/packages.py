@@ -1,7 +1,7 @@
 """Writes what all packages have alike, from the table packages.toml: one row a distribution.
 
-``python tools/packages.py`` writes every package's pyproject.toml, licence, build backend and py.typed, and the lists
-of packages in the root's pyproject.toml.  ``--check`` writes nothing; it shows what differs, and dependencies that are
+``python tools/packages.py`` writes every package's pyproject.toml, licence and py.typed, and the lists in the root's
+pyproject.toml.  ``--check`` writes nothing; it shows what differs, and dependencies that are
 not exactly what a package imports, and ends with status 1 if there are any.  A row ``topoplan-<kind>-<name>`` is a
 plugin: it lies in ``plugins/<kinds>/<name>``, needs topoplan-core, and has one entry point, ``<kind>-<name>``.  Rows of
 other packages name their ``folder``.  A plugin whose components have other names than itself lists them as
@@ -23,13 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
-BACKEND = "checkout_backend.py"
-#: The backend itself says what it needs: nothing in a checkout.
-BUILD: Mapping[str, str | list[str]] = {
-    "requires": [],
-    "build-backend": Path(BACKEND).stem,
-    "backend-path": ["."],
-}
+#: What builds a package by itself; the root builds all in one wheel (workspace_backend.py).
+BUILD: Mapping[str, str | list[str]] = {"requires": ["flit_core>=3.11,<5"], "build-backend": "flit_core.buildapi"}
 COMPONENTS = "core/src/topoplan/plugin/components.txt"
 #: Import names that are not those of their distributions.
 IMPORT_NAMES = {"attr": "attrs", "yaml": "pyyaml"}
@@ -128,7 +123,6 @@ class Table:
             "project.scripts": package.scripts,
             "project.entry-points.topoplan": package.entry_points,
             "tool.flit.module": {"name": package.module},
-            "tool.flit.sdist": {"include": [BACKEND]},
         }
         lines = [f"# Written by tools/packages.py from {TABLE}: change it there."]
         for heading, pairs in sections.items():
@@ -144,15 +138,14 @@ class Table:
         """Return the root's pyproject.toml with its lists of packages as they ought to be."""
         packages = self.packages.values()
         members = dict.fromkeys("plugins/*/*" if p.folder.startswith("plugins/") else p.folder for p in packages)
-        # "/.": pip takes the last part of an address for a name and a version if it has a dash, and would keep the
-        # wheel of that folder for ever.
-        requirements = [f"{p.name} @ {{root:uri}}/{p.folder}/." for p in packages]
+        others = {self.requirement(p, name) for p in packages for name in p.dependencies if name not in self.packages}
         folders = ("plugins", "libs", "engine", "core")
         alike = ([p.module for p in packages if p.folder.split("/")[0] == folder] for folder in folders)
         layers = [" | ".join(modules) for modules in alike if modules]
         comment = "# from plugins down to core"
         for pattern, lines in (
-            (r"^dependencies = \[\n(?:    .*\n)*\]\n", _pair("dependencies", requirements)),
+            (r"^dependencies = \[\n?(?:    .*\n)*\]\n", _pair("dependencies", sorted(others))),
+            (r"^dev = \[\n?(?:    .*\n)*\]\n", _pair("dev", list(self.packages))),
             (r"^members = \[.*\]\n", [f"members = {json.dumps(list(members))}"]),
             (r"^files = \[.*\]\n", [f"files = {json.dumps([*(f'{member}/src' for member in members), 'tools'])}"]),
             (r"^testpaths = \[.*\]\n", [f"testpaths = {json.dumps(['tests', *(f'{m}/tests' for m in members)])}"]),
@@ -184,13 +177,13 @@ def _source(name: str) -> str:
 def texts(root: Path) -> dict[str, str]:
     """Return the text of every file that follows from the table, by its path from the root of a checkout."""
     table = Table.read(root)
-    copies = {name: (root / name).read_text(encoding="utf-8") for name in ("LICENSE", f"tools/{BACKEND}")}
+    licence = (root / "LICENSE").read_text(encoding="utf-8")
     wanted = {"pyproject.toml": table.root_pyproject((root / "pyproject.toml").read_text(encoding="utf-8"))}
     rows = [f"{one} {package.name}\n" for package in table.packages.values() for one in package.components]
     wanted[COMPONENTS] = "".join(rows)
     for package in table.packages.values():
         wanted[f"{package.folder}/pyproject.toml"] = table.pyproject(package)
-        wanted |= {f"{package.folder}/{Path(name).name}": text for name, text in copies.items()}
+        wanted[f"{package.folder}/LICENSE"] = licence
         wanted[f"{package.folder}/src/{package.module}/py.typed"] = ""
     homeless = {str(p.relative_to(root)) for p in root.glob("plugins/*/*/pyproject.toml")} - set(wanted)
     if homeless:

@@ -140,13 +140,15 @@ def searcher_report(
     A searcher that refuses a problem counts as one whose plans do not fit.
 
     Raises:
-        TopoplanError: a run cannot be run, whatever the searcher, or all searchers refuse.
+        TopoplanError: scipy is not installed; a run cannot be run, whatever the searcher; or all searchers refuse.
         typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
     """
     from topoplan_studies.problems.best import best_known
     from topoplan_studies.searchers.places import comparison, places_of
     from topoplan_studies.searchers.report import SearcherReport
+    from topoplan_studies.searchers.statistics import check_scipy
 
+    check_scipy()
     values = _finished(specs, host, runs, executor, measure_searchers, wait=wait)
     refused = [value[REFUSED] for value in values if REFUSED in value]
     if len(refused) == len(values):

@@ -12,18 +12,22 @@ Pure functions on arrays.  Methods, with their sources:
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from topoplan.arrays import F64
+from topoplan.errors import TopoplanError
 
 __all__ = [
     "Interval",
     "Ranking",
     "Summary",
     "best_after",
+    "check_scipy",
     "holm",
     "median_interval",
     "paired_test",
@@ -75,6 +79,12 @@ class Ranking:
     critical_difference: float | None
 
 
+def check_scipy() -> None:
+    """Raise `TopoplanError` where the tests of this module cannot run; for a check before long work."""
+    if importlib.util.find_spec("scipy") is None:
+        raise TopoplanError("comparing searchers needs scipy: pip install 'topoplan-studies[statistics]'")
+
+
 def summary(values: Sequence[float]) -> Summary:
     """Return what several values are like; quartiles are interpolated linearly, or the nearest if any is infinite."""
     finite = bool(np.isfinite(values).all())
@@ -97,14 +107,17 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     Its coverage is at least ``confidence`` where there are enough values for that, which are six for 95 %; of fewer,
     it is that of the least and the greatest.
     """
-    from scipy.stats import binom
-
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count, skipped = len(ordered), 0
-    while skipped + 1 < (count + 1) // 2 and 1 - 2 * binom.cdf(skipped + 1, count, 0.5) >= confidence:
+    while skipped + 1 < (count + 1) // 2 and 1 - 2 * _half_or_less(skipped + 1, count) >= confidence:
         skipped += 1
-    coverage = max(0.0, 1 - 2 * float(binom.cdf(skipped, count, 0.5)))
+    coverage = max(0.0, 1 - 2 * _half_or_less(skipped, count))
     return Interval(float(ordered[skipped]), float(ordered[-1 - skipped]), coverage)
+
+
+def _half_or_less(successes: int, trials: int) -> float:
+    """Return the chance of at most so many successes, where each trial has one with chance 1/2."""
+    return sum(math.comb(trials, count) for count in range(successes + 1)) / 2**trials
 
 
 def paired_test(values: Sequence[float], second_values: Sequence[float]) -> float | None:
