@@ -4,12 +4,12 @@
 
     python tools/kernels.py && .venv/bin/python benchmarks/first_use.py dlrm16
 
-Each command runs in a process with an empty folder for what numba keeps.  *Shipped* is a run as users of released
+Each command runs in a process with an empty folder for what numba keeps. *Shipped* is a run as users of released
 wheels have it: ``python tools/kernels.py`` must have compiled before what packages then bring along, as in the second
-line.  In *compiled*, as in the first run from a checkout, ``NUMBA_OPT`` is said, at its default, so that shipped kernels
-are not used (`KernelCache`), and numba compiles for the CPU of this machine.  Both run in turn; a row takes a minute or
-two of CPU time.  The process then repeats the command with all kernels loaded: the least of `_AGAIN` times tells whether
-kernels for any CPU are as fast as those for this one.
+line. In *compiled*, as in the first run from a checkout, ``NUMBA_OPT`` is said, at its default, so that shipped
+kernels are not used (`KernelCache`), and numba compiles for the CPU of this machine. Both run in turn; a row takes a
+minute or two of CPU time. The process then repeats the command with all kernels loaded: the least of `_AGAIN` times
+tells whether kernels for any CPU are as fast as those for this one.
 """
 
 from __future__ import annotations
