@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,11 +27,12 @@ def test_a_closed_standard_output_is_no_error(monkeypatch, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_standard_output_is_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize("words", [["plugins"], ["--help"], ["--version"], ["plugins", "--help"]])
+def test_a_full_standard_output_is_one_line(monkeypatch, capsys, words):
     with open(os.devnull, "w") as silent:  # noqa: PTH123
         stream = Path("/dev/full").open("w")  # noqa: SIM115
         monkeypatch.setattr(sys, "stdout", stream)
-        assert status(main, ["plugins"]) == 2
+        assert status(main, words) == 2
         os.dup2(silent.fileno(), stream.fileno())
         stream.close()
     assert "error: standard output cannot be written (No space left on device)" in capsys.readouterr().err
@@ -51,3 +53,11 @@ def test_ctrl_c_where_nothing_is_kept_ends_as_shells_expect(monkeypatch, capsys)
     monkeypatch.setattr("topoplan.plugin.host.Host.discover", interrupted)
     assert status(main, ["plugins"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [["plugins", "show", "nothing-of-this-name"], ["--help"]])
+def test_a_full_standard_error_changes_no_status(words):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "topoplan", *words]
+        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 2

@@ -83,7 +83,8 @@ def shown(value: Any, longest: int = 60) -> str:
     "'xxxxxxx ... xxxxxx'"
     """
     if isinstance(value, str | bytes) and len(value) > 4 * longest:
-        value = value[: 2 * longest] + value[-2 * longest :]
+        ends: Any = value[: 2 * longest], value[-2 * longest :]
+        value = ends[0] + ends[1]
     try:
         text = repr(value) if _is_small(value) else _SOME.repr(value)
     except (ValueError, RecursionError):  # an integer of too many digits, a list nested too deeply

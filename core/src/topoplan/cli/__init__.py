@@ -20,7 +20,7 @@ import typer
 from topoplan import __version__
 from topoplan.cli import _plugins
 from topoplan.cli._command_group import Words, debugging
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, printable
 
 __all__ = ["application", "main"]
 
@@ -50,13 +50,19 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         application()(args=args)
     except TopoplanError as error:
-        typer.echo(f"error: {error}", err=True)
-        if error.__cause__ is not None:
-            typer.echo(_traceback_of(error.__cause__), err=True)
-        sys.exit(error.status)
+        cause = "" if error.__cause__ is None else f"\n{_traceback_of(error.__cause__)}"
+        _end(f"error: {error}{cause}", error.status)
     except MemoryError:
-        typer.echo("error: not enough memory (use a smaller cluster or model)", err=True)
-        sys.exit(2)
+        _end("error: not enough memory (use a smaller cluster or model)", 2)
+
+
+def _end(message: str, status: int) -> None:
+    """Say why the program ends, as far as standard error takes it, and end it."""
+    try:
+        typer.echo(message, err=True)
+    except OSError:  # a full disk: what it would keep at the end of the program is lost, the status is not
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.exit(status)
 
 
 def _traceback_of(cause: BaseException) -> str:
@@ -68,7 +74,7 @@ def _traceback_of(cause: BaseException) -> str:
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
     """Show a warning in one line, without the place in the code that it comes from."""
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {printable(str(message))}", err=True)
     cause = getattr(message, "__cause__", None)
     if cause is not None and debugging():
         typer.echo(_traceback_of(cause), err=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,18 +51,16 @@ class Words(TyperGroup):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run a command; Ctrl-C where it has nothing to keep ends it with exit status 130, as a shell expects."""
         try:
-            result = super().invoke(ctx)  # type: ignore[arg-type]
-            sys.stdout.flush()
+            with _writing():
+                return super().invoke(ctx)  # type: ignore[arg-type]
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             sys.exit(130)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EIO):
-                raise
-            raise TopoplanError(f"standard output cannot be written ({error.strerror})") from None
-        return result
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Read the words; ``--help`` and ``--version`` print there."""
+        with _writing():
+            return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """List all words, for the help."""
@@ -75,6 +75,20 @@ class Words(TyperGroup):
     @cached_property
     def _plugin_words(self) -> dict[str, str]:
         return command_words()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Write standard output out at the end; where its disk is full, say so in one line."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        raise TopoplanError(f"standard output cannot be written ({error.strerror})") from None
 
 
 def _process(option: Any, context: typer.Context, value: Any) -> Any:

@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, printable
 from topoplan_engine.files import check_writable, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "check_figure", "empty_figure", "write_figure"]
+__all__ = ["COLOURS", "check_figure", "empty_figure", "figure_text", "write_figure"]
 
 #: Colours that people of all kinds of sight tell apart (Okabe and Ito, 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -53,6 +53,12 @@ def empty_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def figure_text(text: str) -> str:
+    """Return a name as figures show it, letter by letter: dollars begin no formula, an underscore hides no label."""
+    plain = printable(text).replace("$", r"\$")
+    return f" {plain}" if plain.startswith("_") else plain
 
 
 def write_figure(figure: Figure, path: Path) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import typer
 
+from topoplan.errors import printable
 from topoplan_engine.exporting import Written
+from topoplan_engine.reporting.tables import printable_lines
 
 __all__ = ["exit_after", "json_values", "print_json", "spelled_time", "table"]
 
@@ -31,11 +33,11 @@ def table(title: str, rows: list[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(title=title, show_header=False, title_justify="left")
+    grid = Table(title=printable(title), show_header=False, title_justify="left")
     grid.add_column()
     grid.add_column(justify="right", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable_lines, row))
     Console(markup=False, emoji=False).print(grid)
 
 

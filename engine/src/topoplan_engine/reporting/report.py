@@ -25,6 +25,7 @@ from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
+from topoplan_engine.reporting.tables import printable_lines
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, collective_links_json, simulation_rows
 from topoplan_engine.search.companions import writable
@@ -182,7 +183,7 @@ def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json
     table(document["title"], [(label, value) for label, value in document["rows"]])
     print_strategy(plan)
     for note in document["notes"]:
-        typer.echo(note, err=True)
+        typer.echo(printable_lines(note), err=True)
     for exporter, path in outputs.paths.items():
         typer.echo(f"{exporter} written to {path}")
 

@@ -16,7 +16,17 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Column", "RowTable", "markdown_row", "markdown_table", "print_line"]
+from topoplan.errors import printable
+
+__all__ = [
+    "Column",
+    "RowTable",
+    "markdown_row",
+    "markdown_table",
+    "markdown_text",
+    "print_line",
+    "printable_lines",
+]
 
 #: Characters around a column, and at the right end of a table.
 _AROUND, _END = 3, 1
@@ -64,8 +74,9 @@ class RowTable(Generic[_Row]):
         return [column.text(row) for column in self.columns]
 
     def markdown(self) -> str:
-        """Return all columns as a Markdown table."""
-        return markdown_table(self.headers, [self.cells(row) for row in self.rows])
+        """Return all columns as a Markdown table; markup in cells is text."""
+        rows = [list(map(markdown_text, self.cells(row))) for row in self.rows]
+        return markdown_table(list(map(markdown_text, self.headers)), rows)
 
     def html(self, title: str) -> str:
         """Return all columns as a table in HTML; text is escaped."""
@@ -74,21 +85,22 @@ class RowTable(Generic[_Row]):
 
     def print(self, title: str = "") -> None:
         """Print one table, or several ones below each other where the terminal is narrow."""
-        cells = {column.header: [column.text(row) for row in self.rows] for column in self.columns}
+        columns = [attrs.evolve(column, header=printable(column.header)) for column in self.columns]
+        cells = {column.header: [printable_lines(column.text(row)) for row in self.rows] for column in columns}
         same = {header for header, texts in cells.items() if len(set(texts)) == 1}
-        names = [column.header for column in self.columns if column.names_rows]
+        names = [column.header for column in columns if column.names_rows]
         once = [
-            column.header
-            for column in self.columns
-            if column.header in same and (column.names_rows or column.said_once)
+            column.header for column in columns if column.header in same and (column.names_rows or column.said_once)
         ]
         if names and set(names) <= same:  # a single row, say, which needs a name all the same
             once = [header for header in once if header != names[-1]]
-        title = ", ".join([*([title] if title else []), *(f"{header} {cells[header][0]}" for header in once)])
+        title = ", ".join(
+            [*([printable(title)] if title else []), *(f"{header} {cells[header][0]}" for header in once)]
+        )
         left_out = {*once, *(header for header in same if cells[header][0] == "-")}
         visible = {header: texts for header, texts in cells.items() if header not in left_out}
         console = _console()
-        align = {column.header: column.align for column in self.columns}
+        align = {column.header: column.align for column in columns}
         for number, headers in enumerate(_parts(visible, names, console.width)):
             part = {header: visible[header] for header in headers}
             console.print(_grid(part, align, (title or None) if number == 0 else None, console.width))
@@ -96,7 +108,12 @@ class RowTable(Generic[_Row]):
 
 def print_line(text: str) -> None:
     """Print a line, folded between words on a terminal."""
-    _console().print(text)
+    _console().print(printable_lines(text))
+
+
+def printable_lines(text: str) -> str:
+    """Write what a terminal would obey in letters, in each line of a text."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def _console() -> Console:
@@ -116,9 +133,19 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], number
     return "\n".join([markdown_row(headers), f"|{rule}|", *map(markdown_row, rows)])
 
 
+def markdown_text(text: str) -> str:
+    r"""Return a text, a name say, that Markdown shows as it is: no HTML, no link, no code, and on one line.
+
+    >>> print(markdown_text("<b>a\nb</b> [x](y) `c`"))
+    &lt;b>a b&lt;/b> [x]\(y) \`c\`
+    """
+    plain = printable(text).replace("\\", "\\\\").replace("<", "&lt;")
+    return plain.replace("](", "]\\(").replace("`", "\\`")
+
+
 def markdown_row(cells: Iterable[str]) -> str:
     """Return one line of a Markdown table."""
-    escaped = (cell.replace("|", "\\|") for cell in cells)
+    escaped = (" ".join(cell.split("\n")).replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
 
 

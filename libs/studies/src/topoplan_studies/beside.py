@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from topoplan_engine.reporting.tables import Column, markdown_table
+from topoplan_engine.reporting.tables import Column, markdown_table, markdown_text
 from topoplan_studies.published import COLUMNS
 from topoplan_studies.results import NetworkResult, by_setting
 from topoplan_studies.study import Study, number
@@ -83,9 +83,11 @@ def times_beside(study: Study, results: Sequence[NetworkResult]) -> str:
     rows = []
     for compared in by_setting(results):
         first = next(iter(compared.values()))
-        cells = [first.model, *(number(value) for value in first.settings.values())]
-        rows.append(cells + [published.cell(compared[name], "iteration-time") for name in study.labels])
-    return markdown_table(["model", *study.vary, *(f"{name}, s (published)" for name in study.labels)], rows)
+        cells = [markdown_text(text) for text in (first.model, *map(number, first.settings.values()))]
+        rows.append(cells + [markdown_text(published.cell(compared[name], "iteration-time")) for name in study.labels])
+    return markdown_table(
+        ["model", *study.vary, *(f"{markdown_text(name)}, s (published)" for name in study.labels)], rows
+    )
 
 
 def breakdown_beside(study: Study, results: Sequence[NetworkResult]) -> str:
@@ -97,10 +99,8 @@ def breakdown_beside(study: Study, results: Sequence[NetworkResult]) -> str:
         return ""
     rows = [
         [
-            result.model,
-            *(number(value) for value in result.settings.values()),
-            result.label,
-            *(published.cell(result, column) for column in columns),
+            *(markdown_text(text) for text in (result.model, *map(number, result.settings.values()), result.label)),
+            *(markdown_text(published.cell(result, column)) for column in columns),
         ]
         for result in results
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
-from topoplan_engine.reporting.tables import markdown_table
+from topoplan.errors import printable
+from topoplan_engine.reporting.tables import markdown_table, markdown_text
 from topoplan_studies.beside import breakdown_beside, order_sentence, times_beside
 from topoplan_studies.hypotheses import HypothesisTest
 from topoplan_studies.notes import mark, notes
@@ -26,17 +28,21 @@ def section(report: StudyReport, command: str, picture: str) -> str:
     """
     study = report.study
     seeds = f"{len(study.seeds)} seeds" if len(study.seeds) > 1 else "one seed"
-    source = f"Repeats: {study.source}.  " if study.source else ""
+    title = markdown_text(study.title)
+    source = f"Repeats: {markdown_text(study.source)}.  " if study.source else ""
     precision = f"  Models are in {study.run.precision}." if study.run.precision != "fp32" else ""
     parts = [
-        f"## {study.title}\n",
-        f"    {command}\n",
+        f"## {title}\n",
+        f"    {printable(command)}\n",
         f"{source}{_search(study)}, {seeds}; times are medians, extremes in "
         f"brackets where they differ.  {premises(report.measured, report.prices)}{precision}\n",
-        f"![{study.title}]({picture})\n",
+        f"![{title}]({quote(picture)})\n",
         *map(_hypothesis, report.tests),
         *_main_tables(report),
-        *(f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*") for note in notes(report.results, report.prices)),
+        *(
+            f"{note[:1].upper()}{note[1:]}.\n".replace("*", "\\*")
+            for note in map(markdown_text, notes(report.results, report.prices))
+        ),
         *_over_memory(report.results),
         "<details><summary>All columns</summary>\n",
         study_table(report).markdown() + "\n",
@@ -48,7 +54,7 @@ def section(report: StudyReport, command: str, picture: str) -> str:
 def _search(study: Study) -> str:
     if not study.compares_planners:
         return f"Search: {study.run.budget} candidates for each network"
-    return f"Planners: {', '.join(planner.name for planner in study.planners)}"
+    return f"Planners: {', '.join(markdown_text(planner.name) for planner in study.planners)}"
 
 
 def _main_tables(report: StudyReport) -> list[str]:
@@ -74,24 +80,25 @@ def premises(measured: bool, prices: Prices) -> str:
 def _hypothesis(test: HypothesisTest) -> str:
     """Say at how many settings a hypothesis holds; and where it does not, by how much and why."""
     hypothesis = test.hypothesis
-    text = f"**{hypothesis.says}**: {test}"
+    text = f"**{markdown_text(hypothesis.says)}**: {markdown_text(str(test))}"
     bound = sum(comparison.compute_bound for comparison in test.comparisons if comparison.outcome == "equal")
     if bound:
         text += f" Of the equal places, {bound} are bound by compute on both networks."
     rows = [
         [
-            comparison.faster.setting,
+            markdown_text(comparison.faster.setting),
             spread(comparison.faster.time),
             spread(comparison.slower.time),
             f"{1 / comparison.ratio:.2f}",
-            "; ".join(comparison.causes),
+            markdown_text("; ".join(comparison.causes)),
         ]
         for comparison in test.comparisons
         if comparison.outcome == "fails"
     ]
     if not rows:
         return text + "\n"
-    headers = ["fails at", hypothesis.faster, hypothesis.slower, "times as long", "why"]
+    names = (markdown_text(hypothesis.faster), markdown_text(hypothesis.slower))
+    headers = ["fails at", *names, "times as long", "why"]
     return f"{text}\n\n{markdown_table(headers, rows)}\n"
 
 
@@ -101,10 +108,10 @@ def _times(report: StudyReport) -> str:
     rows = []
     for results in by_setting(report.results):
         first, *later = (results[name] for name in labels)
-        cells = [first.model, *(number(value) for value in first.settings.values()), spread(first.time)]
+        cells = [*map(markdown_text, (first.model, *map(number, first.settings.values()))), spread(first.time)]
         cells += [f"{spread(result.time)}, {result.time.median / first.time.median:.2f}x" for result in later]
         rows.append(cells)
-    return markdown_table(["model", *report.study.vary, *labels], rows)
+    return markdown_table(["model", *report.study.vary, *map(markdown_text, labels)], rows)
 
 
 def _costs(report: StudyReport) -> str:
@@ -114,13 +121,13 @@ def _costs(report: StudyReport) -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for compared in by_setting(report.results):
         results = {result.network: result for result in compared.values()}
-        key = tuple(number(results[networks[0]].settings[name]) for name in vary)
+        key = tuple(markdown_text(number(results[networks[0]].settings[name])) for name in vary)
         in_order = [results[name] for name in networks]
         cells = [
             f"{result.links}{mark(result)} Gbps, {cost_of(result)} {report.prices.currency}" for result in in_order
         ]
         rows.setdefault(key, cells)
-    return markdown_table([*vary, *networks], [[*key, *cells] for key, cells in rows.items()])
+    return markdown_table([*vary, *map(markdown_text, networks)], [[*key, *cells] for key, cells in rows.items()])
 
 
 def _over_memory(results: Sequence[NetworkResult]) -> list[str]:
@@ -131,7 +138,7 @@ def _over_memory(results: Sequence[NetworkResult]) -> list[str]:
         if result.memory > result.capacity and (model not in worst or result.memory > worst[model].memory):
             worst[model] = result
     return [
-        f"Memory: {model} needs up to {result.memory / 1e9:.0f} GB where a device has "
-        f"{result.capacity / 1e9:.0f} GB for it ({result.network}).\n"
+        f"Memory: {markdown_text(model)} needs up to {result.memory / 1e9:.0f} GB where a device has "
+        f"{result.capacity / 1e9:.0f} GB for it ({markdown_text(result.network)}).\n"
         for model, result in worst.items()
     ]

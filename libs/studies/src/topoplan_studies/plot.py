@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from topoplan_engine.reporting.figures import COLOURS, empty_figure
+from topoplan_engine.reporting.figures import COLOURS, empty_figure, figure_text
 from topoplan_studies.results import NetworkResult
 from topoplan_studies.study import Study, number
 from topoplan_studies.tables import StudyReport
@@ -82,7 +82,7 @@ def _figure(study: Study, panels: Sequence[_Panel]) -> Figure:
         handles.values(),
         handles.keys(),
         loc="outside upper left",
-        title=study.title,
+        title=figure_text(study.title),
         alignment="left",
         frameon=False,
     )
@@ -102,7 +102,7 @@ def _lines(title: str, results: Sequence[NetworkResult], networks: Sequence[str]
         x = [places[result.settings[key]] for result in of_network]
         medians = [result.time.median * 1e3 for result in of_network]
         style, marker = _STYLES[index % len(_STYLES)], "o" if are_apart else ""
-        axes.plot(x, medians, color=colour, linestyle=style, marker=marker, label=network)
+        axes.plot(x, medians, color=colour, linestyle=style, marker=marker, label=figure_text(network))
         low, high = ([getattr(result.time, end) * 1e3 for result in of_network] for end in ("least", "most"))
         if are_apart:
             axes.vlines(x, low, high, colors=colour, linewidth=4, alpha=0.4)
@@ -113,7 +113,7 @@ def _lines(title: str, results: Sequence[NetworkResult], networks: Sequence[str]
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
-    labels = [number(value) for value in values]
+    labels = [figure_text(number(value)) for value in values]
     step = math.ceil(len(labels) * (max(map(len, labels)) + 0.5) / _LETTERS)
     axes.set_xticks(range(0, len(values), step), labels[::step])
     axes.set_xlim(-0.5, len(values) - 0.5)
@@ -124,7 +124,7 @@ def _bars(title: str, results: Sequence[NetworkResult], networks: Sequence[str],
     """Draw a bar for each time, from zero; a line shows the spread of its seeds."""
     for x, result in enumerate(results):
         median = result.time.median * 1e3
-        axes.bar(x, median, width=0.7, color=_colour(result, networks), label=result.label)
+        axes.bar(x, median, width=0.7, color=_colour(result, networks), label=figure_text(result.label))
         axes.vlines(x, result.time.least * 1e3, result.time.most * 1e3, colors="#333333")
         axes.text(x, result.time.most * 1e3, f"{median:.3g}", ha="center", va="bottom", fontsize="small")
     axes.set_xticks([])
@@ -158,7 +158,7 @@ def _costs(title: str, results: Sequence[NetworkResult], networks: Sequence[str]
 
 
 def _label(axes: Axes, title: str, below: str) -> None:
-    axes.set(title=title, xlabel=below, ylabel="iteration time (ms)")
+    axes.set(title=figure_text(title), xlabel=figure_text(below), ylabel="iteration time (ms)")
     axes.title.set_fontsize("medium")
     axes.grid(visible=True, axis="y", color="#eeeeee")
     axes.set_axisbelow(True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, nearest, printable, shown
 
 __all__ = ["COLUMNS", "Published", "published_from"]
 
@@ -50,7 +50,7 @@ def _published(table: Any, models: Sequence[str], labels: Collection[str], setti
     if not isinstance(table, dict):
         raise TopoplanError(f"{where}: must be a table [[published]]")
     for key, names in (("model", models), ("of", labels)):
-        if not isinstance(table.get(key), str) or table[key] not in names:
+        if not isinstance(table.get(key), str) or printable(table[key]) not in names:
             name = table.get(key, "")
             raise TopoplanError(f"{where}: {key}: no {shown(name)}{nearest(str(name), names)}")
     values: dict[str, tuple[float | str, ...]] = {}
@@ -64,5 +64,5 @@ def _published(table: Any, models: Sequence[str], labels: Collection[str], setti
         for value in listed:
             if not isinstance(value, str) and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise TopoplanError(f"{where}: {key}: expected numbers, or a text where none is, got {shown(value)}")
-        values[key] = tuple(listed)
-    return Published(model=table["model"], of=table["of"], values=values)
+        values[key] = tuple(printable(value) if isinstance(value, str) else value for value in listed)
+    return Published(model=printable(table["model"]), of=printable(table["of"]), values=values)

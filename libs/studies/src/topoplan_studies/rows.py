@@ -77,8 +77,13 @@ def _csv(names: list[str], table: list[dict[str, Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in table)
     return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for CSV: text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _parquet(names: list[str], table: list[dict[str, Any]]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, nearest, printable, shown
 from topoplan.options import SEEDS, option, structure
 from topoplan_engine.experiment import Choice, choice_from
 from topoplan_engine.options import ClusterOptions, RunOptions
@@ -243,7 +243,7 @@ def _study(document: Mapping[str, Any], name: str, where: str) -> Study:
     machines, vary = _machines(document, where), _vary(_table(document, "vary", where), f"{where}: vary")
     study = Study(
         name=name,
-        title=settings.title or name,
+        title=settings.title or printable(name),
         source=settings.source,
         seeds=settings.seeds,
         run=run,
@@ -301,7 +301,7 @@ def _of_problems(document: Mapping[str, Any], settings: _Settings, run: RunOptio
             raise TopoplanError(f"{where}: {section}: has no place beside problems, which say it themselves")
     study = Study(
         name=name,
-        title=settings.title or name,
+        title=settings.title or printable(name),
         source=settings.source,
         seeds=settings.seeds,
         run=run,
@@ -328,7 +328,9 @@ def _machines(document: Mapping[str, Any], where: str) -> tuple[Machine, ...]:
         if not isinstance(table, dict) or not isinstance(table.get("name"), str):
             raise TopoplanError(f'{place}: needs name = "..." and keys of [cluster]')
         keys = {key: value for key, value in table.items() if key != "name"}
-        machines.append(Machine(name=table["name"], cluster=structure(ClusterOptions, {**shared, **keys}, place)))
+        machines.append(
+            Machine(name=printable(table["name"]), cluster=structure(ClusterOptions, {**shared, **keys}, place))
+        )
     if machines:
         _check_names("machine", [machine.name for machine in machines], where)
     return tuple(machines)
@@ -386,6 +388,7 @@ def _settings(document: Mapping[str, Any], where: str) -> tuple[_Settings, RunOp
         top["seeds"] = seeds_of(top["seeds"], f"{where}: seeds")
     run = {key: top.pop(key) for key in list(top) if key.replace("_", "-") in _RUN}
     settings = structure(_Settings, top, where)
+    settings = attrs.evolve(settings, title=printable(settings.title), source=printable(settings.source))
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise TopoplanError(f"{where}: seeds: {list(settings.seeds)} must be one or more different numbers")
     return settings, structure(RunOptions, run, where)
@@ -461,8 +464,10 @@ def _split(table: Any, names: Sequence[str], where: str) -> tuple[Any, dict[str,
         return table, {}
     keys = {key: value for key, value in table.items() if key in names}
     for key, value in keys.items():
-        if key not in (BATCH, "measured") and not isinstance(value, str):
-            raise TopoplanError(f"{where}: {key}: expected text, got {shown(value)}")
+        if key not in (BATCH, "measured"):
+            if not isinstance(value, str):
+                raise TopoplanError(f"{where}: {key}: expected text, got {shown(value)}")
+            keys[key] = printable(value)  # tables, pages, pictures and terminals show it
     return {key: value for key, value in table.items() if key not in names}, keys
 
 

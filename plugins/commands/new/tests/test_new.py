@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import keyword
 import os
 import subprocess
 import sys
@@ -84,6 +87,17 @@ def test_a_class_has_no_name_that_its_module_uses_already():
     module = package_files("topology", "fabric")["src/topoplan_topology_fabric/__init__.py"]
     assert "class FabricTopology(Topology):" in module
     assert '    name = "fabric"' in module
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_is_a_word_of_python_is_no_name_of_a_class(kind):
+    words = [*keyword.kwlist, *keyword.softkwlist, *dir(builtins)]
+    names = {word.lower().strip("_").replace("_", "-") for word in words} - {""}
+    for name in sorted(names | {"self", "cls", "attrs", "host", "option", "topoplan", "test", "int", "path"}):
+        for path, text in package_files(kind, name).items():
+            if path.endswith(".py"):
+                defined = [node.name for node in ast.parse(text, path).body if isinstance(node, ast.ClassDef)]
+                assert not {*defined} & {*dir(builtins)}, (path, defined)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topoplan_engine.reporting.figures import COLOURS, empty_figure
+from topoplan_engine.reporting.figures import COLOURS, empty_figure, figure_text
 from topoplan_studies.searchers.places import Place
 from topoplan_studies.searchers.report import SearcherReport
 
@@ -30,7 +30,8 @@ def plot(report: SearcherReport) -> Figure:
         for column, name in enumerate(("evaluations", "seconds")):
             _panel(axes[row, column], place, column, name)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", title=report.study.title, alignment="left", frameon=False)
+    title = figure_text(report.study.title)
+    figure.legend(handles, labels, loc="outside upper left", title=title, alignment="left", frameon=False)
     return figure
 
 
@@ -42,12 +43,12 @@ def _panel(axes: Axes, place: Place, column: int, name: str) -> None:
         grid = np.geomspace(start, max(end, start * 1.001), _POINTS)
         lower, median, upper = runs.curve(column, grid) * 1e3
         colour = COLOURS[index % len(COLOURS)]
-        axes.plot(grid, median, color=colour, linestyle=_STYLES[index % len(_STYLES)], label=runs.label)
+        axes.plot(grid, median, color=colour, linestyle=_STYLES[index % len(_STYLES)], label=figure_text(runs.label))
         axes.fill_between(grid, lower, upper, color=colour, alpha=0.15, linewidth=0)
     if place.best_known is not None:
         axes.axhline(place.best_known * 1e3, color="#999999", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set(title=place.name, xlabel=name, ylabel="best time (ms)" if column == 0 else "")
+    axes.set(title=figure_text(place.name), xlabel=name, ylabel="best time (ms)" if column == 0 else "")
     axes.title.set_fontsize("medium")
     axes.grid(visible=True, color="#eeeeee")
     axes.set_axisbelow(True)

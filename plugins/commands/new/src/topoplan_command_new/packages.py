@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import keyword
 import re
 import shlex
 import shutil
@@ -163,7 +165,8 @@ def _values(kind: str, name: str) -> dict[str, str]:
     """Return what the placeholders of templates stand for."""
     component, short = component_kind(kind), name.replace("-", "_")
     cls = "".join(word.capitalize() for word in name.split("-"))
-    if re.search(rf"\b{cls}\b", _template(kind + ".py")):  # a name that the module has already, such as Fabric
+    taken = keyword.iskeyword(cls) or hasattr(builtins, cls)  # None, False, Exception
+    if taken or any(re.search(rf"\b{cls}\b", _template(file)) for file in (f"{kind}.py", f"test_{kind}.py")):
         cls += component.capitalize()
     major, minor = __version__.split(".")[:2]
     core = f">={major}.{minor},<{major}.{int(minor) + 1}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from topoplan_command_share.results import LoadResult
-from topoplan_engine.reporting.figures import COLOURS, empty_figure
+from topoplan_engine.reporting.figures import COLOURS, empty_figure, figure_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ def plot(results: Sequence[LoadResult]) -> Figure:
         of_network = [result for result in results if result.network == network]
         loads, colour = [result.load for result in of_network], COLOURS[number % len(COLOURS)]
         means, tails = ([getattr(result, name) * 1e3 for result in of_network] for name in ("mean", "p99"))
-        axes.plot(loads, means, color=colour, marker="o", markersize=4, label=network)
+        axes.plot(loads, means, color=colour, marker="o", markersize=4, label=figure_text(network))
         axes.plot(loads, tails, color=colour, marker="o", markersize=4, linestyle="--")
     axes.set_xticks(sorted({result.load for result in results}))
     axes.set_ylim(bottom=0)

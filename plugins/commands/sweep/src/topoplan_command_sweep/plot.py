@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from topoplan_command_sweep.results import BatchSizeResult
 from topoplan_command_sweep.table import baselines_of
-from topoplan_engine.reporting.figures import COLOURS, empty_figure
+from topoplan_engine.reporting.figures import COLOURS, empty_figure, figure_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def plot(results: Sequence[BatchSizeResult]) -> Figure:
             linestyle="--" if number else "-",
             marker="o",
             markersize=4,
-            label=name,
+            label=figure_text(name),
         )
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
