@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 
+from topoplan.arrays import F64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
@@ -34,7 +35,10 @@ from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.training_costs import training_costs
 from topoplan_engine.work import RateOptions, priced
 
-__all__ = ["between_ends", "simulate_file", "simulator_of", "written_seconds"]
+__all__ = ["between_ends", "draws_of", "simulate_file", "simulator_of", "written_seconds"]
+
+#: Tasks up to which a replayed file is simulated under several draws.
+_TASKS = 100_000
 
 
 def simulate_file(
@@ -96,10 +100,23 @@ def simulate_file(
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
 
 
+def draws_of(plan: Plan, *, draws: int = 8, host: Host | None = None) -> F64 | None:
+    """(draws,) seconds of a simulated plan under further draws of equal paths, by the simulator that it names.
+
+    None where it draws nothing, and where the draws would take long.
+    """
+    host = host or Host.discover()
+    simulate = build_simulate(simulator_of(plan).make(host, Simulator))
+    if plan.taskgraph.n_tasks > _TASKS or not simulate.draws(plan.taskgraph, plan.fabric, plan.cluster):
+        return None
+    with naming_plugins(host):
+        return simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
+
+
 def written_seconds(
     exporter: Exporter, path: Path | str, *, draws: int = 8, host: Host | None = None
-) -> tuple[str, float] | None:
-    """Return what runs a file as the program that it is written for does, and the mean of its iteration times.
+) -> tuple[str, F64] | None:
+    """Return what runs a file as the program that it is written for does, and its iteration times under each draw.
 
     None if the format of the file names no such simulator.
 
@@ -118,7 +135,7 @@ def written_seconds(
         simulate = build_simulate(choice.make(host, Simulator))
         seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
     label = ",".join(f"{key}={value}" for key, value in choice.options.items())
-    return f"{choice.name}:{label}" if label else choice.name, float(seconds.mean())
+    return f"{choice.name}:{label}" if label else choice.name, seconds
 
 
 def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:

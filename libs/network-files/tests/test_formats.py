@@ -403,6 +403,21 @@ def test_what_would_change_the_network_silently_is_refused(data, told):
     assert str(error.value) == told
 
 
+def test_attributes_of_nodes_and_of_the_graph_that_nobody_reads_are_named():
+    document = {
+        "graph": {"owner": "lab"},
+        "nodes": [{"id": 0, "pos": [0, 1]}, {"id": 1, "buffer": "16 MB", "latency": "1 us"}],
+        "edges": [{"source": 0, "target": 1, "bandwidth": 1e9}],
+    }
+    with pytest.warns(TopoplanWarning) as told:
+        read_network(json.dumps(document).encode(), "net.json", DEFAULTS)
+    assert sorted(str(each.message) for each in told) == [
+        "net.json: not read of nodes: 'buffer', 'latency' (read are kind, label)",
+        "net.json: not read of the graph: 'owner' (read are name, max_paths, rings, cycles, rings_along_links, "
+        "switching, routes, one_way)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

@@ -11,7 +11,7 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import LONGEST_NAME, Fabric, LinkKind
-from topoplan.model.unread import LINK_ATTRIBUTES, UnreadAttributes, check_graph_attributes, check_node_attributes
+from topoplan.model.unread import LINK_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -44,8 +44,9 @@ def from_networkx(
     """See `Fabric.from_networkx`."""
     kinds = dict(graph.nodes(data="kind"))
     check_graph_attributes({key for key in graph.graph if isinstance(key, str)}, "graph")
+    unread = UnreadAttributes("graph", _OF_GRAPHS)
     for node, data in graph.nodes(data=True):
-        check_node_attributes(data, f"graph: node {node!r}")
+        unread.add_node(data, f"graph: node {node!r}")
     if all(kind is None or kind == "" for kind in kinds.values()):
         kinds = dict.fromkeys(kinds, "host")
     for node, kind in kinds.items():
@@ -58,7 +59,6 @@ def from_networkx(
         raise TopoplanError("graph: it has no host (a node of kind 'host')")
     links = {kind.name.lower(): kind for kind in LinkKind}
     rows: list[tuple[float, ...]] = []
-    unread = UnreadAttributes("graph", _OF_GRAPHS)
     for source, target, data in graph.edges(data=True):
         edge = f"graph: edge {source!r} - {target!r}"
         unread.add(data, edge)

@@ -14,14 +14,21 @@ import difflib
 import functools
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from topoplan.errors import TopoplanError, TopoplanWarning, shown
 
-__all__ = ["LINK_ATTRIBUTES", "UnreadAttributes", "check_graph_attributes", "check_node_attributes", "meant"]
+__all__ = [
+    "GRAPH_ATTRIBUTES",
+    "LINK_ATTRIBUTES",
+    "UnreadAttributes",
+    "check_graph_attributes",
+    "check_node_attributes",
+    "meant",
+]
 
 #: Attributes of a link that are read -> what to write.
 LINK_ATTRIBUTES: Mapping[str, str] = {
@@ -31,9 +38,13 @@ LINK_ATTRIBUTES: Mapping[str, str] = {
     "link": "network, lane or inside",
 }
 #: Attributes of a graph that are read.
-_GRAPH_ATTRIBUTES = ("name", "max_paths", "rings", "cycles", "rings_along_links", "switching", "routes", "one_way")
+GRAPH_ATTRIBUTES = ("name", "max_paths", "rings", "cycles", "rings_along_links", "switching", "routes", "one_way")
 #: Attributes that programs give to edges for themselves: networkx, GraphML and its editors.
 _OF_PROGRAMS = frozenset(("id", "key", "source", "target"))
+#: Attributes of a node that are read, and those that programs give to nodes and graphs for themselves.
+_NODE_ATTRIBUTES = ("kind", "label")
+_NODES_OF_PROGRAMS = frozenset(("id", "name", "pos", "x", "y", "z"))
+_GRAPHS_OF_PROGRAMS = frozenset(("node_default", "edge_default", "node", "edge", "multigraph", "directed"))
 #: Words that other programs have for the attributes of a link.
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "bandwidth": (
@@ -99,6 +110,17 @@ class UnreadAttributes:
     read: Mapping[str, str] = attrs.field(factory=lambda: LINK_ATTRIBUTES)
     left_out: dict[str, None] = attrs.field(factory=dict)
     weights: dict[str, dict[str, str]] = attrs.field(factory=dict)
+    of_nodes: dict[str, None] = attrs.field(factory=dict)
+
+    def add_node(self, node: Mapping[str, Any], where: str) -> None:
+        """Take the attributes of one node, which stands at ``where``.
+
+        Raises:
+            TopoplanError: see `check_node_attributes`.
+        """
+        check_node_attributes(node, where)
+        left_out = (str(name) for name in node if name not in _NODES_OF_PROGRAMS and name not in _NODE_ATTRIBUTES)
+        self.of_nodes.update(dict.fromkeys(left_out))
 
     def add(self, link: Mapping[str, Any], where: str) -> None:
         """Take the attributes of one link, which stands at ``where``.
@@ -134,10 +156,17 @@ class UnreadAttributes:
                     f"{next(iter(places.values()))}: {shown(name)} of a link is not read (write bandwidth: "
                     f"{self.read['bandwidth']}; or leave it out)"
                 )
-        if self.left_out:
-            names = ", ".join(map(shown, list(self.left_out)[:8])) + (" ..." if len(self.left_out) > 8 else "")
-            note = f"{self.where}: not read of links: {names} (read are {', '.join(self.read)})"
-            warnings.warn(TopoplanWarning(note), stacklevel=stacklevel)
+        for owners, names, read in (("links", self.left_out, self.read), ("nodes", self.of_nodes, _NODE_ATTRIBUTES)):
+            if names:
+                _warn_of(self.where, owners, names, read, stacklevel + 1)
+
+
+def _warn_of(where: str, owners: str, names: Iterable[str], read: Iterable[str], stacklevel: int) -> None:
+    """Warn of attributes of links, nodes or a graph that are not read."""
+    names = list(names)
+    listed = ", ".join(map(shown, names[:8])) + (" ..." if len(names) > 8 else "")
+    note = f"{where}: not read of {owners}: {listed} (read are {', '.join(read)})"
+    warnings.warn(TopoplanWarning(note), stacklevel=stacklevel)
 
 
 def check_node_attributes(node: Mapping[str, Any], where: str) -> None:
@@ -159,13 +188,16 @@ def check_node_attributes(node: Mapping[str, Any], where: str) -> None:
 
 
 def check_graph_attributes(names: set[str], where: str) -> None:
-    """Raise where an attribute of the whole graph is a slip of one that is read.
+    """Raise where an attribute of the whole graph is a slip of one that is read, and warn of others.
 
     Raises:
         TopoplanError: such as ``cycle`` or ``maxPaths``.
     """
-    plain = {attribute.replace("_", ""): attribute for attribute in _GRAPH_ATTRIBUTES if attribute != "name"}
-    for name in sorted(names.difference(_GRAPH_ATTRIBUTES)):
+    plain = {attribute.replace("_", ""): attribute for attribute in GRAPH_ATTRIBUTES if attribute != "name"}
+    for name in sorted(names.difference(GRAPH_ATTRIBUTES)):
         close = difflib.get_close_matches(re.sub(r"[^a-z]", "", name.lower()[:40]), plain, n=1, cutoff=0.8)
         if close:
             raise TopoplanError(f"{where}: graph attribute {shown(name)} is not read (write {plain[close[0]]})")
+    left_out = sorted(names.difference(GRAPH_ATTRIBUTES, _GRAPHS_OF_PROGRAMS))
+    if left_out:
+        _warn_of(where, "the graph", left_out, GRAPH_ATTRIBUTES, 4)

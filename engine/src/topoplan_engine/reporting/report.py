@@ -39,6 +39,9 @@ from topoplan_engine.simulation.reconfiguration import BreakEven
 
 __all__ = ["outcome_rows", "outcome_title", "report_again", "run_and_report"]
 
+#: Standard deviation from which on it is shown, as a share of the mean.
+_LEAST_SHOWN = 1e-6
+
 
 def run_and_report(
     experiment: Experiment, *, as_json: bool, open_page: bool = False, folder: RunFolder | None = None
@@ -131,10 +134,21 @@ def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
         for label, path in outputs.paths.items()
     }
     return {
-        name: {"simulator": as_run[0], "iteration_time_s": as_run[1]}
+        name: {
+            "simulator": as_run[0],
+            "iteration_time_s": float(as_run[1].mean()),
+            "standard_deviation_s": float(as_run[1].std(ddof=1)),
+        }
         for name, as_run in times.items()
         if as_run is not None
     }
+
+
+def _time_as_run(of: Mapping[str, Any]) -> str:
+    """Return the time of a file as it is run, its standard deviation where draws differ, and by what."""
+    mean, deviation = of["iteration_time_s"], of["standard_deviation_s"]
+    varies = f", +- {deviation / mean:.2%} from draw to draw" if deviation > _LEAST_SHOWN * mean else ""
+    return f"{spelled_time(mean)}{varies} ({of['simulator']})"
 
 
 def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
@@ -158,10 +172,7 @@ def _said(
         "title": outcome_title(outcome),
         "rows": [
             *outcome_rows(outcome),
-            *(
-                (f"  as {name} is run", f"{spelled_time(of['iteration_time_s'])} ({of['simulator']})")
-                for name, of in as_run.items()
-            ),
+            *((f"  as {name} is run", _time_as_run(of)) for name, of in as_run.items()),
             *([("such times were off", off)] if (off := _observed(host, experiment, outcome)) else []),
         ],
         "notes": [*notes, *([] if hint is None else [hint])],

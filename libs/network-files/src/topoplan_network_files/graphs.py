@@ -22,7 +22,7 @@ import numpy as np
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.errors import shown
 from topoplan.model.fabric import MOST_NODES
-from topoplan.model.unread import UnreadAttributes, check_graph_attributes, check_node_attributes
+from topoplan.model.unread import GRAPH_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 from topoplan_network_files.quantities import Defaults, latency, rate
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def read_node_link(data: bytes, name: str, defaults: Defaults) -> Fabric:
     misplaced = next((key for key in ("rings", "cycles", "routes", "max_paths", "one_way") if key in document), None)
     if misplaced is not None:
         raise TopoplanError(f'{name}: {misplaced} is not read there (it belongs into "graph": {{...}})')
-    for place, (key, row) in enumerate(zip(ids, rows["nodes"], strict=True)):
-        check_node_attributes(row, f"{name}: nodes[{place}]")
-        graph.add_node(key, kind=row.get("kind"), label=row.get("label"))
     unread = UnreadAttributes(name)
+    for place, (key, row) in enumerate(zip(ids, rows["nodes"], strict=True)):
+        unread.add_node(row, f"{name}: nodes[{place}]")
+        graph.add_node(key, kind=row.get("kind"), label=row.get("label"))
     for place, row in enumerate(rows["edges"]):
         ends = [_id(row.get(end), f"{name}: edges[{place}]: {end}") for end in ("source", "target")]
         for end, node in zip(("source", "target"), ends, strict=True):
@@ -193,7 +193,7 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
     graph.graph.update(read.graph)
     unread = UnreadAttributes(name)
     for node, attributes in read.nodes(data=True):
-        check_node_attributes(attributes, f"{name}: node {node!r}")
+        unread.add_node(attributes, f"{name}: node {node!r}")
         graph.add_node(node, kind=attributes.get("kind"), label=attributes.get("label"))
     for source, target, attributes in read.edges(data=True):
         where = f"{name}: edge {source!r} - {target!r}"
@@ -258,6 +258,7 @@ def _fabric(graph: nx.Graph, name: str, defaults: Defaults) -> Fabric:
     routes = graph.graph.pop("routes", None)
     graph.graph.setdefault("max_paths", defaults.max_paths)
     _check_attributes(graph.graph, name)
+    graph.graph = {key: value for key, value in graph.graph.items() if key in GRAPH_ATTRIBUTES}
     fabric = _exact(Fabric.from_networkx(graph, name=str(graph.graph.get("name") or "file")), graph)
     return fabric if routes is None else attrs.evolve(fabric, routes=_read_routes(fabric, routes, name))
 

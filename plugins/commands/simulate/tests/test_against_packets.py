@@ -54,3 +54,20 @@ def test_what_is_said_is_of_the_kind_of_network():
 def test_a_simulator_that_was_not_compared_says_nothing(file, capsys):
     assert "such times were off" not in simulate(capsys, file, "--simulator", "flexnet")
     assert json.loads(simulate(capsys, file, "--simulator", "flexnet", "--json"))["such_times_were_off"] is None
+
+
+def test_a_file_whose_messages_draw_paths_says_what_other_draws_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = "optimize alexnet --batch-size 256 -t random --servers 8 --degree 3 -s mcmc --budget 0 -x flatbuffer=a.fbuf"
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--json"])
+    as_run = json.loads(capsys.readouterr().out)["as_run"]["flatbuffer"]
+    replayed = json.loads(simulate(capsys, "a.fbuf", "--json"))
+    assert replayed["draws"]["mean_iteration_time_s"] == pytest.approx(as_run["iteration_time_s"])
+    assert replayed["draws"]["standard_deviation_s"] == pytest.approx(as_run["standard_deviation_s"])
+    assert "from draw to draw" in simulate(capsys, "a.fbuf")
+
+
+def test_a_file_whose_messages_draw_nothing_says_nothing_of_draws(file, capsys):
+    assert json.loads(simulate(capsys, file, "--json"))["draws"] is None
+    assert "draw" not in simulate(capsys, file)

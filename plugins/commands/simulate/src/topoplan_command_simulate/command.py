@@ -15,6 +15,7 @@ from topoplan_engine.simulation.idle import exposed_communication
 from topoplan_engine.work import RateOptions
 
 if TYPE_CHECKING:
+    from topoplan.arrays import F64
     from topoplan.model.plan import Plan
     from topoplan.plugin.host import Host
     from topoplan_engine.exporting import Written
@@ -44,7 +45,7 @@ def simulate(
     from topoplan_engine.experiment import outputs_from
     from topoplan_engine.exporting import check_outputs, records, write_outputs
     from topoplan_engine.network.building import host_links
-    from topoplan_engine.replay import simulate_file, simulator_of
+    from topoplan_engine.replay import draws_of, simulate_file, simulator_of
     from topoplan_engine.reporting.memory import memory_rows
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.printing import exit_after, print_json, table
@@ -59,14 +60,15 @@ def simulate(
     with compilation_announced():
         plan = simulate_file(file, **components, **cluster, rates=rates, seed=run.seed, record=record, host=host)
     simulator = components.get("simulator") or simulator_of(plan).name
-    agreement = _agreement(host, plan)
+    agreement, draws = _agreement(host, plan), draws_of(plan, host=host)
     written = write_outputs(host, plan, outputs)
     if as_json:
-        print_json(_as_json(plan, file, simulator, agreement, written))
+        print_json(_as_json(plan, file, simulator, agreement, written, draws))
     else:
         (time_row, *other_rows) = simulation_rows(plan)
         rows = [
             time_row,
+            *([] if draws is None else [("mean of 8 draws of equal paths", _spread(draws))]),
             *([("such times were off", agreement)] if agreement else []),
             *other_rows,
             *memory_rows(plan),
@@ -80,6 +82,13 @@ def simulate(
     exit_after(written)
 
 
+def _spread(seconds: F64) -> str:
+    """Return the mean over draws, and how far a single one is from it."""
+    from topoplan_engine.reporting.printing import spelled_time
+
+    return f"{spelled_time(float(seconds.mean()))}, +- {seconds.std(ddof=1) / seconds.mean():.2%} from draw to draw"
+
+
 def _agreement(host: Host, plan: Plan) -> str:
     """Return how far such times of a plan's simulator were off; empty if not known."""
     from topoplan import Simulator
@@ -91,7 +100,9 @@ def _agreement(host: Host, plan: Plan) -> str:
     return component.observed(plan.fabric) if isinstance(component, SimulatorOfModel) else ""
 
 
-def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Written) -> dict[str, Any]:
+def _as_json(
+    plan: Plan, file: str, simulator: str, agreement: str, written: Written, draws: F64 | None
+) -> dict[str, Any]:
     """Return what is found as JSON-ready values."""
     from topoplan_engine.network.building import used_interfaces
     from topoplan_engine.reporting.memory import memory_json
@@ -101,6 +112,13 @@ def _as_json(plan: Plan, file: str, simulator: str, agreement: str, written: Wri
     return {
         "iteration_time_s": plan.timeline.makespan,
         "such_times_were_off": agreement or None,
+        "draws": None
+        if draws is None
+        else {
+            "count": len(draws),
+            "mean_iteration_time_s": float(draws.mean()),
+            "standard_deviation_s": float(draws.std(ddof=1)),
+        },
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
