@@ -18,7 +18,7 @@ from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
-from topoplan_exporter_dtensor.restriction import Planned
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["FORMAT", "VERSION", "write"]
 
@@ -26,7 +26,7 @@ FORMAT = "topoplan-dtensor"
 VERSION = 1
 
 
-def write(plan: Planned) -> bytes:
+def write(plan: PlanLike) -> bytes:
     """Write the placements of a plan; equal plans give equal bytes.
 
     Raises:

@@ -6,43 +6,14 @@ process by itself, on samples and heads.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import attrs
-
 from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, SpmdStrategy, Strategy
-from topoplan.errors import TopoplanError
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Signature
+from topoplan_trainer_plans import why_not_written
 
-__all__ = ["TORCH", "Described", "Planned", "TorchRestriction", "cuts_positions_of_queries"]
+__all__ = ["TORCH", "TorchRestriction", "cuts_positions_of_queries"]
 
 _MODEL, _DATA, _EXPERT = AxisUse.MODEL, AxisUse.DATA, AxisUse.EXPERT
-
-
-class Planned(Protocol):
-    """What a file is made of: a `topoplan.Plan`, or a strategy that is yet to become one."""
-
-    @property
-    def graph(self) -> OperatorGraph | None:
-        """The model."""
-
-    @property
-    def strategy(self) -> Strategy | None:
-        """How it is cut and placed."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """Where it runs."""
-
-
-@attrs.frozen(eq=False)
-class Described:
-    """A strategy that a search proposes, of a model on a cluster."""
-
-    graph: OperatorGraph
-    strategy: Strategy
-    cluster: Cluster
 
 
 class TorchRestriction(Restriction):
@@ -78,11 +49,7 @@ class TorchRestriction(Restriction):
             for op, rules in zip(graph.operators, strategy.program.rules, strict=True):
                 if any(cuts_positions_of_queries(op, rule) for rule in rules):
                     return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
-        try:
-            write(Described(graph, strategy, cluster))
-        except TopoplanError as error:
-            return str(error)
-        return ""
+        return why_not_written(write, graph, cluster, strategy)
 
 
 def cuts_positions_of_queries(operator: Operator, signature: Signature) -> bool:

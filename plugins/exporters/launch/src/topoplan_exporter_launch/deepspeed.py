@@ -13,9 +13,10 @@ from typing import Any
 from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.lowering.gather_units import gather_units
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import TABLES, Cut, cuts_of
 from topoplan_pipeline_planning.layer_names import name_pattern
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["write"]
 
@@ -29,7 +30,7 @@ _MOST_LIVE = 10**9
 _STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
 
 
-def write(plan: Planned) -> bytes:
+def write(plan: PlanLike) -> bytes:
     """Write the configuration; equal plans give equal bytes.
 
     Raises:
@@ -58,7 +59,7 @@ def write(plan: Planned) -> bytes:
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def _gathers(plan: Planned, grid: Grid) -> dict[str, int]:
+def _gathers(plan: PlanLike, grid: Grid) -> dict[str, int]:
     """Return how many parameters are whole at a time, all or those of two layers, where defaults say otherwise."""
     graph, strategy = TARGET.searched(plan)
     if grid.kept is not Kept.SLICES or not isinstance(strategy, SpmdStrategy):
@@ -73,7 +74,7 @@ def _gathers(plan: Planned, grid: Grid) -> dict[str, int]:
     return {"stage3_max_live_parameters": round(share * elements), "stage3_max_reuse_distance": 0}
 
 
-def _partition(plan: Planned, grid: Grid) -> dict[str, Any]:
+def _partition(plan: PlanLike, grid: Grid) -> dict[str, Any]:
     """Return which parameters are cut by columns and by rows.
 
     Raises:

@@ -27,7 +27,8 @@ from topoplan.model.graph import Role, Slices
 from topoplan.model.schedule import ScheduleKind, pipeline_depth
 from topoplan.model.sharding import Sharding
 from topoplan.model.spmd import SpmdProgram
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["SMALL", "Axis", "Grid", "Kept", "cuts_experts", "grid_of"]
 
@@ -100,7 +101,7 @@ class Grid:
         return (max(self.stage) + 1) // self.pipeline
 
 
-def grid_of(plan: Planned, target: Target) -> Grid:
+def grid_of(plan: PlanLike, target: Target) -> Grid:
     """Return the grid of a plan.
 
     Raises:

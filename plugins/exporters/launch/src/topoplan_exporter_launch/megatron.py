@@ -12,8 +12,9 @@ from topoplan.model.schedule import ScheduleKind
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.ranks import script
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["flags_of", "layout_of", "write"]
 
@@ -34,7 +35,7 @@ _KEPT = {
 _ONE_CONNECTION = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
 
 
-def write(plan: Planned) -> bytes:
+def write(plan: PlanLike) -> bytes:
     """Write the script; equal plans give equal bytes.
 
     Raises:
@@ -51,7 +52,7 @@ def write(plan: Planned) -> bytes:
     return script(plan.cluster, grid.devices.ravel(), about, flags_of(plan, grid), settings)
 
 
-def flags_of(plan: Planned, grid: Grid) -> list[str]:
+def flags_of(plan: PlanLike, grid: Grid) -> list[str]:
     """Return lines of flags.
 
     Raises:

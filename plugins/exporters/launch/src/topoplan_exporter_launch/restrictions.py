@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
-from topoplan.errors import TopoplanError
 from topoplan.model.graph import Role
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
 from topoplan_exporter_launch.grid import SMALL, cuts_experts
-from topoplan_exporter_launch.targets import Described, Planned
 from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
+from topoplan_trainer_plans import PlanLike, why_not_written
 
 __all__ = ["DEEPSPEED", "MEGATRON", "TORCHTITAN", "TrainerRestriction"]
 
@@ -39,7 +38,7 @@ class TrainerRestriction(Restriction):
     def __init__(
         self,
         name: str,
-        write: Callable[[Planned], bytes],
+        write: Callable[[PlanLike], bytes],
         meshes: tuple[tuple[AxisUse, ...], ...],
         *,
         shards_state: bool,
@@ -94,11 +93,7 @@ class TrainerRestriction(Restriction):
 
     def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
         """Return why the exporter cannot write a strategy."""
-        try:
-            self._write(Described(graph, strategy, cluster))
-        except TopoplanError as error:
-            return str(error)
-        return ""
+        return why_not_written(self._write, graph, cluster, strategy)
 
 
 def _has_experts(operator: Operator) -> bool:
@@ -116,19 +111,19 @@ def _grids(*tensors: AxisUse, experts_and_tensors: bool = True) -> tuple[tuple[A
     return tuple(meshes)
 
 
-def _write_megatron(plan: Planned) -> bytes:
+def _write_megatron(plan: PlanLike) -> bytes:
     from topoplan_exporter_launch.megatron import write
 
     return write(plan)
 
 
-def _write_torchtitan(plan: Planned) -> bytes:
+def _write_torchtitan(plan: PlanLike) -> bytes:
     from topoplan_exporter_launch.torchtitan import write
 
     return write(plan)
 
 
-def _write_deepspeed(plan: Planned) -> bytes:
+def _write_deepspeed(plan: PlanLike) -> bytes:
     from topoplan_exporter_launch.deepspeed import write
 
     return write(plan)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering.order import Pass, blocks_of
 from topoplan_exporter_launch.grid import Grid, grid_of
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["actions_of", "table_of", "write"]
 
@@ -22,7 +23,7 @@ TARGET = Target(
 Action = tuple[int, str, int]
 
 
-def write(plan: Planned) -> bytes:
+def write(plan: PlanLike) -> bytes:
     """Write the order of passes; equal plans give equal bytes.
 
     A plan without a pipeline has one stage.

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
-from topoplan import Cluster, Operator, Strategy, TopoplanError
+from topoplan import Operator, Strategy, TopoplanError
 from topoplan.model.graph import OperatorGraph
+from topoplan_trainer_plans import PlanLike
 
-__all__ = ["Described", "Planned", "Target"]
-
-
-class Planned(Protocol):
-    """What files of trainers are made of: a `topoplan.Plan`, or a strategy that is yet to become one."""
-
-    @property
-    def graph(self) -> OperatorGraph | None:
-        """The model."""
-
-    @property
-    def strategy(self) -> Strategy | None:
-        """How it is cut and placed."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """Where it runs."""
-
-
-@attrs.frozen(eq=False)
-class Described:
-    """A strategy that a search proposes, of a model on a cluster."""
-
-    graph: OperatorGraph
-    strategy: Strategy
-    cluster: Cluster
+__all__ = ["Target"]
 
 
 @attrs.frozen
@@ -61,7 +35,7 @@ class Target:
         """Return the error that the plan as a whole causes."""
         return TopoplanError(f"{self.component}: {why} ({self.title} can express {self.expresses})")
 
-    def searched(self, plan: Planned) -> tuple[OperatorGraph, Strategy]:
+    def searched(self, plan: PlanLike) -> tuple[OperatorGraph, Strategy]:
         """Return model and strategy of a plan.
 
         Raises:

@@ -15,7 +15,8 @@ from topoplan.model.graph import Role
 from topoplan.model.sharding import Holding, Sharding
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_launch.grid import Grid
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["TABLES", "Cut", "check_matrices", "cuts_of", "has_matrix", "is_sent", "positions_dim"]
 
@@ -35,7 +36,7 @@ class Cut(StrEnum):
     """Weights are whole, and every device has its positions of the input."""
 
 
-def cuts_of(plan: Planned, grid: Grid, target: Target) -> tuple[Cut, ...]:
+def cuts_of(plan: PlanLike, grid: Grid, target: Target) -> tuple[Cut, ...]:
     """Return how each operator's weights are cut along the tensor axis; `Cut.WHOLE` where there are none.
 
     Raises:
@@ -50,7 +51,7 @@ def cuts_of(plan: Planned, grid: Grid, target: Target) -> tuple[Cut, ...]:
     return cuts
 
 
-def check_matrices(plan: Planned, grid: Grid, cuts: tuple[Cut, ...], target: Target) -> None:
+def check_matrices(plan: PlanLike, grid: Grid, cuts: tuple[Cut, ...], target: Target) -> None:
     """Check that every matrix is cut along the tensor axis, if there is one.
 
     Raises:

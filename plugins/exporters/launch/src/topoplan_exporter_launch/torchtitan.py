@@ -16,8 +16,9 @@ from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.throughput import sequence_length
 from topoplan_exporter_launch.grid import Grid, Kept, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
-from topoplan_exporter_launch.targets import Planned, Target
+from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
+from topoplan_trainer_plans import PlanLike
 
 __all__ = ["write"]
 
@@ -59,7 +60,7 @@ def parallelize(config: Trainer.Config) -> Trainer.Config:
 '''
 
 
-def write(plan: Planned) -> bytes:
+def write(plan: PlanLike) -> bytes:
     """Write the recipe; equal plans give equal bytes.
 
     Raises:
@@ -98,7 +99,7 @@ def _checks(graph: OperatorGraph, stages: list[StageLayers]) -> list[str]:
     ]
 
 
-def _parallelism(plan: Planned, grid: Grid) -> list[str]:
+def _parallelism(plan: PlanLike, grid: Grid) -> list[str]:
     """Return lines that set degrees."""
     graph, _ = TARGET.searched(plan)
     if grid.kept is Kept.STATE_SLICES:
@@ -125,7 +126,7 @@ def _parallelism(plan: Planned, grid: Grid) -> list[str]:
     ]
 
 
-def _gathers(plan: Planned, whole: bool) -> list[str]:
+def _gathers(plan: PlanLike, whole: bool) -> list[str]:
     """Return the line that says whether gathered parameters are given back after the forward pass."""
     _, strategy = TARGET.searched(plan)
     if whole or not isinstance(strategy, SpmdStrategy):
