@@ -10,6 +10,7 @@ import pytest
 
 from topoplan import AxisUse, Cluster, Trial
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, shard
+from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine import problem_on
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering import Lowering
@@ -32,7 +33,7 @@ from topoplan_searcher_spmd.space import Joint, Mesh, mesh_program, meshes, outl
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.planning import solve
-from topoplan_spmd_planning.strategy import unscheduled
+from topoplan_spmd_planning.strategy import MICRO_BATCHES, unscheduled
 from topoplan_topology_bigswitch import BigSwitch
 
 DATA, MODEL, EXPERT = AxisUse.DATA, AxisUse.MODEL, AxisUse.EXPERT
@@ -73,7 +74,10 @@ def planned(problem, mesh, **options):
 def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
     """Exact search, prices with a search of cuts with too many entries after them, and prices alone, which bound all.
 
-    Exact search has a beam that no cut fills.  With prices alone, what is left is the duality gap of two layers.
+    Exact search has a beam that no cut fills.  What prices alone leave is the duality gap: their lower bound is the
+    value of the best mixture of plans that keeps to the memory on average (Geoffrion, Lagrangean relaxation for integer
+    programming, 1974).  That is the line between a plan that fits and a faster one that does not, both of which a
+    search within their own memory finds; the fastest plan that fits lies above it, by a step of one of few layers.
     """
     roomy, mesh = problem_of(moe("bert-sgmoe", 8, width=256, hidden=1024, layers=2)), Mesh((2, 4), (EXPERT, MODEL))
 
@@ -92,7 +96,11 @@ def test_plans_within_memory_are_close_to_the_fastest(monkeypatch):
     assert not bounded.solution.exact
     assert free.seconds < bounded.least <= exact.least == exact.seconds
     assert exact.seconds <= counted.seconds <= bounded.seconds <= 1.005 * exact.seconds
-    assert counted.least <= exact.seconds <= 1.02 * bounded.least
+    assert counted.least <= exact.seconds
+    above = within(0.2 * few + 0.8 * free.memory, 0, 0)
+    share = (memory - bounded.memory) / (above.memory - bounded.memory)
+    assert 0 < share < 1
+    assert bounded.least == pytest.approx((1 - share) * bounded.seconds + share * above.seconds, rel=limits._CLOSE)
 
 
 class TestExperts:
@@ -164,6 +172,19 @@ def _cases(devices, some=()):
     return [pytest.param(mesh, id=name, marks=[] if name in some else slow) for mesh, name in cases]
 
 
+def sums_begin_early(tasks):
+    """Let gradients be summed before the last micro-batch has passed, as HiDup's recursion (section 3.3) counts it.
+
+    It hides the sum of a stage behind the backward pass that is under way, whichever that is.  In the task graph it is
+    another stage's: a sum that is not hidden waits for the last micro-batch of its own, one pass in `MICRO_BATCHES`.
+    """
+    source, target = tasks.edges()
+    sums = (tasks.collective == Collective.ALL_REDUCE) & (tasks.micro_batch < 0)
+    kept = ~(sums[target] & (tasks.micro_batch[source] == 0))  # backward passes come in the reverse order
+    pointer = np.searchsorted(source[kept], np.arange(tasks.n_tasks + 1))
+    return attrs.evolve(tasks, succ_ptr=pointer, succ=target[kept])
+
+
 #: Each mesh with one model or the other; the other one at night.
 TURNS = [
     pytest.param(name, case.values[0], id=f"{name}-{case.id}", marks=pytest.mark.slow if (number + turn) % 2 else ())
@@ -176,8 +197,13 @@ TURNS = [
 def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
     plan, lowering, fabric = planned(problem_of(graph), mesh)
-    seconds = Fluid().build()(lowering.lower(plan.strategy), fabric, problem_of(graph).cluster).makespan
-    assert 0.85 * plan.seconds <= seconds <= 1.005 * plan.seconds
+    simulate, cluster, tasks = Fluid().build(), problem_of(graph).cluster, lowering.lower(plan.strategy)
+    seconds, sooner = (simulate(each, fabric, cluster).makespan for each in (tasks, sums_begin_early(tasks)))
+    assert 0.85 * plan.seconds <= seconds
+    assert sooner <= plan.seconds
+    backward = tasks.kind == TaskKind.BACKWARD
+    busy = np.bincount(tasks.device[backward], tasks.seconds[backward]).max()
+    assert seconds <= plan.seconds + busy / MICRO_BATCHES
     assert plan.strategy.program.mesh == mesh.sizes
     # The same plan, found again with bytes as a third thing to weigh, in exactly as much memory as it needs.
     repeat, _, _ = planned(problem_of(graph, memory=plan.memory * (1 + 1e-9)), mesh)

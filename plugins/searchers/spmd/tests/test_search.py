@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, State, TopoplanError, Trial
+from topoplan import AxisUse, Candidate, Cluster, CostFunction, PartCosts, State, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
 from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
@@ -32,7 +32,7 @@ from topoplan_searcher_spmd.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.search import SpmdSearch, data_parallel
-from topoplan_searcher_spmd.space import meshes, outline
+from topoplan_searcher_spmd.space import Mesh, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import columns_of
 from topoplan_spmd_planning.planning import SearchTooLongError, solve
@@ -377,10 +377,20 @@ def test_a_long_search_goes_on_with_a_narrower_beam(monkeypatch):
 
 
 def test_the_fastest_states_that_go_on_fit():
+    """They fit in as little memory as the least of every tensor and operator, each by itself, adds up to."""
     options = {"meshes": "flat", "beam": 200, "max_states": 20_000, "gathered": "kept"}
-    roomy = searched(wide_problem(1e9), **options)[1]["meshes"][0]["memory_bytes"]
-    _, report = searched(wide_problem(0.96 * roomy), **options)
-    assert report["meshes"][0]["memory_bytes"] <= 0.96 * roomy
+    roomy, problem = searched(wide_problem(1e9), **options)[1]["meshes"][0]["memory_bytes"], wide_problem(1e9)
+    model = mesh_program(problem, outline(problem.graph), Mesh((8,), (AxisUse.MODEL,)))
+    machine = Machine(problem.cluster, problem.build_fabric(None, None))
+    least = min(
+        least_bytes(Prices(problem, model, machine, sharded), model, problem.graph) for sharded in (False, True)
+    )
+    for memory in (least * (1 + 1e-9), (least + roomy) / 2):
+        _, report = searched(wide_problem(memory), **options)
+        assert least <= report["meshes"][0]["memory_bytes"] * (1 + 1e-9) <= memory * (1 + 1e-9)
+    assert least < 0.95 * roomy
+    with pytest.raises(NoPlanFitsError, match="no plan fits"):
+        searched(wide_problem(least * (1 - 1e-6)), **options)
 
 
 @given(program=programs(), seed=st.integers(0, 99), beam=st.sampled_from([4, 16]))
