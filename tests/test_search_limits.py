@@ -52,7 +52,7 @@ class Walk(IdleSearch):
 def walk(monkeypatch):
     """Return a searcher whose clock is that of the driver."""
     ticks = Ticks()
-    for module in ("driver", "optimize"):
+    for module in ("driver", "islands", "optimize"):
         monkeypatch.setattr(sys.modules[f"topoplan_engine.search.{module}"], "clock", ticks)
     members = {"__doc__": "Walks.", "name": "walk", "axis": "strategy", "build": lambda *_: Walk(ticks)}
     return type(Searcher)("Walker", (Searcher,), {"__module__": __name__, **members})
@@ -128,10 +128,10 @@ def test_a_time_limit_that_is_not_reached_changes_nothing():
         assert limited.result.ended_by == free.result.ended_by == "budget"
 
 
-def test_chains_end_by_time():
-    result = optimize(small(chains=2, time_limit=1.0, budget=10**8)).result
-    assert result.ended_by == "time limit"
-    assert 2 <= result.evaluations < 10**8  # two initial strategies, where starting two processes takes the second
+def test_chains_end_by_time(walk):
+    result = optimize(attrs.evolve(small(chains=2, time_limit=2.0, budget=10**8), searchers=[walk])).result
+    assert (result.ended_by, result.evaluations) == ("time limit", 2 + 16)
+    assert result.elapsed == pytest.approx(2.0)
 
 
 def test_a_search_that_has_no_more_to_propose_says_so(walk):
