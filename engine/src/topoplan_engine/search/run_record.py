@@ -72,8 +72,8 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
 
 def checksum_of(record: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all that `run.json` says beside it, by which a record that somebody edited is known."""
-    said = {key: value for key, value in record.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in record.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def experiment_from_record(record: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Experiment:
