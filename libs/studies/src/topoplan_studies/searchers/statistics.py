@@ -117,7 +117,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def _half_or_less(successes: int, trials: int) -> float:
     """Return the chance of at most so many successes, where each trial has one with chance 1/2."""
-    return sum(math.comb(trials, count) for count in range(successes + 1)) / 2**trials
+    return sum(math.comb(trials, count) for count in range(successes + 1)) / (1 << trials)
 
 
 def paired_test(values: Sequence[float], second_values: Sequence[float]) -> float | None:
