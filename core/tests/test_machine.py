@@ -32,6 +32,7 @@ def test_case_does_not_matter():
     [
         ("A100-4", "'A100-4': .*; did you mean 'A100-40'"),
         ("h10", "mean 'H100'"),
+        ("h100-sxm5", "mean 'H100'"),
         ("tpu", "have: A100-40, H100"),
         ("a100", r"no such machine \(have: A100-40\)"),
     ],
@@ -41,7 +42,9 @@ def test_an_unknown_name_is_told_the_nearest(name, message):
         KNOWN.device(name)
 
 
-@pytest.mark.parametrize("name", ["H20", "h800", "GH200", "H300", "A800-80", "A10"])
+@pytest.mark.parametrize(
+    "name", ["H20", "h800", "GH200", "H300", "A800-80", "A10", "h100-pcie", "H100 NVL", "h100-96", "h100x"]
+)
 def test_another_device_is_no_misspelling(name):
     with pytest.raises(
         TopoplanError, match=r"no such machine \(have: A100-40, H100; of another device say speed, .*\)"

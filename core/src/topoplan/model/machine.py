@@ -29,12 +29,15 @@ _SOLD = (
     *("gaudi", "gaudi2", "gaudi3", "tpuv2", "tpuv3", "tpuv4", "tpuv5e", "tpuv5p", "tpuv6e"),
     *("trainium", "trainium2", "trainium3", "ascend910", "ascend910b"),
 )
+#: Words after the name of a device that make it another one: with other rates, or a part of it.
+_FORMS = ("pci", "nvl", "cnx", "mig", "ultra", "s", "x")
 
 
 def nearest_device(name: str, names: Iterable[str]) -> str:
     """Return a hint for a kind of device that is not known: a name like it, or those there are and how to describe one.
 
-    Another device's name gets no hint: one that is sold, or one whose number is not that of the name like it.
+    Another device's name gets no hint: one that is sold, one whose number is not that of the name like it, or one that
+    adds a form or a memory to it, such as ``h100-pcie`` and ``h100-96``.
 
     Args:
         name: as it was typed.
@@ -55,6 +58,12 @@ def nearest_device(name: str, names: Iterable[str]) -> str:
 def _is_other(name: str, like: str) -> bool:
     """Whether a name is that of another device than the one that it resembles."""
     if re.sub(r"[^a-z0-9]", "", name.lower()) in _SOLD:
+        return True
+    added = name.lower().removeprefix(like.lower())
+    if added != name.lower() and (
+        any(word.startswith(_FORMS[:-2]) or word in _FORMS for word in re.findall("[a-z]+", added))
+        or re.search(r"\d\d", added)
+    ):
         return True
     first, second = (re.search(r"\d+", text) for text in (name, like))
     if first is None or second is None:
