@@ -209,6 +209,32 @@ def test_a_module_that_raises_is_told_with_the_line():
 PATH = "topoplan_samples.torch_models"
 
 
+MAKES_TENSORS = """
+import torch
+from torch import nn
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.table = nn.LSTMCell(8, 16), nn.Embedding(5, 16)
+
+    def forward(self, x):
+        h, c = torch.zeros(x.shape[0], 16), torch.zeros(x.shape[0], 16)
+        for step in range(x.shape[1]):
+            h, c = self.cell(x[:, step], (h, c))
+        return h + self.table(torch.arange(x.shape[0]) % 5)
+"""
+
+
+def test_tensors_that_a_module_makes_on_no_device_are_where_its_inputs_are(tmp_path, monkeypatch):
+    (tmp_path / "makes_tensors.py").write_text(MAKES_TENSORS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    graph = Torch(module="makes_tensors:Cells", inputs="4x3x8").build(None)
+    elements = sum(weight.elements for op in graph.operators for weight in op.weights)
+    assert elements == 4 * 16 * (8 + 16) + 2 * 4 * 16 + 5 * 16
+
+
 def test_a_function_a_class_and_another_batch_size_on_the_command_line():
     made = Torch(module=f"{PATH}:make", inputs="8x64").build(32)
     assert made.batch_size == 32

@@ -11,7 +11,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         with warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
-            with marked_checkpoints(torch), inference_without_gradients(torch):
+            with marked_checkpoints(torch), inference_without_gradients(torch), _made_beside(torch, args, kwargs):
                 return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
@@ -85,6 +85,12 @@ def _refuse_quantized(module: Any, where: str) -> None:
                 f"{where}: module {shown(path)} is {named}, whose packed weights torch.export cannot read "
                 "(plan the module before it was quantized: training computes in floating point)"
             )
+
+
+def _made_beside(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Let tensors that a module makes on no device, such as a first state of zeros, be where its inputs are."""
+    on_meta = any(getattr(each, "is_meta", False) for each in (*args, *kwargs.values()))
+    return torch.device("meta") if on_meta else nullcontext()
 
 
 @contextmanager
