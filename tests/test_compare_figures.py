@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -225,14 +226,18 @@ def test_measurements_take_over_where_their_folder_is_given(tmp_path, comparison
 # ── The experiments of the repository ───────────────────────────────────────────────────────────────────
 
 
+@cache
+def study_and_runs(path):
+    study = study_from(read_toml(path), path.stem, str(path))
+    return study, run_specs(study, Host.discover(), default_prices(), None)
+
+
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_an_experiment_names_what_exists(path):
-    host = Host.discover()
-    study = study_from(read_toml(path), path.stem, str(path))
-    todo = run_specs(study, host, default_prices(), None)
+    study, todo = study_and_runs(path)
     if not study.compares_planners:
         assert {cell.experiment.topology.name for cell in todo} >= {"topoopt", "fattree", "bigswitch"}
-    inputs(host, todo[0].experiment)
+    inputs(Host.discover(), todo[0].experiment)
     assert path.read_text().startswith(f"# topoplan compare experiments/{path.name}\n")
 
 
@@ -241,9 +246,7 @@ OF_NETWORKS = [path for path in EXPERIMENTS if not path.stem.startswith("hidup-"
 
 @pytest.mark.parametrize("path", OF_NETWORKS, ids=lambda path: path.stem)
 def test_an_experiment_has_its_measurements(path):
-    host = Host.discover()
-    study = study_from(read_toml(path), path.stem, str(path))
-    todo = run_specs(study, host, default_prices(), None)
+    study, todo = study_and_runs(path)
     assert all_measured(study, None)
     for choice in {(choice.name, choice.options["profile"]) for choice in (cell.experiment.estimator for cell in todo)}:
         assert choice[0] == "measured"

@@ -221,6 +221,7 @@ def test_errors_of_other_processes_are_this_ones(host):
             group.finish()
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_chains_found(interrupted):
     name, _, options = MODEL.partition(":")
     words = [name, *(word for pair in options.split(",") for word in ("-o", pair)), "--servers", "8", "-t", "topoopt"]

@@ -268,6 +268,7 @@ def test_bad_input_is_one_line_and_status_2_and_that_nothing_fits_is_status_1(ru
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_same_plan_in_every_process():
     """Python's order of sets differs from process to process; nothing here may depend on it."""
     script = (

@@ -71,6 +71,7 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path):
         docs_site.linked(page, {}, tmp_path, {})
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(site):
     process = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(site / "mkdocs.yml")],

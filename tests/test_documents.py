@@ -46,6 +46,9 @@ QUICK = {
 }
 #: Command -> words of it that are replaced, because it takes minutes or gigabytes as it is.
 SMALLER = {
+    "topoplan run examples/dlrm.toml --set run.budget=200": {"run.budget=200": "run.budget=10"},
+    "topoplan run examples/dlrm.toml --set run.budget=200 --json": {"run.budget=200": "run.budget=10"},
+    "topoplan sensitivity plan.json --budget 20": {"20": "2"},
     "topoplan optimize transformer --servers 65536 --batch-size 65536 --budget 0": {"65536": "64"},
 }
 #: What a command cannot have here.
@@ -159,7 +162,9 @@ def commands(path):
 
 
 #: Commands that take many seconds with the smallest budget, too.
-LONG = "experiments/|llama-3-70b"
+LONG = r"experiments/|llama-3-70b|llama-3-8b\.json -o sequence-length=\d+ (?!-o layers)"
+#: Folders of pages whose commands run at night: pages of components, which have tests of their own, and of decisions.
+AT_NIGHT = (ROOT / "plugins", ROOT / "docs" / "decisions")
 CASES = [(path, command) for path in PAGES for command in commands(path)]
 ONCE = list({command: (path, command) for path, command in reversed(CASES)}.values())[::-1]
 
@@ -178,8 +183,13 @@ def is_whole(command):
     return words == ["plugins"] or (len(words) > 1 and words != ["plugins", "show"])
 
 
+def is_long(path, command):
+    """Say whether a command runs at night alone."""
+    return re.search(LONG, command) is not None or any(folder in path.parents for folder in AT_NIGHT)
+
+
 RUN = [
-    pytest.param(case, id=label(case), marks=[pytest.mark.slow] if re.search(LONG, case[1]) else [])
+    pytest.param(case, id=label(case), marks=[pytest.mark.slow] if is_long(*case) else [])
     for case in ONCE
     if is_whole(case[1]) and reason(case[1]) is None
 ]

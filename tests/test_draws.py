@@ -16,6 +16,7 @@ from topoplan_engine.search.draws import Draws, judge, mean_trial
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
 from topoplan_engine.simulation.base import Simulation
+from topoplan_samples.long_tail import at_night
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices
@@ -205,7 +206,7 @@ def test_a_switch_draws_nothing(host, monkeypatch):
     assert "iteration_time" not in outcome.plan.provenance
 
 
-@pytest.mark.parametrize("more", [{}, {"chains": 2}], ids=["one chain", "two chains"])
+@pytest.mark.parametrize("more", at_night([{}, {"chains": 2}], {}), ids=["one chain", "two chains"])
 def test_what_is_written_is_one_of_the_draws(host, more):
     experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 20, **more})
     outcome = optimize(experiment, host=host)
@@ -238,6 +239,7 @@ def test_tables_and_json_tell_the_spread(run):
     assert f"(seed {draws['written_seed']})" in out
 
 
+@pytest.mark.slow
 def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
     experiment = job("ncf", "topoopt", 8, 25.0, 4096, budget=10)
     outcome, result = optimize(experiment, host=host), measure(host, experiment)

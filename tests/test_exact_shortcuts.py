@@ -9,6 +9,7 @@ import pytest
 
 from topoplan import Candidate, Host, State
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_samples.long_tail import at_night
 from topoplan_samples.models import MODELS, model_problem
 from topoplan_searcher_mcmc import Mcmc
 
@@ -86,14 +87,14 @@ def a_change_gives_the_timeline_of_a_fresh_start(host, model, topologies, simula
 # Every model and every topology with both simulators; not every model on every topology.
 
 
-@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("simulator", at_night(SIMULATORS, "fluid"))
 @pytest.mark.parametrize("place", range(len(TOPOLOGIES)), ids=TOPOLOGIES.__getitem__)
 def test_early_rejection_leaves_the_chain_as_it_is(host, place, simulator):
     models = list(MODELS)[place % 3 :: 3]
     early_rejection_leaves_the_chain_as_it_is(host, models, TOPOLOGIES[place], simulator, steps=12)
 
 
-@pytest.mark.parametrize("simulator", SIMULATORS)
+@pytest.mark.parametrize("simulator", at_night(SIMULATORS, "fluid"))
 @pytest.mark.parametrize("place", range(len(MODELS)), ids=list(MODELS).__getitem__)
 def test_a_change_gives_the_timeline_of_a_fresh_start(host, place, simulator):
     topologies = [TOPOLOGIES[place % 6], TOPOLOGIES[(place + 3) % 6]]

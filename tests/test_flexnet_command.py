@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ from topoplan_command_flexnet.programs import PROGRAMS
 from topoplan_command_profile import operators_command
 from topoplan_command_profile.torch_timer import Runs
 from topoplan_operator_times.table import Bench
+from topoplan_samples.long_tail import at_night
 
 PAGE = (Path(__file__).parents[1] / "docs/flexnet.md").read_text(encoding="utf-8")
 
@@ -176,8 +178,10 @@ def test_lines_of_the_scripts_give_flexnets_times(flexnet, flexnet_file, line, f
     assert json.loads(out)["iteration_time_s"] * 1e3 == pytest.approx(milliseconds, abs=1e-4)
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("program", [program.names[0] for program in PROGRAMS])
+PAIRS = list(itertools.product((program.names[0] for program in PROGRAMS), TOPOLOGIES))
+
+
+@pytest.mark.parametrize(("program", "topology"), at_night(PAIRS, *PAIRS[::3]))
 def test_every_program_runs_on_every_topology(flexnet, tmp_path, program, topology):
     line = f"{program} {SMALL.get(program, '')} --nsimnode 4 --topology {topology} --budget 2 --taskgraph a --export b"
     status, out, err = flexnet(line, "--json")

@@ -25,6 +25,7 @@ from topoplan_engine.lowering.symmetry.refinement import initial_colors
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.simulation.base import Simulation
 from topoplan_reference.refine import part_classes
+from topoplan_samples.long_tail import at_night
 from topoplan_samples.models import MODELS, model_problem
 from topoplan_simulator_fluid import Fluid, kernel
 
@@ -140,7 +141,7 @@ def renumbered(lowering, strategy, rng):
 
 
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", at_night(MODELS, "dlrm", "resnet50"))
 def test_strategies_that_only_number_otherwise_share_their_price(host, model, share):
     """They have one class and, to the last bit, one quotient; simulated whole, they differ by rounding."""
     problem, simulate = model_problem(host, model, servers=8), fluid()
@@ -187,7 +188,7 @@ def same_as_the_partition(lowering, strategies, in_turn_bytes):
 
 
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", at_night(MODELS, "dlrm", "inception-v3"))
 def test_a_class_key_tells_apart_what_the_partition_does(host, model, share):
     problem, steps = model_problem(host, model, servers=4), STEPS.get(model, 160) // share
     lowering, rng = Lowering(problem.graph, problem.cluster, problem.costs), np.random.default_rng(6)

@@ -20,6 +20,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_estimator_hidup import Hidup
 from topoplan_estimator_hidup.flops import flops
 from topoplan_frontend_hidup import BertSgmoe, BertSwitch, VitSgmoe, VitSwitch
+from topoplan_samples.long_tail import at_night
 from topoplan_spmd_planning.hints import Hints, sharding_of
 from topoplan_spmd_planning.planning import plan
 from topoplan_spmd_planning.prices import Prices
@@ -287,7 +288,7 @@ def test_the_plan_follows_the_bandwidth_of_the_cluster(capsys):
     assert answers[20]["collectives"] != answers[100]["collectives"]
 
 
-@pytest.mark.parametrize("profile", [{}, {"preset": "released"}], ids=["cluster", "released"])
+@pytest.mark.parametrize("profile", at_night([{}, {"preset": "released"}], {}), ids=["cluster", "released"])
 def test_the_plan_that_was_found_is_written(capsys, tmp_path, profile):
     """Also where data parallelism simulates faster, as it does here for the plan of the released profile."""
     estimator = ":".join(("hidup", *(f"{key}={value}" for key, value in profile.items())))

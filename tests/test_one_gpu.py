@@ -42,6 +42,7 @@ def test_tables_have_the_operators_of_every_model():
         assert all(row.forward is not None and row.backward is not None for row in table.rows.values())
 
 
+@pytest.mark.slow
 def test_the_page_has_what_the_present_code_predicts():
     """Two small models; ``one_gpu.py --check`` compares the whole page."""
     page = ONE_GPU.PAGE.read_text(encoding="utf-8")

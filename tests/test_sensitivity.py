@@ -205,6 +205,7 @@ def test_hidups_study_by_its_own_objective(run):
     assert fast["slowdowns"] == pytest.approx([1.0] * 3, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_study_without_differences_warns(run):
     assert run(*HIDUP, "-o", "layers=2", "-e", "hidup", "-x", "json=p.json")[0] == 0
     words = ("sensitivity", "p.json", "--seeds", "1", "--compute-noise", "", "--communication-scale", "0.5")

@@ -61,6 +61,7 @@ def small(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_all_outputs_and_the_same_twice(run, small, tmp_path):
     outputs = ["--plot", tmp_path / "share.svg"]
     code, out, err = run("share", small, *outputs)
@@ -119,6 +120,7 @@ def test_a_path_that_cannot_be_written_is_told_before_the_work(run, small, tmp_p
     assert "does not exist" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_nothing(run, small, tmp_path, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt

@@ -75,7 +75,11 @@ def test_a_replaced_component_is_replaced_in_workers_too():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("raises", r"^searcher 'still' \(plugin 'mine'\): build raised ZeroDivisionError: by zero$"),
+        pytest.param(
+            "raises",
+            r"^searcher 'still' \(plugin 'mine'\): build raised ZeroDivisionError: by zero$",
+            marks=pytest.mark.slow,
+        ),
         ("dies", r"^chains: a worker process ended early \(use --workers 1 to see why\)$"),
     ],
 )

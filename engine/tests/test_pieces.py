@@ -92,7 +92,7 @@ def test_interfaces_carry_what_their_links_do(problem, component, per_part):
     lowering = Lowering(graph, cluster, problem.costs)
     interfaces = simulate.interfaces(fabric, cluster)
     loaded = 0
-    for _, _, strategy in walk(problem, 15):
+    for _, _, strategy in walk(problem, 5):
         lowering.pieces.make_room()
         for number in lowering.pieces.numbers(strategy):
             expected = simulate.link_seconds(messages([lowering.pieces.fragment(number)], 4), fabric, cluster).sum(0)

@@ -19,6 +19,7 @@ from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.shares import least_longest, resized
 from topoplan_operators import GraphBuilder
 from topoplan_reference.lowering import reference_lower
+from topoplan_samples.long_tail import at_night
 
 
 def divisions(total, count):
@@ -102,7 +103,7 @@ CLUSTERS = [("H100", "V100"), ("V100", "H100"), ("H100", "V100", "A100-80"), ("H
 
 
 @pytest.mark.parametrize("devices", CLUSTERS, ids="+".join)
-@pytest.mark.parametrize("batch", [6, 16, 33])
+@pytest.mark.parametrize("batch", at_night([6, 16, 33], 6, 16))
 def test_the_first_strategy_is_the_best_of_all_divisions(devices, batch):
     problem = problem_of(chain(batch), devices)
     every = [busiest(problem, data_parallel(problem, division)) for division in divisions(batch, len(devices))]
@@ -117,7 +118,7 @@ def simulated(problem, strategy):
 
 
 @pytest.mark.parametrize("devices", CLUSTERS, ids="+".join)
-@pytest.mark.parametrize("gbps", [1, 10, 100, 400])
+@pytest.mark.parametrize("gbps", at_night([1, 10, 100, 400], 10))
 def test_a_search_is_as_fast_as_the_best_of_all_divisions(devices, gbps):
     """Whichever devices are worth their gradients' way over the network: all, some or the fastest alone."""
     batch = 12

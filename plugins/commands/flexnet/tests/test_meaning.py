@@ -198,6 +198,7 @@ def test_a_missing_topology_is_an_error():
     ),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_the_line_that_is_shown_asks_for_the_same(flags, propagates):
     words = [word for pair in flags.items() for word in pair] + ["--enable-propagation"] * propagates
     wanted = experiment(shlex.join(words), seed=3)

@@ -126,6 +126,7 @@ def test_a_row_is_what_one_run_says():
     assert row.problem.startswith(NOT_MEASURED)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_rows_as_one():
     seen = []
     result = sweep(measured(63), (16384, 63), jobs_on=Processes(workers=2), on_progress=seen.append)

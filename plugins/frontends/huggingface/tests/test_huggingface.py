@@ -26,6 +26,7 @@ from topoplan_frontend_huggingface.classes import MODEL_TYPES
 from topoplan_frontend_huggingface.relatives import DECODERS
 from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.work import backward_factors
+from topoplan_samples.long_tail import at_night
 
 COUNTS = json.loads(Path(__file__).with_name("configurations.json").read_text())
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "models"
@@ -421,7 +422,7 @@ def test_files_that_are_none_are_named(tmp_path, build) -> None:
 
 
 @pytest.mark.parametrize("searcher", ["mcmc", "spmd", "pipeline"])
-@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+@pytest.mark.parametrize("family", at_night(["llama", "deepseek_v3"], "llama"))
 def test_every_planner_plans_a_small_model(tmp_path, family, searcher) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**SMALL, **(LATENT if family in ("deepseek_v3",) else {}), "model_type": family}))
