@@ -96,3 +96,8 @@ def test_programs_and_pipelines_are_left_out_one_by_one():
         for kinds in [(), (SpmdStrategy,), (PipelineStrategy,), (SpmdStrategy, PipelineStrategy)]
     }
     assert list(names.values()) == [["spmd", "pipeline"], ["pipeline"], ["spmd"], []]
+
+
+def test_a_trainer_that_nobody_writes_for_is_told_which_there_are_once(run):
+    code, _, err = run("optimize", "alexnet", "--for", "nosuch")
+    assert (code, err.count("megatron")) == (2, 1), err

@@ -34,8 +34,7 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
     for name in named:
         if name not in exporters:
             raise TopoplanError(
-                f"--for {shown(name)}: no exporter writes for a trainer of this name{nearest(name, exporters)} "
-                f"(known: {', '.join(sorted(exporters)) or 'none'})"
+                f"--for {shown(name)}: no exporter writes for a trainer of this name{nearest(name, exporters)}"
             )
     written = [host.get(Exporter, choice.name) for choice, _ in experiment.outputs]
     return tuple(dict.fromkeys([*named, *(exporter.trainer for exporter in written if exporter.trainer)]))
