@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parents[1] / "docs"
-SERVERS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+SERVERS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
 LAYERS = [8, 16, 32, 64, 128, 256, 512]
 BATCH = 65536
 #: A fit over the largest points says what growth tends to; before them it is hidden by what every call costs.

@@ -19,6 +19,7 @@ from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.symmetry.automorphism import automorphic_operators
+from topoplan_engine.lowering.symmetry.channels import channel_place, channel_table
 from topoplan_engine.lowering.symmetry.class_key import ClassKeys
 from topoplan_engine.lowering.symmetry.classes import equitable_partition
 from topoplan_engine.lowering.symmetry.refinement import initial_colors
@@ -267,3 +268,57 @@ def test_networks_that_are_not_one_switch_are_not_folded(host):
         fabric = shape.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
         assert not fluid().has_quotient(fabric, cluster)
         assert fluid().interfaces(fabric, cluster) is None
+
+
+@pytest.mark.parametrize("hashed", [False, True], ids=["numbers of pairs", "hash table"])
+def test_channels_have_places_of_their_own(hashed):
+    n_devices = 4096 if hashed else 16
+    table = channel_table(n_devices, 200)
+    ends = np.random.default_rng(0).integers(n_devices, size=(400, 2)).tolist()
+    places = [channel_place(table, a, b) for a, b in ends]
+    assert [channel_place(table, a, b) for a, b in ends] == places
+    assert len(set(places)) == len(set(map(tuple, ends)))
+    assert max(places) < table.places == (1024 if hashed else 16**2)
+
+
+@pytest.mark.parametrize(("in_turn_bytes", "places"), [(0, 0), (5_000, 2048), (10_000, 128**2)])
+def test_classes_depend_on_no_table_of_channels(host, in_turn_bytes, places):
+    """Few messages on 128 devices have a hash table, many one of all pairs: classes are those of the reference."""
+    problem = model_problem(host, "alexnet", servers=128)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    fragments = lowering._fragments
+    rng = np.random.default_rng(2)
+    strategy = problem.space.initial().with_changes({op: problem.space.random_placement(op, rng) for op in (1, 2, 4)})
+    table = lowering.symmetry(strategy).table
+    model_classes = (fragments.op_class, fragments.edge_class)
+    graph = initial_colors(table, *model_classes, 128, in_turn_bytes)
+    assert graph.places == places
+    found = equitable_partition(table, *model_classes, np.zeros(128, np.uint64), in_turn_bytes)
+    assert by_first_member(found.part) == part_classes(graph, 128)
+
+
+def _second_on_half_of_the_devices(problem):
+    op = problem.graph.operators[1]
+    degrees = [1] * len(op.dims)
+    degrees[op.sample_dim] = problem.cluster.n_devices // 2
+    return problem.space.initial().with_changes({1: problem.space.place(tuple(degrees), 0)})
+
+
+@pytest.mark.parametrize("servers", [64, 8192, 16384])
+def test_as_many_tasks_are_simulated_on_any_number_of_servers(host, servers, monkeypatch):
+    """What is simulated for a step of a search is a representative of each class, however many devices there are."""
+    problem = model_problem(host, "alexnet", batch=16384, servers=servers)
+    evaluator = Evaluator(problem, fluid(), "ignore")
+    counts = []
+    run = kernel.run
+
+    def counted(tasks, *others):
+        counts.append(len(tasks.kind))
+        return run(tasks, *others)
+
+    monkeypatch.setattr("topoplan_simulator_fluid.model.run", counted)
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    for strategy in (problem.space.initial(), _second_on_half_of_the_devices(problem)):
+        evaluator.price(Candidate(base=State(strategy, fabric)))
+    assert len(counts) == 2
+    assert max(counts) < 300

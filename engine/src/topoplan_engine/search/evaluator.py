@@ -54,9 +54,6 @@ _ENTRIES, _FABRICS = 4096, 64
 #: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
 _ROUNDING = 4e-9
 
-#: Devices from which on no quotients are made: they need tables of all pairs of devices.
-_DEVICES = 4096
-
 #: How much longer than its cutoff a quotient is simulated, so that its seconds reject its class at later cutoffs, too.
 _FURTHER = 1.25
 
@@ -297,8 +294,7 @@ class Evaluator:
         """Say whether iterations on a fabric have quotients that the simulator can run."""
         answer = self._has_quotients.find(fabric.key)
         if answer is None:
-            few = self.problem.cluster.n_devices <= _DEVICES
-            answer = few and self._quotients.has_quotient(fabric, self.problem.cluster)
+            answer = self._quotients.has_quotient(fabric, self.problem.cluster)
             self._has_quotients.put(fabric.key, answer)
         return answer
 

@@ -40,6 +40,7 @@ from topoplan_engine.lowering.pieces import (
     PARTS,
     Pieces,
 )
+from topoplan_engine.lowering.symmetry.channels import ChannelTable, channel_place, channel_table
 
 __all__ = ["ClassKeys"]
 
@@ -210,8 +211,10 @@ def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
     )
     n_groups, common = _join_groups(f, parts, devices, neighbours)
     n_pairs = _join_pairs(f, parts, devices, neighbours, in_turn_bytes)
-    if neighbours.in_turn[:n_pairs].any():
-        _mix_channels(neighbours, n_pairs, np.full((n_devices, n_devices), _ONE))
+    waiting = np.count_nonzero(neighbours.in_turn[:n_pairs])
+    if waiting > 0:
+        channels = channel_table(n_devices, waiting)
+        _mix_channels(neighbours, n_pairs, channels, np.full(channels.places, _ONE))
     return _refine(f, parts, devices, neighbours, n_pairs, n_groups) + common, devices.color
 
 
@@ -318,17 +321,21 @@ def _join_pairs(f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Ne
 
 
 @kernel
-def _mix_channels(neighbours: _Neighbours, n_pairs: int, channel: U64) -> None:
-    """Mix into pairs whose messages wait what goes the same way, there and back; ``channel`` (D, D) is `_ONE`."""
+def _mix_channels(neighbours: _Neighbours, n_pairs: int, channels: ChannelTable, channel: U64) -> None:
+    """Mix into pairs whose messages wait what goes the same way, there and back.
+
+    The table of channels is empty; ``channel`` (places,) is `_ONE`.
+    """
     for k in range(n_pairs):
         if neighbours.in_turn[k]:
-            a, b = neighbours.source[k], neighbours.target[k]
+            forth = channel_place(channels, neighbours.source[k], neighbours.target[k])
             color = mix_briefly(neighbours.before[k] + neighbours.weight[k])
-            channel[a, b] = mix_briefly(channel[a, b] * _TWO + color)
+            channel[forth] = mix_briefly(channel[forth] * _TWO + color)
     for k in range(n_pairs):
         if neighbours.in_turn[k]:
             a, b = neighbours.source[k], neighbours.target[k]
-            ways = channel[a, b] * _TWO + mix_briefly(channel[b, a] + _ONE)
+            forth, back = channel_place(channels, a, b), channel_place(channels, b, a)
+            ways = channel[forth] * _TWO + mix_briefly(channel[back] + _ONE)
             neighbours.weight[k] = mix_briefly(neighbours.weight[k] + ways)
 
 

@@ -106,7 +106,7 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
     first_device = renumber(order, work.device_class, work.first_device[:n_classes])
     channels = np.empty((n_pairs, 2), np.int32)
     equitable = _name_channels(graph, work, first_pair, np.zeros(len(work.channel), np.int32), channels)
-    _number_channels(table, in_turn_bytes, len(work.channel) > 0, first_pair, n_devices, channels)
+    _number_channels(table, in_turn_bytes, first_pair, graph.places, channels)
     loads = _loads(graph, work, first_device, n_pairs)
     of_parts = (work.part_class, work.group_class, work.pair_class)
     return equitable, (
@@ -125,15 +125,13 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
 def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waiting: I32, channels: I32) -> bool:
     """Write the first of the channels that are like that of each class of pairs that waits, there and back; else -1.
 
-    Say whether every channel serves at most one message of each class.  ``waiting`` (D * D,) counts the messages of
+    Say whether every channel serves at most one message of each class.  ``waiting`` (places,) counts the messages of
     each channel that no class has claimed yet; it is 0.
     """
-    n_devices = len(work.device)
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
-            a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-            waiting[a * n_devices + b] += 1
-            waiting[b * n_devices + a] += 1
+            waiting[graph.forth[k]] += 1
+            waiting[graph.back[k]] += 1
     keys, numbers = work.keys, work.numbers
     for slot in range(len(numbers)):
         numbers[slot] = -1
@@ -142,15 +140,15 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
         channels[c, 0] = channels[c, 1] = -1
         if len(graph.in_turn) == 0 or not graph.in_turn[k]:
             continue
-        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
+        forth, back = graph.forth[k], graph.back[k]
         for way in range(2):
-            color = color_of_channel(work, a, b)
+            color = color_of_channel(work, forth, back)
             slot = slot_of(keys, numbers, color)
             if numbers[slot] < 0:
-                keys[slot], numbers[slot] = color, a * n_devices + b
+                keys[slot], numbers[slot] = color, forth
             channels[c, way] = numbers[slot]
             waiting[numbers[slot]] -= 1
-            a, b = b, a
+            forth, back = back, forth
     for c in range(len(channels)):
         for way in range(2):
             if channels[c, way] >= 0 and waiting[channels[c, way]] != 0:
@@ -159,14 +157,12 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
 
 
 @njit(no_cfunc_wrapper=True)
-def _number_channels(
-    table: PartTable, in_turn_bytes: int, waits: bool, first_pair: I32, n_devices: int, channels: I32
-) -> None:
+def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, places: int, channels: I32) -> None:
     """Write `Classes.channels`, given those that `_name_channels` has written.
 
-    Where no message waits for another, each of those that might has channels of its own.
+    Where no message waits for another, there are no places, and each of those that might has channels of its own.
     """
-    number = np.full(n_devices * n_devices if waits else 0, -1, np.int32)
+    number = np.full(places, -1, np.int32)
     count = 0
     for c in range(len(channels)):
         k = first_pair[c]
@@ -175,7 +171,7 @@ def _number_channels(
             channels[c, way] = 0
             if table.local[k] or table.size[k] > in_turn_bytes:
                 continue
-            if not waits:
+            if places == 0:
                 channels[c, way] = count
                 count += 1
                 continue

@@ -23,6 +23,7 @@ from topoplan.arrays import I32, U64
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
 from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
 from topoplan_engine.lowering.parts import PartTable
+from topoplan_engine.lowering.symmetry.channels import ChannelTable, channel_place, channel_table
 
 __all__ = ["ColoredGraph", "Workspace", "color_of_channel", "colored_graph", "initial_colors", "partition", "workspace"]
 
@@ -45,6 +46,9 @@ class ColoredGraph(NamedTuple):
         group_color: (G,) of the all-reduces.
         src, dst, pair_color: (m,) parts at the ends of each pair, and its color.
         in_turn: (m,) whether the pair's messages are served in turn with others; empty if none has to wait for another.
+        forth, back: (m,) places of their channels (`topoplan_engine.lowering.symmetry.channels`), from the producer and
+            to it; empty likewise, and undefined where messages are not served in turn.
+        places: of channels.
         turn, place: (n,) how many other operators of its class a part's device lists before, and how many parts of
             them and of its own.  Automorphic operators stand next to each other, so that the order of the parts of a
             device is that by (class of operators, place).
@@ -61,6 +65,9 @@ class ColoredGraph(NamedTuple):
     dst: I32
     pair_color: U64
     in_turn: NDArray[np.bool_]
+    forth: I32
+    back: I32
+    places: int
     turn: I32
     place: I32
 
@@ -72,8 +79,8 @@ class Workspace(NamedTuple):
         part, next_part: (n,) colors of parts in this round and in the next one.
         device, group, pair: (D,), (G,) and (m,) colors.
         sent, fetched: (n,) what a part's color adds to that of a part that it sends to, or is sent by.
-        channel: (D * D,) colors of what producers send from each device to each other one, in turn; as much goes back
-            there as gradients.  Empty if nothing is served in turn.
+        channel: (places,) colors of what producers send from one device to another, in turn; as much goes back there
+            as gradients.  Empty if nothing is served in turn.
         label: (m,) colors of pairs without their parts, by the channels of the last round; empty likewise.
         keys, numbers: the hash table (`topoplan_engine.kernels.hashing`).
         part_class, device_class, group_class, pair_class: numbers of the classes.
@@ -140,13 +147,24 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
         np.empty(len(table.dst), np.int32),
         np.empty(len(table.src), np.uint64),
         np.empty(len(table.src), np.bool_),
+        np.zeros(0, np.int32),
+        np.zeros(0, np.int32),
+        0,
         turn,
         place,
     )
     seconds = (table.forward.view(np.uint64), table.backward.view(np.uint64), table.group_seconds.view(np.uint64))
     _color(table, _Bits(*seconds), op_class, edge_class, in_turn_bytes, graph)
-    if _any_waits(graph, np.zeros(n_devices * n_devices, np.bool_)):
-        return graph
+    in_turn, waiting = graph.in_turn, np.count_nonzero(graph.in_turn)
+    forth, back, places = graph.forth, graph.back, 0
+    if waiting > 0:
+        channels = channel_table(n_devices, waiting)
+        forth, back = np.empty(len(in_turn), np.int32), np.empty(len(in_turn), np.int32)
+        places = channels.places
+        if not _find_channels(graph, channels, np.zeros(places, np.bool_), forth, back):
+            waiting = 0
+    if waiting == 0:
+        in_turn, forth, back, places = np.zeros(0, np.bool_), graph.forth, graph.back, 0
     return ColoredGraph(
         graph.device,
         graph.part_color,
@@ -158,7 +176,10 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
         graph.src,
         graph.dst,
         graph.pair_color,
-        np.zeros(0, np.bool_),
+        in_turn,
+        forth,
+        back,
+        places,
         turn,
         place,
     )
@@ -180,7 +201,7 @@ def workspace(graph: ColoredGraph, n_devices: int) -> Any:
         np.empty(pairs, np.uint64),
         np.empty(parts, np.uint64),
         np.empty(parts, np.uint64),
-        np.empty(n_devices * n_devices if waiting > 0 else 0, np.uint64),
+        np.empty(graph.places, np.uint64),
         np.empty(waiting, np.uint64),
         np.empty(slots, np.uint64),
         np.empty(slots, np.int32),
@@ -236,17 +257,21 @@ def _color(
 
 
 @kernel
-def _any_waits(graph: ColoredGraph, visited: NDArray[np.bool_]) -> bool:
-    """Whether two pairs whose messages are served in turn have the same devices; ``visited`` (D * D,) is room."""
-    n_devices = int(np.sqrt(len(visited)))
+def _find_channels(
+    graph: ColoredGraph, channels: ChannelTable, visited: NDArray[np.bool_], forth: I32, back: I32
+) -> bool:
+    """Write `ColoredGraph.forth` and ``back``; say whether any two pairs that are served in turn have the same devices.
+
+    ``channels`` is empty, ``visited`` (places,) is room.
+    """
+    waits = False
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
             a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-            place = min(a, b) * n_devices + max(a, b)
-            if visited[place]:
-                return True
-            visited[place] = True
-    return False
+            forth[k], back[k] = channel_place(channels, a, b), channel_place(channels, b, a)
+            waits |= visited[forth[k]]
+            visited[forth[k]] = visited[back[k]] = True
+    return bool(waits)
 
 
 @inline_kernel
@@ -308,21 +333,20 @@ def _color_ends(work: Workspace) -> None:
 @inline_kernel
 def _color_channels(graph: ColoredGraph, work: Workspace) -> None:
     """Color the channels by their messages, in the order of the pairs: in it they leave if nothing else tells."""
-    channel, n_devices = work.channel, len(work.device)
+    channel = work.channel
     for c in range(len(channel)):
         channel[c] = _ONE
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
-            c = graph.device[graph.src[k]] * n_devices + graph.device[graph.dst[k]]
+            c = graph.forth[k]
             color = _color_of_pair(graph, work, k, graph.pair_color[k])
             channel[c] = mix_briefly(channel[c] * _TWO + color)
 
 
 @inline_kernel
-def color_of_channel(work: Workspace, a: int, b: int) -> Any:
-    """Color of all that passes from device ``a`` to device ``b``, the gradients of what passes back among it."""
-    n_devices = len(work.device)
-    return mix_briefly(work.channel[a * n_devices + b] + mix_briefly(work.channel[b * n_devices + a] + _THREE))
+def color_of_channel(work: Workspace, forth: int, back: int) -> Any:
+    """Color of all that passes by the channel at place ``forth``, the gradients of what passes back among it."""
+    return mix_briefly(work.channel[forth] + mix_briefly(work.channel[back] + _THREE))
 
 
 @inline_kernel
@@ -330,8 +354,7 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
     """Color of a pair without its parts: its initial one, and its channels if it waits there."""
     if not graph.in_turn[k]:
         return graph.pair_color[k]
-    a, b, n_devices = graph.device[graph.src[k]], graph.device[graph.dst[k]], len(work.device)
-    forth, back = work.channel[a * n_devices + b], work.channel[b * n_devices + a]
+    forth, back = work.channel[graph.forth[k]], work.channel[graph.back[k]]
     return mix_briefly(graph.pair_color[k] + forth * _TWO + mix_briefly(back + _ONE))
 
 
