@@ -1,12 +1,13 @@
 """The default searcher beside each single one, at equal CPU time: six models on 8, 64, 128 and 512 GPUs.
 
     .venv/bin/python benchmarks/default_searcher.py [--seconds 20] [--devices 8,64,128,512] [--models llama,dlrm] \
-        [--searchers spmd,pipeline,mcmc]
+        [--searchers spmd,pipeline,mcmc] [--page docs/guides/research.md]
 
 Each search is a process of its own that may take so many CPU seconds: its clock is that of its CPU time, without that
 of compilation.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps.  The last column is the time of the
 plan of `auto` over that of the best single searcher, both as the simulator says; the aim is at most 1.02.  A plan that
-does not fit into memory is none.  With all models and sizes it takes 24 times five searches.
+does not fit into memory is none.  With all models and sizes it takes 24 times five searches; with a page, each row is
+written into the page's table as soon as it is measured, and rows of other models and sizes stay.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, Literal["bf16", "fp32"]]] = {
 }
 SEARCHERS = ("spmd", "pipeline", "mcmc", "baseline:rule=ddp")
 AIM = 1.02
+#: Around the table of a page.
+_BEGIN, _END = "<!-- default searcher -->", "<!-- end of default searcher -->"
 
 
 def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[str, Any]:
@@ -118,6 +121,17 @@ def row(model: str, devices: int, searchers: list[str], seconds: float) -> list[
     ]
 
 
+def write_row(page: Path, cells: list[str]) -> None:
+    """Put a row into the table of a page, in the place of that of the same model and size; the order is by size."""
+    before, rest = page.read_text(encoding="utf-8").split(f"{_BEGIN}\n", 1)
+    table, after = rest.split(_END, 1)
+    head, rule, *rows = table.splitlines()
+    by_cell = {tuple(row.strip("| ").split(" | ")[:2]): row for row in [*rows, markdown_row(cells)]}
+    order = sorted(by_cell, key=lambda cell: (int(cell[1]), list(MODELS).index(cell[0])))
+    table = "\n".join([head, rule, *(by_cell[cell] for cell in order)])
+    page.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Print the table, row by row."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -125,6 +139,7 @@ def main() -> None:
     parser.add_argument("--devices", default="8,64,128,512")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--searchers", default=",".join(SEARCHERS))
+    parser.add_argument("--page", type=Path, help="whose table gets the rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -135,7 +150,10 @@ def main() -> None:
     print(markdown_row(["---", *["--:"] * (2 + len(searchers)), "---", "--:"]))
     for devices in map(int, given.devices.split(",")):
         for model in given.models.split(","):
-            print(markdown_row(row(model, devices, searchers, given.seconds)), flush=True)
+            cells = row(model, devices, searchers, given.seconds)
+            print(markdown_row(cells), flush=True)
+            if given.page:
+                write_row(given.page, cells)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _CUTS = 32
 #: Numbers in a table of slice bounds of all pairs of cuts.
 _ENTRIES = 4_000_000
 #: Numbers in tables of pairs of cuts that are made at a time.
-_AT_A_TIME = 20_000_000
+_AT_A_TIME = 5_000_000
 
 
 class CutEstimates:

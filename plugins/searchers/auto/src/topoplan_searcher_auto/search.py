@@ -74,7 +74,7 @@ class AutoSearch(Search):
             self._best = trial
 
     def ask(self) -> Sequence[Candidate]:
-        """Propose a plan as long as there are some, then one change to the current state."""
+        """Propose a plan as long as there are some, then one change to the current state, as between estimates."""
         if self._current is None or self._best is None:
             return []
         if self._moved is not None:
@@ -86,10 +86,9 @@ class AutoSearch(Search):
             except StopIteration:
                 self._plans, self._current = None, self._best
             else:
-                if plan is None:
-                    return []
-                self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
-                return [self._asked]
+                if plan is not None:
+                    self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
+                    return [self._asked]
         self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
 
