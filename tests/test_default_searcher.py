@@ -81,7 +81,7 @@ def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
     assert outcome.origin.name in ("found by auto", "constructed by spmd", "constructed by pipeline")
     assert set(origins) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
     assert outcome.origin.name in origins
-    plans = [event for event in events if event not in ("evaluated", "new_best")]
+    plans = [event for event in events if event not in ("first", "evaluated", "new_best")]
     assert plans == ["planning with spmd", "planning with pipeline"]
     names = [part["name"] for part in outcome.plan.provenance["components"] if part["kind"] == "searcher"]
     assert names == ["auto", "spmd", "pipeline"]

@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 from idle_search import IdleSearch
 
-from topoplan import Candidate, Searcher, TopoplanError
+from topoplan import Candidate, Host, Searcher, TopoplanError
+from topoplan.errors import TopoplanWarning
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import experiment_from_toml
+from topoplan_engine.reporting.report import outcome_rows
+from topoplan_engine.search.companions import PortfolioMember
+from topoplan_engine.search.draws import Draws
+from topoplan_engine.search.driver import SearchRun
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.limits import Limits
+from topoplan_engine.search.optimize import Ends
+from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.search.starting import first_state
 
 SMALL = Experiment(
     model="alexnet",
@@ -178,3 +188,73 @@ def test_tables_and_json_say_what_ended_the_search(run):
     text = run(*FLAGS, "--budget", "20", "--restarts", "2")[1]
     assert "search ended by" in text
     assert "2, whose bests are" in text
+
+
+def limited(walk, **run):
+    return attrs.evolve(small(time_limit=2.0, budget=1000, **run), searchers=[walk])
+
+
+def test_a_search_ends_early_enough_to_simulate_its_plan_in_full(walk, monkeypatch):
+    """The last simulation takes half a second, says the evaluator: so the search has a second and a half of two."""
+    monkeypatch.setattr(Evaluator, "seconds_in_full", lambda *_: 0.5)
+    monkeypatch.setattr(Evaluator, "tasks_in_full", lambda *_: 1000)
+    result = optimize(limited(walk)).result
+    assert (result.ended_by, result.elapsed) == ("time limit", pytest.approx(1.5))
+    assert result.evaluations == 1 + 12
+
+
+def test_a_time_limit_counts_from_the_start_of_the_command(walk):
+    result = optimize(limited(walk), began=-1.0).result  # of the walk's clock, which says zero
+    assert (result.ended_by, result.evaluations) == ("time limit", 1 + 8)
+
+
+def test_a_plan_that_takes_longer_to_simulate_than_there_is_time_is_told(walk, monkeypatch):
+    """It is simulated all the same, after three tenths of the time; the initial state is not."""
+    monkeypatch.setattr(Evaluator, "seconds_in_full", lambda *_: 50.0)
+    monkeypatch.setattr(Evaluator, "tasks_in_full", lambda *_: 10_000_000)
+    message = r"^time-limit: 0.625 of 2 s have passed, and .* about 50 s more: it has 10,000,000 tasks"
+    with pytest.warns(TopoplanWarning, match=message):
+        outcome = optimize(limited(walk))
+    assert outcome.result.evaluations == 1 + 5
+    assert outcome.plan.timeline is not None
+
+
+def test_an_initial_state_that_there_is_no_time_for_is_not_simulated_in_full(monkeypatch):
+    experiment = small(time_limit="1h")
+    monkeypatch.setattr(Ends, "has_time_for", lambda *_: False)
+    outcome = optimize(experiment)
+    assert outcome.initial.timeline is None
+    assert outcome.initial_seconds == outcome.result.initial_cost
+    assert outcome.initial.taskgraph.n_tasks == optimize(SMALL).initial.taskgraph.n_tasks
+    rows = dict(outcome_rows(outcome))
+    assert rows["initial iteration time"].endswith(" ms")
+    never_priced = attrs.evolve(outcome, initial_draws=Draws(seconds=[float("inf")]))
+    assert dict(outcome_rows(never_priced))["initial iteration time"] == "no time to simulate it"
+    assert never_priced.speedup is None
+
+
+def test_where_no_plan_can_be_priced_in_time_the_initial_strategy_is_priced_after_it(walk, monkeypatch):
+    monkeypatch.setattr("topoplan_engine.search.evaluator._SECONDS_PER_TASK", 1.0)
+    monkeypatch.setattr(Evaluator, "seconds_in_full", lambda *_: 0.0)
+    message = r"^time-limit: no plan could be priced in 2 s; the initial strategy is the result, and took 0 s more"
+    with pytest.warns(TopoplanWarning, match=message):
+        outcome = optimize(attrs.evolve(limited(walk), topology="fully-connected"))
+    assert outcome.origin.name == "initial strategy"
+    assert outcome.seconds == optimize(attrs.evolve(SMALL, topology="fully-connected")).initial_seconds
+    assert outcome.result.too_large > 0
+
+
+def test_a_member_that_leads_or_plans_has_more_of_the_time():
+    """Shares of a time limit: who leads two parts, who still plans one, who proposed nothing better half of one."""
+    evaluator, first = set_up()
+    planning, late = PortfolioMember(IdleSearch, name="planning"), PortfolioMember(IdleSearch(), name="late")
+    run = SearchRun(evaluator, first, [("strategy", s) for s in (IdleSearch(), planning, late)], Limits(budget=9))
+    assert [run._weight(number) for number in range(3)] == [0.5, 1.0, 0.5]
+    run._leader = 2
+    assert [run._weight(number) for number in range(3)] == [0.5, 1.0, 2.0]
+
+
+def set_up():
+    """Return an evaluator, and a state to start from."""
+    setup = set_up_search(Host.discover(), SMALL)
+    return setup.evaluator, first_state(setup.evaluator, setup.strategy, np.random.default_rng(0))

@@ -143,7 +143,7 @@ class RunOptions:
 
     time_limit: str | float | None = option(
         None,
-        help="end the search after so much time (60s, 5m, 1h), without compilation; what it finds then depends on the "
+        help="give the result after so much time (60s, 5m, 1h), without compilation; what it finds then depends on the "
         "machine",
         metavar="DURATION",
     )

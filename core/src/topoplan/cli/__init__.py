@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -22,7 +23,15 @@ from topoplan.cli import _plugins
 from topoplan.cli._command_group import Words, debugging
 from topoplan.errors import TopoplanError, printable
 
-__all__ = ["application", "main"]
+__all__ = ["application", "command_began", "main"]
+
+#: When the command line began to run, in this process.
+_began: list[float] = []
+
+
+def command_began() -> float:
+    """Return what `time.monotonic` said when the command began; what it says now where no command line runs."""
+    return _began[-1] if _began else time.monotonic()
 
 
 def application() -> typer.Typer:
@@ -43,6 +52,7 @@ def application() -> typer.Typer:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line (``sys.argv`` unless ``args`` are given) and exit."""
+    _began[:] = [time.monotonic()]
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by who started the program: nobody wants to read it
             setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115

@@ -38,6 +38,9 @@ class StrategyLowering(Protocol):
             TopoplanError: a placement that the cost function cannot price.
         """
 
+    def n_tasks(self, strategy: Any) -> int:
+        """Return about how many tasks `lower` makes, without making them."""
+
     def class_key(self, strategy: Any, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies with one quotient, to the last bit; None if there is none.
 
@@ -93,6 +96,10 @@ class Lowering:
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
         return self._of(strategy).lower(strategy)
+
+    def n_tasks(self, strategy: Strategy) -> int:
+        """See `StrategyLowering.n_tasks`."""
+        return self._of(strategy).n_tasks(strategy)
 
     def class_key(self, strategy: Strategy, in_turn_bytes: int = 0) -> int | None:
         """See `StrategyLowering.class_key`."""

@@ -61,6 +61,11 @@ class _MicroBatch(NamedTuple):
     heads: I32
 
 
+def _n_tasks(table: PartTable, strategy: PipelineStrategy) -> int:
+    """Return how many passes and transfers the parts of a table have in all micro-batches."""
+    return strategy.schedule.micro_batches * 2 * (len(table.device) + len(table.src))
+
+
 class PipelineLowering:
     """Lowers pipelines; see `topoplan_engine.lowering.lower.StrategyLowering`.
 
@@ -79,7 +84,7 @@ class PipelineLowering:
         cache = self._fragments
         forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
         table, gradients = self._tables(strategy)
-        check_size(strategy.schedule.micro_batches * 2 * (len(table.device) + len(table.src)))
+        check_size(_n_tasks(table, strategy))
         return scheduled_taskgraph(
             table._replace(forward=forward, backward=backward),
             strategy.schedule,
@@ -89,6 +94,12 @@ class PipelineLowering:
             cache.passes,
             gradients,
         )
+
+    def n_tasks(self, strategy: PipelineStrategy) -> int:
+        """Return about how many tasks `lower` makes: both passes of each micro-batch, and their transfers."""
+        if strategy.schedule.trivial:
+            return self._placements.n_tasks(strategy)
+        return _n_tasks(self._tables(strategy)[0], strategy)
 
     def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is an order of passes."""

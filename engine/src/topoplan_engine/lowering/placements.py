@@ -27,10 +27,16 @@ from topoplan_engine.lowering.pieces import Pieces
 if TYPE_CHECKING:
     from topoplan_engine.lowering.memory import Peak
     from topoplan_engine.lowering.memory_levels import Activations
+    from topoplan_engine.lowering.parts import PartTable
     from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["PlacementLowering", "hosts_demand", "traffic_between"]
+
+
+def _n_tasks(table: PartTable) -> int:
+    """Return how many tasks the parts of a table have: two passes, all-reduces, and transfers there and back."""
+    return 2 * len(table.device) + len(table.group_bytes) + 2 * len(table.src)
 
 
 class PlacementLowering:
@@ -42,13 +48,17 @@ class PlacementLowering:
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
         table = self._pieces.table(strategy)
-        check_size(2 * len(table.device) + len(table.group_bytes) + 2 * len(table.src))
+        check_size(_n_tasks(table))
         taskgraph = build_taskgraph(table, self._fragments.op_names, self._fragments.cluster.n_devices)
         steps = priced_steps(self._fragments, strategy.placements)
         if not all(seconds is None for seconds in steps):
             taskgraph = with_optimizer_steps(taskgraph, self._fragments, strategy.placements, steps)
         passes = self._fragments.passes
         return taskgraph if passes.everything else without_gradients(taskgraph, table, passes)
+
+    def n_tasks(self, strategy: Strategy) -> int:
+        """Return how many tasks `lower` makes, but for steps of the optimizer and what is not trained."""
+        return _n_tasks(self._pieces.table(strategy))
 
     def class_key(self, strategy: Strategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is no `symmetry`."""

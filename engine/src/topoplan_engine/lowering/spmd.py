@@ -50,6 +50,10 @@ class SpmdLowering:
         program = strategy.program
         return program_taskgraph(self._graph, program, strategy.schedule, self._prices(strategy))
 
+    def n_tasks(self, strategy: SpmdStrategy) -> int:
+        """Return the passes of all devices in all micro-batches; collectives are fewer."""
+        return 2 * len(self._graph.operators) * self._cluster.n_devices * strategy.schedule.micro_batches
+
     def class_key(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: see `symmetry`."""
 

@@ -24,8 +24,8 @@ from topoplan.search.protocol import Progress as SearchProgress
 
 __all__ = ["parts_shown", "progress_shown"]
 
-#: Seconds between two lines where there is no terminal.
-_EVERY = 60.0
+#: Seconds between two lines where there is no terminal, until the first of them, and between looks for a first result.
+_EVERY, _FIRST, _LOOK = 60.0, 5.0, 0.5
 
 _Report = Callable[[str, SearchProgress], None]
 
@@ -34,7 +34,7 @@ _Report = Callable[[str, SearchProgress], None]
 def progress_shown(
     budget: int, seconds: float, *, planning: bool, quiet: bool, say: Callable[[float], str], every: float = _EVERY
 ) -> Iterator[_Report]:
-    """Show progress while the context lasts.
+    """Show progress while the context lasts; lines, where there is no terminal, begin as soon as a plan has a time.
 
     Args:
         budget: candidates at most.
@@ -110,7 +110,10 @@ def _extent(count: int, budget: int, elapsed: float, seconds: float) -> str:
 def _lines(
     budget: int, seconds: float, *, planning: bool, say: Callable[[float], str], every: float
 ) -> Iterator[_Report]:
-    """Write a line now and then, from a thread of its own: a planner may be silent for minutes."""
+    """Write a line now and then, from a thread of its own: a planner may be silent for minutes.
+
+    The first one comes after some seconds, or then as soon as a plan has a time.
+    """
     began, ended = time.monotonic(), threading.Event()
     last: tuple[str, SearchProgress] | None = None
 
@@ -119,7 +122,14 @@ def _lines(
         last = _doing(event), progress
 
     def write() -> None:
-        while not ended.wait(every):
+        said = began
+        wait = min(every, _FIRST)
+        while not ended.wait(wait):
+            now = time.monotonic()
+            if last is None and now - said < every:
+                wait = min(every, _LOOK)
+                continue
+            said, wait = now, every
             passed = f"{time.monotonic() - began:.0f} s"
             if last is None:
                 typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)

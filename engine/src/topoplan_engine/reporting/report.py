@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import typer
 
+from topoplan.cli import command_began
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
 from topoplan.plugin.components import Exporter, Searcher, Simulator, Topology
@@ -16,6 +19,7 @@ from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, read_plan, write_outputs
 from topoplan_engine.files import shown_path
+from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
@@ -54,6 +58,7 @@ def run_and_report(
     exit status is 130.  An exporter that cannot say the plan keeps nothing else from being written and printed;
     the exit status is then 2.
     """
+    began = clock() - (time.monotonic() - command_began())  # no kernel is compiled before
     host = Host.discover()
     topology = experiment.topology.make(host, Topology)
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
@@ -70,7 +75,7 @@ def run_and_report(
             say=spelled_time,
         ) as report,
     ):
-        outcome = optimize(experiment, host=host, on_progress=report, folder=folder)
+        outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
     outputs = write_outputs(host, outcome.plan, experiment.outputs)
     document = _said(host, experiment, outcome, outputs, _as_run(host, outputs))
     if folder is not None and not outcome.result.interrupted:
@@ -222,7 +227,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
     assert plan.timeline is not None
     return {
         "iteration_time_s": outcome.seconds,
-        "initial_iteration_time_s": outcome.initial_seconds,
+        "initial_iteration_time_s": outcome.initial_seconds if outcome.initial_seconds < math.inf else None,
         "speedup": outcome.speedup,
         **kept_json(outcome, experiment),
         "lower_bound_s": plan.timeline.bounds.best,
@@ -275,7 +280,9 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
 def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the rows of the table that a run prints."""
     experiment, plan, result = outcome.experiment, outcome.plan, outcome.result
-    first = iteration_time(outcome.initial_draws, spelled_time)
+    first = "no time to simulate it"
+    if outcome.initial_seconds < math.inf:
+        first = iteration_time(outcome.initial_draws, spelled_time)
     rows = [
         *model_rows(plan),
         ("initial iteration time", first + ("" if outcome.initial.fits else " (does not fit)")),

@@ -184,6 +184,11 @@ class PortfolioMember(Search):
         return turns >= _TURNS_BEFORE or self.behind
 
     @property
+    def proposed(self) -> bool:
+        """Whether it has proposed candidates, or can propose none."""
+        return self._candidates > 0 or not self.plans
+
+    @property
     def _is_late(self) -> bool:
         """Whether it has had its share of candidates."""
         if self._share is None or self.behind:

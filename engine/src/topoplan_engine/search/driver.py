@@ -52,8 +52,20 @@ _REPORT_EVERY = 0.1
 #: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
 _LONGEST, _LONGEST_FIRST = 0.1, 0.5
 
+#: Share of a time limit that the search has, however long its end takes: the last simulation of its plan, in full.
+_SEARCHED = 0.3
+
+#: Draws of paths that its end takes of its plan and of those beside it, if there are any; share of the limit at most.
+_DRAWS, _DRAWN = 24, 0.15
+
+#: How much longer it takes to price a candidate and to simulate it once more, in full, than to price it.
+_WITH_ITS_END = 2.5
+
 #: Share of a time limit from which on members of the portfolio have theirs.
 _BEGINNING = 0.03
+
+#: Shares of a time limit: of who found the best state; of who still plans; of who proposed nothing better.
+_LEADS, _PLANS, _FOLLOWS = 2.0, 1.0, 0.5
 
 
 class SearchRun:
@@ -105,12 +117,18 @@ class SearchRun:
         self._keep, self.planning = keep, planning
         unbuilt = [search.unfinished for _, search in searchers if isinstance(search, NoSearch) and search.unfinished]
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
+        # Who found the best state, if anybody did.
+        self._leader: int | None = None
         #: Seconds that each searcher took to propose, and its candidates to be priced.
         self._spent = [0.0] * len(searchers)
         sole_search = searchers[0][1] if len(searchers) == 1 and not journal.keeps else None
         self._screened = sole_search if isinstance(sole_search, Screened) else None
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
-        self.initial = self._priced(Candidate(base=first))
+        with obeyed(Stop(), most_tasks=self._most_tasks_at_first):
+            self.initial = self._priced(Candidate(base=first))
+        # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
+        self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
+        self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
         self._fastest, self._constructed = Bests(), Bests()
         # The fastest that each searcher constructed, by its name.
         self._constructed_by: dict[str, Bests] = {}
@@ -122,6 +140,7 @@ class SearchRun:
         self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
+        on_progress("first", self.progress())
         for number in range(len(searchers)):
             self._give(number, self.initial)
 
@@ -147,20 +166,60 @@ class SearchRun:
         and of a round of it between two turns.
         """
         with obeyed(stop, self._seconds_left, self._most_tasks):
-            return self._advanced(budget, stop, seconds)
+            ending = self._advanced(budget, stop, seconds)
+        if ending == "time limit" and self._unpriced is not None and self.best.cost == math.inf:
+            self._price_first()
+        return ending
+
+    def _price_first(self) -> None:
+        """Price the initial state after all, where nothing else has a price; say how long it took."""
+        candidate, self._unpriced = self._unpriced, None
+        assert candidate is not None
+        began = clock()
+        self.initial = self._evaluator.price(candidate)
+        warnings.warn(
+            TopoplanWarning(
+                f"time-limit: no plan could be priced in {self._limits.seconds:.3g} s; the initial strategy is the "
+                f"result, and took {clock() - began:.3g} s more"
+            ),
+            stacklevel=2,
+        )
+        self._fastest.take(self.initial)
+        self._improved()
 
     def _seconds_left(self) -> float:
-        """Return the seconds until the end of the whole search."""
+        """Return the seconds until the search must end, so that there is time to simulate its plan in full."""
         if self._limits.seconds == math.inf or self._journal.replaying:
             return math.inf
-        return self._limits.seconds - self.elapsed
+        return self._limits.seconds - self.elapsed - self.seconds_at_end
+
+    @property
+    def seconds_at_end(self) -> float:
+        """Seconds that the end of a search takes which has a time limit: as long as what it measured says."""
+        limit, state = self._limits.seconds, self.best.state
+        if limit == math.inf:
+            return 0.0
+        pace = self._evaluator.seconds_per_task
+        if self._end[0] is not state:
+            with obeyed(Stop()):  # else whoever counts tasks would ask here whether there is time
+                tasks, in_full = self._evaluator.tasks_in_full(state), self._evaluator.seconds_in_full(state) / pace
+            self._end = state, in_full, float(tasks * _DRAWS if self._evaluator.may_draw(state) else 0)
+        _, in_full, drawn = self._end
+        return min(in_full * pace + min(drawn * pace, _DRAWN * limit), (1.0 - _SEARCHED) * limit)
 
     def _most_tasks(self) -> float:
         """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
         if self._limits.seconds == math.inf or self._journal.replaying:
             return math.inf
         share = _LONGEST if self.best.fits else _LONGEST_FIRST
-        return min(share * self._limits.seconds, self._seconds_left()) / self._evaluator.seconds_per_task
+        left = max(self._limits.seconds - self.elapsed, 0.0) / _WITH_ITS_END
+        return min(share * self._limits.seconds, left) / self._evaluator.seconds_per_task
+
+    def _most_tasks_at_first(self) -> float:
+        """Return the same for the first state."""
+        if self._limits.seconds == math.inf or self._journal.replaying:
+            return math.inf
+        return self._limits.seconds / _WITH_ITS_END / self._evaluator.seconds_per_task
 
     def _advanced(self, budget: int, stop: Stop, seconds: float) -> Ending:
         remaining, until = budget, self.elapsed + seconds
@@ -192,9 +251,17 @@ class SearchRun:
         """
         search, limit = self._searchers[number][1], self._limits.seconds
         if isinstance(search, PortfolioMember) and limit < math.inf and not self._journal.keeps:
-            share = self.elapsed / len(self._searchers)
+            weights = [self._weight(peer) for peer in range(len(self._searchers))]
+            share = self.elapsed * weights[number] / sum(weights)
             search.behind = self.elapsed >= _BEGINNING * limit and self._spent[number] < share
         return clock()
+
+    def _weight(self, number: int) -> float:
+        """Return the weight of a searcher's share of the time: most for who leads, least for who found nothing."""
+        search = self._searchers[number][1]
+        if number == self._leader:
+            return _LEADS
+        return _PLANS if isinstance(search, PortfolioMember) and not search.proposed else _FOLLOWS
 
     def _ending(self, until: float, stop: Stop) -> Ending | None:
         """Return what ends the run now, if anything but its budget does."""
@@ -211,9 +278,11 @@ class SearchRun:
             if min(until, patient) == math.inf:
                 return False
             self._clock_says = self._journal.ending()
-            if self._clock_says is None and not self._journal.replaying and self.elapsed >= min(until, patient):
-                self._clock_says = "time limit" if self.elapsed >= until else "patience"
-                self._journal.end(self._clock_says, self.elapsed)
+            if self._clock_says is None and not self._journal.replaying:
+                is_late = self.elapsed >= until or (until < math.inf and self._seconds_left() <= 0.0)
+                if is_late or self.elapsed >= patient:
+                    self._clock_says = "time limit" if is_late else "patience"
+                    self._journal.end(self._clock_says, self.elapsed)
         return self._clock_says is not None
 
     def _proposed_by(self, number: int, most: int) -> tuple[int, list[Candidate]]:
@@ -334,6 +403,7 @@ class SearchRun:
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
             self._take(trial, self._keep.others.get(number, ""))
         if self.best is not before:
+            self._leader = number
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):

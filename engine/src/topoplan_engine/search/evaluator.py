@@ -61,6 +61,9 @@ _FURTHER = 1.25
 #: tasks tell.
 _SECONDS_PER_TASK, _TELLING = 1e-6, 50_000
 
+#: How much longer an iteration takes as a plan, with its bounds and what is reported of it, than to be priced.
+_IN_FULL = 1.5
+
 Memory = Literal["ignore", "limit", "penalty"]
 
 
@@ -216,6 +219,21 @@ class Evaluator:
             class_bound = self._class_seconds.find((base.fabric.key, class_key)) if class_key is not None else None
         return CostBound(seconds if class_bound is None else max(seconds, class_bound.seconds), False)
 
+    def seconds_in_full(self, state: State) -> float:
+        """Return about how many seconds `plan` takes for a state; hardly any where one device stands for all."""
+        return _IN_FULL * self.seconds_per_task * self.tasks_in_full(state)
+
+    def tasks_in_full(self, state: State) -> int:
+        """Return about how many tasks `plan` simulates for a state."""
+        return 0 if self._program_quotient(state) is not None else self._lowering.n_tasks(state.strategy)
+
+    def may_draw(self, state: State) -> bool:
+        """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
+        fabric, cluster = state.fabric, self.problem.cluster
+        return not (
+            self._quotients.has_quotient(fabric, cluster) or self._programs.has_program_quotient(fabric, cluster)
+        )
+
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
         self.evaluations += count
@@ -362,10 +380,9 @@ class Evaluator:
 
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
-        fabric, cluster = state.fabric, self.problem.cluster
-        if self._quotients.has_quotient(fabric, cluster) or self._programs.has_program_quotient(fabric, cluster):
-            return False  # on one switch there is one path each
-        return self._simulate.draws(self._lower(state.strategy), fabric, cluster)
+        if not self.may_draw(state):
+            return False
+        return self._simulate.draws(self._lower(state.strategy), state.fabric, self.problem.cluster)
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
@@ -402,6 +419,25 @@ class Evaluator:
             timeline=timeline,
             recording=recording,
             memory=self.memory_use(state.strategy),
+            provenance=provenance,
+        )
+
+    def unsimulated_plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
+        """Return a state as a plan without a timeline, whose tasks are made when asked for."""
+        strategy, cluster = state.strategy, self.problem.cluster
+        taskgraph = DeferredTaskGraph.of(
+            lambda: self._lower(strategy),
+            n_tasks=self._lowering.n_tasks(strategy),
+            n_devices=cluster.n_devices,
+            op_names=tuple(op.name for op in self.problem.graph.operators),
+        )
+        return Plan(
+            cluster=cluster,
+            fabric=state.fabric,
+            taskgraph=taskgraph,
+            graph=self.problem.graph,
+            strategy=strategy,
+            memory=self.memory_use(strategy),
             provenance=provenance,
         )
 

@@ -262,7 +262,7 @@ def search(
     run = experiment.run
     executor = executor_from(run.executor, run.workers)
     local_only = isinstance(executor, Processes) and executor.workers == 1
-    part = part or Part(limits=Limits(budget=run.budget, seconds=run.seconds))
+    part, began = part or Part(limits=Limits(budget=run.budget, seconds=run.seconds)), clock()
 
     def arguments(count: int) -> list[tuple[Any, ...]]:
         shares = (range(first, run.chains, count) for first in range(count))
@@ -272,10 +272,10 @@ def search(
         if local_only:
             local = LocalWorkers(host, experiment, perturbation, range(run.chains), part, stop)
             with closing(local):
-                return _rounds([local], run.chains, part.limits, on_progress, on_best, stop)
+                return _rounds([local], run.chains, part.limits, on_progress, on_best, stop, began)
         with executor.sessions(host, "chains", _server, run.chains, arguments, stop) as sessions:
             groups = [RemoteWorkers(session, stop) for session in sessions]
-            result = _rounds(groups, run.chains, part.limits, on_progress, on_best, stop)
+            result = _rounds(groups, run.chains, part.limits, on_progress, on_best, stop, began)
             for group in groups:
                 group.close()
             return result
@@ -288,8 +288,12 @@ def _rounds(
     on_progress: Callable[[str, Progress], None],
     on_best: _OnBest,
     stop: Stop,
+    began: float,
 ) -> Result:
-    """Advance all islands round by round, and let each adopt its neighbour's best state if that is better."""
+    """Advance all islands round by round, and let each adopt its neighbour's best state if that is better.
+
+    Their time limit counts from ``began``, with the start of workers.
+    """
     plan = _Rounds(count, limits, len(groups))
     states: list[bytes] = [b""] * count
     statuses: dict[int, _Status] = {}
@@ -312,7 +316,7 @@ def _rounds(
             first, first_cost = states[0], statuses[0].cost
         migrants = _migrants(states, statuses)
         progress = _progress(statuses, first_cost, best)
-        plan.note(turn, statuses, progress.elapsed)
+        plan.note(turn, statuses, max(progress.elapsed, clock() - began))
         if best_rank is None or statuses[best].rank < best_rank:
             best_rank = statuses[best].rank
             history.append((float(progress.evaluations), progress.elapsed, statuses[best].cost))

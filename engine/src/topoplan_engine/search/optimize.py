@@ -9,6 +9,8 @@ command line and notebooks call this one function.
 from __future__ import annotations
 
 import importlib
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Unpack
@@ -18,7 +20,7 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.errors import NoPlanFitsError, TopoplanError
+from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
@@ -82,8 +84,51 @@ class FreePlan:
     evaluations: int
 
 
-#: Part of a time limit within which the search and the draws of its last best states must end.
-_WITH_DRAWS = 1.05
+#: Share of a time limit that the simulation of the initial state in full may take after it.
+_INITIAL = 0.05
+
+#: Share of it that a run may take longer without saying so; and that a search has at least, however long it was built.
+_WORTH_A_WORD, _LEAST = 0.15, 0.05
+
+
+@attrs.frozen(kw_only=True)
+class Ends:
+    """When a run must end.
+
+    Attributes:
+        began: reading of the clock at its start.
+        seconds: from then on; infinite without a time limit.
+    """
+
+    began: float
+    seconds: float
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (clock() - self.began)
+
+    def has_time_for(self, evaluator: Evaluator, state: State) -> bool:
+        """Say whether a state can be simulated in full, which may take some time more than there is."""
+        if self.seconds == math.inf:
+            return True
+        return evaluator.seconds_in_full(state) <= max(self.remaining, _INITIAL * self.seconds)
+
+    def check_before_the_end(self, evaluator: Evaluator, state: State) -> None:
+        """Warn if a plan takes longer to be simulated in full than a part of the time limit that is worth a word."""
+        if self.seconds == math.inf:
+            return
+        takes = evaluator.seconds_in_full(state)
+        if takes > max(self.remaining, 0.0) + _WORTH_A_WORD * self.seconds:
+            tasks = evaluator.tasks_in_full(state)
+            warnings.warn(
+                TopoplanWarning(
+                    f"time-limit: {self.seconds - self.remaining:.3g} of {self.seconds:.3g} s have passed, and to "
+                    f"simulate the plan in full takes about {takes:.3g} s more: it has {tasks:,} tasks, and "
+                    f"{1e6 * evaluator.seconds_per_task:.2g} s were measured for a million"
+                ),
+                stacklevel=2,
+            )
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -158,6 +203,8 @@ class Outcome:
         """Seconds of the initial state over those of the plan; None where one of both is no result: it does not fit."""
         if not (self.memory_ignored or (self.fits and self.initial.fits)):
             return None
+        if self.initial_seconds == math.inf:
+            return None  # there was no time to price it
         return self.initial_seconds / self.seconds if self.seconds else 1.0
 
     def __repr__(self) -> str:
@@ -183,6 +230,7 @@ def optimize(
     perturbation: Perturbation | None = None,
     on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
     folder: RunFolder | None = None,
+    began: float | None = None,
     **options: Unpack[Keywords],
 ) -> Outcome:
     """Search the best strategy (and network) for a model.
@@ -191,9 +239,11 @@ def optimize(
         model: a frontend, by name or itself, or an operator graph; or a whole experiment, which then has all options.
         host: where components come from; all installed plugins unless given.
         perturbation: how the costs that the search gets are wrong; the plan's times are then wrong, too.
-        on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals, and with ``"planning
-            with <searcher>"`` before a planner that another searcher brought along plans.
+        on_progress: called with ``"evaluated"`` or ``"new_best"`` and the progress, at intervals, with ``"first"``
+            once the initial state is priced, and with ``"planning with <searcher>"`` before a planner that another
+            searcher brought along plans.
         folder: of a run, that goes on from what its journals know and writes down the rest.
+        began: what `topoplan_engine.kernels.clock.clock` said when the time limit began; now unless given.
         options: what the command line has, under the names that `Keywords` lists.
 
     Raises:
@@ -208,7 +258,7 @@ def optimize(
         experiment = experiment_of(model, **options)
     host = host or Host.discover()
     with naming_plugins(host):
-        return _optimized(named(host, experiment), host, perturbation, on_progress, folder)
+        return _optimized(named(host, experiment), host, perturbation, on_progress, folder, began)
 
 
 def _optimized(
@@ -217,7 +267,9 @@ def _optimized(
     perturbation: Perturbation | None,
     on_progress: Callable[[str, Progress], None],
     folder: RunFolder | None,
+    began: float | None,
 ) -> Outcome:
+    began = clock() if began is None else began
     asked = writable(host, experiment)[0]
     experiment = launchable(host, asked)[0]
     if records(host, experiment.outputs):
@@ -252,20 +304,23 @@ def _optimized(
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
     options = experiment.run
-    if problem.restriction is not None and options.time_limit is not None:
-        options = attrs.evolve(options, time_limit=_FOR_TRAINERS * options.seconds)
+    if options.time_limit is not None:
+        share = 1.0 if problem.restriction is None else _FOR_TRAINERS
+        left = max(share * options.seconds - (clock() - began), _LEAST * options.seconds)
+        options = attrs.evolve(options, time_limit=left)
     result = searched(options, Journals() if folder is None else folder.journals, search, report)
     _check_fits(setup, result)
-    verdict = _verdict(setup, result)
+    ends = Ends(began=began, seconds=experiment.run.seconds)
+    verdict = _verdict(setup, result, ends)
     assumptions = dict(problem.costs.assumptions)
     record = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
-    outcome = _outcome(setup, result, verdict, record, rng, record_all=experiment.run.record)
+    outcome = _outcome(setup, result, verdict, record, rng, ends, record_all=experiment.run.record)
     if not result.interrupted:
-        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation))
+        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends))
     if keeper is not None:
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
@@ -306,7 +361,7 @@ def _driven(
 
 
 def _free_plan(
-    host: Host, experiment: Experiment, limited: SearchSetup, perturbation: Perturbation | None
+    host: Host, experiment: Experiment, limited: SearchSetup, perturbation: Perturbation | None, ends: Ends
 ) -> FreePlan | None:
     """Search once more without the restriction of a trainer, with the same searchers; None if there is none.
 
@@ -315,6 +370,7 @@ def _free_plan(
         experiment: with the searchers that keep to the restriction.
         limited: the set-up of the search that kept to it.
         perturbation: see `optimize`.
+        ends: how much there is of the time limit.
     """
     restriction = limited.problem.restriction
     if restriction is None:
@@ -322,7 +378,7 @@ def _free_plan(
     setup = set_up_search(host, for_no_trainer(experiment), perturbation)
     options = setup.experiment.run
     run = Run(problem=setup.problem, budget=options.budget, seed=options.seed, searchers=())
-    limits = limits_of(options.patience, options.budget, options.seconds * (1 - _FOR_TRAINERS))
+    limits = limits_of(options.patience, options.budget, max(ends.remaining, _LEAST * ends.seconds))
     try:
         result = _driven(
             setup, run, setup.rng(), Part(limits=limits), lambda event, progress: None, lambda rank, state: None
@@ -362,6 +418,7 @@ def _outcome(
     verdict: Verdict,
     record: Mapping[str, Any],
     rng: np.random.Generator,
+    ends: Ends,
     *,
     record_all: bool,
 ) -> Outcome:
@@ -373,16 +430,21 @@ def _outcome(
         verdict: which of its states is the plan.
         record: provenance of both plans.
         rng: draws what the topology draws, where it was used by the search.
+        ends: how much there is of the time limit.
         record_all: the plan holds what happens in its iteration, and what the search did.
     """
     problem, evaluator = setup.problem, setup.evaluator
     entry, aside = verdict.plan.entry, verdict.aside
     strategy = entry.state.strategy
+    ends.check_before_the_end(evaluator, entry.state)
     plan, draws = _in_full(evaluator, verdict.plan, record, record_all=record_all)
     plan = attrs.evolve(plan, history=result.recorded)
     initial, initial_draws = plan, draws
     if verdict.initial is not verdict.plan:
-        initial, initial_draws = _in_full(evaluator, verdict.initial, record)
+        if ends.has_time_for(evaluator, verdict.initial.entry.state):
+            initial, initial_draws = _in_full(evaluator, verdict.initial, record)
+        else:
+            initial, initial_draws = evaluator.unsimulated_plan(result.initial, record), verdict.initial.draws
     pays, bound = _other_networks(setup, plan, draws, rng)
     memory = evaluator.memory(strategy)
     return Outcome(
@@ -421,11 +483,11 @@ def _other_networks(
     return pays, bound
 
 
-def _verdict(setup: SearchSetup, result: Result) -> Verdict:
+def _verdict(setup: SearchSetup, result: Result, ends: Ends) -> Verdict:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
     initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
     constructed = setup.keep.constructed and result.shortlist[-1].origin.constructed
-    limit, began = setup.experiment.run.seconds, clock() - result.elapsed
+    at_end = setup.evaluator.seconds_in_full(result.best) if ends.seconds < math.inf else 0.0
     with interruptible() as stop:
         return judge(
             setup.evaluator,
@@ -434,7 +496,7 @@ def _verdict(setup: SearchSetup, result: Result) -> Verdict:
             result.aside,
             constructed=constructed,
             stop=stop,
-            remaining=lambda: _WITH_DRAWS * limit - (clock() - began),
+            remaining=lambda: ends.remaining - at_end,
         )
 
 
