@@ -60,3 +60,10 @@ def test_every_kernel_is_compiled_by_the_one_decorator():
 def test_import_topoplan_loads_no_numba():
     code = "import sys, topoplan; print([m for m in ('numba', 'networkx', 'llvmlite') if m in sys.modules])"
     assert run(code) == "[]\n"
+
+
+def test_numba_is_loaded_without_coverage():
+    pytest.importorskip("coverage")
+    code = "import sys, topoplan_engine.kernels.jit\nprint({'numba', 'coverage'} & {*sys.modules})\nimport coverage"
+    words = [sys.executable, "-c", code]
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == "{'numba'}\n"

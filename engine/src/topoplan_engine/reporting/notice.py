@@ -16,5 +16,5 @@ def compilation_announced() -> AbstractContextManager[None]:
     """Context manager that prints a notice on standard error if a kernel is compiled inside it."""
     from topoplan_engine.kernels.jit import on_compilation
 
-    notice = "compiling kernels that this machine has not run before; they are cached (up to 20 s) ..."
+    notice = "compiling kernels that this machine has not run before; they are cached (up to a minute) ..."
     return on_compilation(lambda: typer.echo(notice, err=True))
