@@ -6,6 +6,7 @@ import signal
 import time
 from contextlib import nullcontext
 
+import attrs
 import numpy as np
 import pytest
 
@@ -13,10 +14,13 @@ from topoplan import Candidate, Cluster, Search, Simulate, TopoplanError
 from topoplan.errors import TopoplanWarning
 from topoplan.search.protocol import Run
 from topoplan.search.stopping import stop_if_wanted
+from topoplan_engine.experiment import Experiment
 from topoplan_engine.fitting import check_fits_somewhere
+from topoplan_engine.options import RunOptions
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.limits import with_patience
 from topoplan_operators import GraphBuilder
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears
@@ -223,6 +227,53 @@ def test_patience_counts_proposals_without_a_better_state():
         evaluator.evaluations = 0
         result = drive(run, evaluator, problem.space.initial(), [("strategy", mover)], np.random.default_rng(0))
         assert result.evaluations == 1 + count
+
+
+class Thinking(Search):
+    """Plans for some turns, and proposes nothing."""
+
+    def __init__(self, turns):
+        self.turns = turns
+
+    @property
+    def plans(self):
+        return self.turns > 0
+
+    def ask(self):
+        self.turns -= 1
+        return []
+
+
+def test_patience_waits_for_searchers_that_plan():
+    problem = small_problem()
+    for turns, count in ((0, 8), (5, 8), (20, 20), (100, 40)):
+        mover = Mover(changes=[lambda state: Candidate(base=state)] * 50)
+        run = Run(problem=problem, budget=40, seed=0, searchers=(), patience=0.2)
+        evaluator = Evaluator(problem, CountTransfers(), "ignore")
+        searches = [("strategy", mover), ("strategy", Thinking(turns))]
+        result = drive(run, evaluator, problem.space.initial(), searches, np.random.default_rng(0))
+        assert result.evaluations == 1 + count
+
+
+@pytest.mark.parametrize(
+    ("options", "searchers", "patience"),
+    [
+        ({}, None, 0.2),
+        ({"seed": 3, "restarts": 2}, None, 0.2),
+        ({"budget": 1000}, None, None),
+        ({"time_limit": 60}, None, None),
+        ({"patience": 1}, None, 1),
+        ({}, ["mcmc"], None),
+        ({}, ["auto", "mcmc"], None),
+    ],
+)
+def test_a_default_search_is_patient_for_a_fifth_of_its_budget(options, searchers, patience):
+    chosen = {} if searchers is None else {"searchers": searchers}
+    experiment = Experiment(model="alexnet", run=RunOptions(**options), **chosen)
+    assert with_patience(experiment).run.patience == patience
+    assert with_patience(with_patience(experiment)) == with_patience(experiment)
+    named = attrs.evolve(experiment, run=attrs.evolve(experiment.run, budget=400))
+    assert with_patience(named).run.patience == options.get("patience")
 
 
 def test_initial_strategy_is_data_parallel_with_tables_round_robin():

@@ -24,6 +24,7 @@ __all__ = [
     "ComponentOptions",
     "HostGroup",
     "RunOptions",
+    "UnnamedBudget",
 ]
 
 #: Larger clusters than anybody has; what is beyond would take hours and memory without end.
@@ -36,8 +37,14 @@ _LARGEST = 10**9
 #: Share of memory that plans leave free, in percent.
 MEMORY_RESERVE_PERCENT = 8.0
 _COMPONENT = "NAME[:KEY=VALUE,...]"
+
+
+class UnnamedBudget(int):
+    """A number of candidates that nobody asked for, so that a search may end before it has priced them."""
+
+
 #: Candidates that are priced at most where nobody says, and where only the time is limited.
-_BUDGET, _NO_BUDGET = 1000, 10**9
+_BUDGET, _NO_BUDGET = UnnamedBudget(1000), 10**9
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST_SECONDS = 365 * 24 * 3600.0
 
@@ -171,7 +178,8 @@ class RunOptions:
     )
     patience: float | None = option(
         None,
-        help="share of the budget, or of the time if only that is limited, after which to stop if nothing was better",
+        help="share of the budget, or of the time if only that is limited, after which to stop if nothing was better; "
+        "unset: 0.2 where neither budget nor time is limited and auto searches, else 1",
         above=0,
         maximum=1,
         metavar="SHARE",

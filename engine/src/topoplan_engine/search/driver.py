@@ -7,8 +7,8 @@ strategy is as good a start for them all; other strategy searchers do not, since
 pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
 (`topoplan_engine.search.bests.Keep`), the best is the best of them, and network searchers move the fabric for it even
 where the initial state is faster.  The loop ends when the budget is spent or the time is up
-(`topoplan_engine.search.limits`), when no searcher proposes anything, when nothing was better for long enough, or when
-the user interrupts it: the best state so far is then the result all the same.
+(`topoplan_engine.search.limits`), when no searcher proposes anything, when nothing was better for long enough and no
+planner is still planning, or when the user interrupts it: the best state so far is then the result all the same.
 
 The loop is a method of `SearchRun`, so that several search runs can advance in turn
 (`topoplan_engine.search.islands`).
@@ -267,7 +267,7 @@ class SearchRun:
         """Return what ends the run now, if anything but its budget does."""
         if stop.wanted:
             return "interrupt"
-        if self._idle >= self._limits.patience:
+        if self._idle >= self._limits.patience and not self._any_plans():
             return "patience"
         return self._clock_says if self._is_over(until) else None
 
@@ -303,7 +303,7 @@ class SearchRun:
             nonlocal rejected
             if self._screened is None:
                 return search.ask()
-            patience = min(self._limits.patience - self._idle, MOST)
+            patience = max(1, min(self._limits.patience - self._idle, MOST))
             rejected, candidates = self._screened.ask_screened(rejects, int(min(most, patience)))
             return candidates
 

@@ -14,7 +14,13 @@ from typing import Literal
 
 import attrs
 
-__all__ = ["Ending", "Limits", "limits_of", "share", "time_share"]
+from topoplan_engine.experiment import Experiment
+from topoplan_engine.options import ComponentOptions, UnnamedBudget
+
+__all__ = ["Ending", "Limits", "limits_of", "share", "time_share", "with_patience"]
+
+#: Share of a budget that nobody named after which the default searcher stops if nothing was better.
+_PATIENCE = 0.2
 
 #: What ended a search.
 Ending = Literal["budget", "time limit", "patience", "nothing left to propose", "interrupt"]
@@ -56,6 +62,19 @@ def limits_of(patience: float | None, budget: int, seconds: float = math.inf, *,
     if by_time:
         return Limits(budget=budget, seconds=seconds, patience_seconds=patience * seconds)
     return Limits(budget=budget, seconds=seconds, patience=max(1, math.ceil(patience * budget)))
+
+
+def with_patience(experiment: Experiment) -> Experiment:
+    """Return an experiment that says how patient its search is: where nobody named a budget, and `auto` searches.
+
+    `auto` begins with plans of planners, so that long without a better one there is hardly any; others may improve
+    late, or try strategies one after the other.
+    """
+    run = experiment.run
+    by_default = run.patience is None and isinstance(run.budget, UnnamedBudget)
+    if not by_default or [choice.name for choice in experiment.searchers] != list(ComponentOptions().searcher):
+        return experiment
+    return attrs.evolve(experiment, run=attrs.evolve(run, patience=_PATIENCE))
 
 
 def share(budget: int, count: int, number: int) -> int:

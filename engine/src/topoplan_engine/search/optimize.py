@@ -49,7 +49,7 @@ from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.keeping import Keeper
-from topoplan_engine.search.limits import limits_of
+from topoplan_engine.search.limits import limits_of, with_patience
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
@@ -270,7 +270,7 @@ def _optimized(
     began: float | None,
 ) -> Outcome:
     began = clock() if began is None else began
-    asked = writable(host, experiment)[0]
+    asked = writable(host, with_patience(experiment))[0]
     experiment = launchable(host, asked)[0]
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))

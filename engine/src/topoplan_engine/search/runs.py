@@ -20,6 +20,7 @@ from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.exporting import Outputs
 from topoplan_engine.files import check_inside
+from topoplan_engine.search.limits import with_patience
 from topoplan_engine.search.run_folder import RunFolder, read_run
 from topoplan_engine.search.run_record import check_record, experiment_from_record, run_record
 
@@ -33,6 +34,7 @@ def begun(path: Path | str, host: Host, experiment: Experiment) -> RunFolder:
         TopoplanError: something in the experiment is wrong, or the folder cannot be one; nothing is written then.
     """
     _ = host.make(Exporter, "json", {})  # writes the best plan
+    experiment = with_patience(experiment)
     with naming_plugins(host):
         record = run_record(host, experiment)
     return RunFolder.create(Path(path), experiment, record)

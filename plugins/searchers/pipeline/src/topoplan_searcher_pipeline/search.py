@@ -34,6 +34,9 @@ __all__ = ["PipelineSearch", "plan_pipelines", "planning_steps"]
 #: Local search: number of plans whose neighbours are tried (the best, and the best of each number of stages); how much
 #: slower than the best they may be; simulated neighbours of each; and how much slower their stage simulation may be.
 _CLIMBING, _WORSE, _TOGETHER, _SLOWER = 5, 1.25, 8, 1.1
+#: Neighbours whose stage simulation is so many times as slow as the best plan are not simulated: task simulation hardly
+#: makes up for that.  Where it took less for the plan that they are neighbours of, it may for them as well.
+_NEAR = 1.02
 #: Baselines whose stage simulation is so many times as slow as another one are not simulated.
 _HOPELESS = 1.5
 #: A plan within this factor of the lower bound (all devices are always busy) is not improved further.
@@ -227,7 +230,8 @@ class PipelineSearch(Search):
         for plan in climbing:
             if plan not in self._expanded:
                 self._expanded.add(plan)
-                candidates = neighbours(plan, shortlist.planner, plan.seconds * _SLOWER)
+                winning = best * _NEAR * max(1.0, plan.seconds / self._simulated[plan])
+                candidates = neighbours(plan, shortlist.planner, min(plan.seconds * _SLOWER, winning))
                 self._next += self._new(shortlist, candidates, _TOGETHER)
 
     @staticmethod
