@@ -156,14 +156,13 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
     seconds = (table.forward.view(np.uint64), table.backward.view(np.uint64), table.group_seconds.view(np.uint64))
     _color(table, _Bits(*seconds), op_class, edge_class, in_turn_bytes, graph)
     in_turn, waiting = graph.in_turn, np.count_nonzero(graph.in_turn)
-    forth, back, places = graph.forth, graph.back, 0
-    if waiting > 0:
+    forth, back, places, waits = graph.forth, graph.back, 0, waiting > 0
+    if waits:
         channels = channel_table(n_devices, waiting)
         forth, back = np.empty(len(in_turn), np.int32), np.empty(len(in_turn), np.int32)
         places = channels.places
-        if not _find_channels(graph, channels, np.zeros(places, np.bool_), forth, back):
-            waiting = 0
-    if waiting == 0:
+        waits = _find_channels(graph, channels, np.zeros(places, np.bool_), forth, back)
+    if not waits:
         in_turn, forth, back, places = np.zeros(0, np.bool_), graph.forth, graph.back, 0
     return ColoredGraph(
         graph.device,
