@@ -178,7 +178,7 @@ def test_unknown_kind_names_the_nearest():
         (plugin(Searching, hook="topoplan_searchers"), "searcher 'walk': axis is missing"),
         (
             plugin(type("Sideways", (Searching,), {"axis": "routes"}), hook="topoplan_searchers"),
-            r"searcher 'walk': axis is 'routes' \(must be one of strategy, network\)",
+            r"searcher 'walk': axis is 'routes' \(must be one of strategy, network, joint\)",
         ),
     ],
 )

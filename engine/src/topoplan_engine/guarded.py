@@ -10,8 +10,6 @@ import numpy as np
 
 from topoplan.errors import PluginError, TopoplanError, TopoplanWarning, calling, expect, shown
 from topoplan.model.cluster import Cluster
-from topoplan.model.graph import OperatorGraph
-from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.strategy import Strategy
@@ -19,7 +17,8 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Component, Searcher, Simulator
 from topoplan.plugin.simulate import Simulate
-from topoplan.search.protocol import Candidate, Search, State, Trial
+from topoplan.search.protocol import Candidate, Search, Trial
+from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.screening import Rejects, Screened
 
 __all__ = ["build_search", "build_simulate", "strategy_fault"]
@@ -32,7 +31,7 @@ def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator)
     """Build a searcher; every call of it is checked."""
     search = searcher.build(problem, rng)
     guarded = _GuardedScreenedSearch if isinstance(search, Screened) else _GuardedSearch
-    return guarded(search, _who(searcher), problem)
+    return guarded(search, _who(searcher), Allowed(problem, searcher.axis))
 
 
 def build_simulate(simulator: Simulator) -> Simulate:
@@ -85,8 +84,8 @@ class _GuardedSearch(Search):
         who: names it in messages.
     """
 
-    def __init__(self, search: Search, who: str, problem: Problem) -> None:
-        self._search, self.who, self._problem = search, who, problem
+    def __init__(self, search: Search, who: str, allowed: Allowed) -> None:
+        self._search, self.who, self._allowed = search, who, allowed
 
     def ask(self) -> list[Candidate]:
         """Propose candidates."""
@@ -99,7 +98,7 @@ class _GuardedSearch(Search):
         expect(candidates, Sequence, f"{self.who}: {method}", "a sequence of Candidate")
         for candidate in candidates:
             expect(candidate, Candidate, f"{self.who}: {method}: an element of what it")
-            if reason := _why_wrong(candidate, self._problem):
+            if reason := self._allowed.why_wrong(candidate):
                 raise PluginError(f"{self.who}: {method} proposed {reason}")
         return list(candidates)
 
@@ -110,6 +109,7 @@ class _GuardedSearch(Search):
 
     def adopt(self, trial: Trial) -> None:
         """Go on from a state."""
+        self._allowed.give(trial.state)
         with calling(f"{self.who}: adopt"):
             self._search.adopt(trial)
 
@@ -134,8 +134,8 @@ class _GuardedSearch(Search):
 class _GuardedScreenedSearch(_GuardedSearch):
     """The same of one whose proposals can be rejected before they are candidates."""
 
-    def __init__(self, search: Search, who: str, problem: Problem) -> None:
-        super().__init__(search, who, problem)
+    def __init__(self, search: Search, who: str, allowed: Allowed) -> None:
+        super().__init__(search, who, allowed)
         assert isinstance(search, Screened)
         self._screened: Screened = search
 
@@ -152,26 +152,6 @@ class _GuardedScreenedSearch(_GuardedSearch):
         return int(rejected), candidates
 
 
-def _why_wrong(candidate: Candidate, problem: Problem) -> str:
-    """Say what of a candidate is no change to a state of the problem, and what would be right; empty if nothing is.
-
-    Looks at what the candidate changes alone, since searches propose thousands in a second.
-    """
-    if not isinstance(candidate.base, State):
-        return f"a change to {shown(candidate.base)} (base must be a State: what adopt or tell brought)"
-    if not isinstance(candidate.placements, Mapping):
-        return f"placements {shown(candidate.placements)} (must be a mapping of operators' indices to Placement)"
-    for op, placement in candidate.placements.items():
-        if reason := _why_misplaced(op, placement, problem.graph, problem.cluster.n_devices):
-            return reason
-    fabric, n_hosts = candidate.fabric, problem.cluster.n_hosts
-    if fabric is not None and not isinstance(fabric, AnyFabric):
-        return f"fabric {shown(fabric)} (must be a Fabric, a ReconfigurableFabric, or None for that of the base)"
-    if fabric is not None and fabric.n_hosts != n_hosts:
-        return f"a fabric of {fabric.n_hosts} hosts (the cluster has {n_hosts})"
-    return ""
-
-
 def _why_no_strategy(strategy: object, problem: Problem) -> str:
     """Say what of a strategy does not fit the graph or the cluster of the problem; empty if all does."""
     graph, n_devices = problem.graph, problem.cluster.n_devices
@@ -179,21 +159,5 @@ def _why_no_strategy(strategy: object, problem: Problem) -> str:
         return f"{shown(strategy)} as the strategy of a state (must be a Strategy)"
     if len(strategy.placements) != len(graph.operators):
         return f"a strategy of {len(strategy.placements)} placements (the model has {len(graph.operators)} operators)"
-    reasons = (_why_misplaced(op, placement, graph, n_devices) for op, placement in enumerate(strategy.placements))
+    reasons = (why_misplaced(op, placement, graph, n_devices) for op, placement in enumerate(strategy.placements))
     return next(filter(None, reasons), "")
-
-
-def _why_misplaced(op: object, placement: object, graph: OperatorGraph, n_devices: int) -> str:
-    """Say why an operator cannot be placed so; empty if it can."""
-    operators = graph.operators
-    if not isinstance(op, _INTEGERS) or not 0 <= op < len(operators):
-        return f"a placement of operator {shown(op)} (must be an index from 0 to {len(operators) - 1})"
-    where = f"for operator {op} ({operators[op].name!r})"
-    if not isinstance(placement, Placement):
-        return f"{shown(placement)} {where} (must be a Placement)"
-    if reason := operators[op].why_invalid(placement.degrees):
-        return f"{shown(placement)} {where}: {reason}"
-    # Negative numbers are large ones without a sign.
-    if placement.devices.view(np.uint32).max() >= n_devices:
-        return f"{shown(placement)} {where}: the cluster has devices 0 to {n_devices - 1}"
-    return ""

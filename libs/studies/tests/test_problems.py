@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+
+import attrs
 import pytest
 
-from topoplan.errors import TopoplanError
+from topoplan import Candidate, Exporter, Search, Searcher
+from topoplan.errors import PluginError, TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine import optimize
 from topoplan_engine.search.setup import set_up_search
@@ -103,13 +107,66 @@ def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tm
     assert second.bound <= second.seconds < first.seconds
     assert check(problem, host, tmp_path).holds
     table = tmp_path / "best.csv"
-    table.write_text(table.read_text().replace(repr(second.seconds), repr(second.seconds * 0.5)))
+    table.write_text(table.read_text().replace(repr(second.seconds), repr(second.seconds * 1.5)))
     assert not check(problem, host, tmp_path).holds
     table.write_text("problem,seconds\nvgg-19-pipeline,x\n")
-    with pytest.raises(TopoplanError, match=r"best\.csv: line 2: needs problem, seconds, bound"):
+    with pytest.raises(TopoplanError, match=r"best\.csv: line 2: seconds: 'x' is no number"):
         best_known(tmp_path)
     table.unlink()
     with pytest.raises(TopoplanError, match=r"best\.csv: has no row for 'vgg-19-pipeline'"):
+        check(problem, host, tmp_path)
+
+
+@attrs.frozen
+class Cheat(Searcher):
+    """Proposes links that are a hundred times faster."""
+
+    name = "cheat"
+    axis = "network"
+
+    def build(self, problem, rng):
+        return Faster()
+
+
+class Faster(Search):
+    def ask(self):
+        return [Candidate(base=self.state, fabric=_faster(self.state.fabric))]
+
+
+def _faster(fabric):
+    return attrs.evolve(fabric, link_bandwidth=100 * fabric.link_bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "reason"),
+    [
+        ("alexnet-topoopt", "network", r"a fabric that cannot be built: fabric 'topoopt': \d links of \d+ Gbps"),
+        ("alexnet-topoopt", "strategy", r"a fabric of its own, though its axis is the strategy"),
+        ("alexnet-switch", "joint", r"a fabric of its own, but topology 'bigswitch' cannot be rewired"),
+    ],
+)
+def test_a_searcher_that_proposes_hardware_of_its_own_is_refused(tmp_path, name, axis, reason):
+    host = Host.discover()
+    host.add(type("Cheat", (Cheat,), {"axis": axis}), name="cheater")
+    (problem,) = named_problems([name])
+    with pytest.raises(PluginError, match=r"^searcher 'cheat' \(plugin 'cheater'\): ask proposed " + reason):
+        improve(problem, "cheat", budget=3, seed=1, host=host, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("alexnet-topoopt", "its network cannot be built: fabric"), ("alexnet-switch", "not the one that topology 'bigs")],
+)
+def test_a_stored_network_is_not_believed(tmp_path, name, message):
+    host = Host.discover()
+    (problem,) = named_problems([name])
+    improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path)
+    assert check(problem, host, tmp_path).holds
+    path, json = tmp_path / "plans" / f"{name}.json.gz", host.make(Exporter, "json")
+    plan = json.read(gzip.decompress(path.read_bytes()), name)
+    path.write_bytes(gzip.compress(json.write(attrs.evolve(plan, fabric=_faster(plan.fabric)))))
+    with pytest.raises(TopoplanError, match=message):
         check(problem, host, tmp_path)
 
 

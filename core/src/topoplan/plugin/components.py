@@ -58,7 +58,7 @@ __all__ = [
 #: Words after ``topoplan`` that core itself answers to; no plugin may take one.
 CORE_COMMANDS = ("plugins",)
 
-SearchAxis = Literal["strategy", "network"]
+SearchAxis = Literal["strategy", "network", "joint"]
 MemoryPolicy = Literal["ignore", "limit", "penalty"]
 
 
@@ -238,11 +238,13 @@ class Searcher(Component):
     """Proposes candidates; see `topoplan.Search`.
 
     Attributes:
-        axis: what its candidates change: the ``strategy`` or the ``network``.
+        axis: what its candidates change: the ``strategy``, the ``network``, or both in one candidate (``joint``).  A
+            fabric that it proposes is the hardware of the topology, wired anew: one that the topology cannot have is
+            refused, and so is any where `Problem.reconfigurable` is false.
         constructs: it constructs its answer, rather than going from one strategy to the next: what it proposes is kept
             even where the strategy that the search started from is faster (see `Candidate.comparison`), unless users
             want the fastest of all.
-        partner: searcher of the other axis that takes turns with it when the user names none.
+        partner: searcher of the strategy that takes turns with it when the user names none.
         whole_batch: its strategies hold the activations of the whole batch at once, as those without micro-batches
             that come and go; where devices cannot hold these together, the search is refused before it begins.
         restrictable: it proposes only what `Problem.restriction` allows, if there is one; other searchers are left out
@@ -379,7 +381,7 @@ def check_class(cls: type[Registered]) -> None:
         )
     if issubclass(cls, Searcher) and cls.axis not in axes:
         raise TopoplanError(f"{kind} {name!r}: axis is {shown(cls.axis)} (must be one of {', '.join(axes)})")
-    if issubclass(cls, Searcher) and cls.constructs and cls.axis != "strategy":
-        raise TopoplanError(f"searcher {name!r}: constructs strategies, but moves the {cls.axis}")
+    if issubclass(cls, Searcher) and cls.constructs and cls.axis == "network":
+        raise TopoplanError(f"searcher {name!r}: constructs strategies, but moves the network")
     if cls.kind is Kind.COMMAND and name in CORE_COMMANDS:
         raise TopoplanError(f"command {name!r}: topoplan itself has one of this name (choose another)")

@@ -73,7 +73,7 @@ def topoplan_simulators() -> type[Simulator] | list[type[Simulator]]:  # type: i
 
 @hookspec
 def topoplan_searchers() -> type[Searcher] | list[type[Searcher]]:  # type: ignore[empty-body]
-    """Return searchers: each proposes candidates along the strategy or the network axis."""
+    """Return searchers: each proposes candidates that move the strategy, the network, or both."""
 
 
 @hookspec

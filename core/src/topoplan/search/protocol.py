@@ -117,7 +117,7 @@ class Search(ABC):
 
     @property
     def follows(self) -> bool:
-        """Whether it adopts what searchers of the other axis `reached`, and not new bests alone."""
+        """Whether it adopts what searchers of another axis `reached`, and not new bests alone."""
         return False
 
     @property

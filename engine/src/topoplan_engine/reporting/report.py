@@ -217,7 +217,7 @@ def _end(
 def _constructs(host: Host, experiment: Experiment) -> bool:
     """Say whether all searchers of strategies construct their answer."""
     searchers = [host.get(Searcher, choice.name) for choice in experiment.searchers]
-    of_strategies = [searcher.constructs for searcher in searchers if searcher.axis == "strategy"]
+    of_strategies = [searcher.constructs for searcher in searchers if searcher.axis != "network"]
     return bool(of_strategies) and all(of_strategies)
 
 

@@ -2,11 +2,11 @@
 
 ``drive`` prices the initial state, then lets its searchers take turns: each is asked for candidates,
 the evaluator prices them, the searcher gets their costs.  When a searcher reaches a state better than all before,
-the searchers of the *other* axis adopt it.  So do other network searchers, since another fabric for the same
+the searchers of *other* axes adopt it.  So do other network searchers, since another fabric for the same
 strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
-pipeline say, may leave a chain no way on.  Where searchers construct their answers and users want these
-(`topoplan_engine.search.bests.Keep`), the best is the best of them, and network searchers move the fabric for it even
-where the initial state is faster.  The loop ends when the budget is spent or the time is up
+pipeline say, may leave a chain no way on, and neither do other joint ones.  Where searchers construct their answers and
+users want these (`topoplan_engine.search.bests.Keep`), the best is the best of them, and network searchers move the
+fabric for it even where the initial state is faster.  The loop ends when the budget is spent or the time is up
 (`topoplan_engine.search.limits`), when no searcher proposes anything, when nothing was better for long enough and no
 planner is still planning, or when the user interrupts it: the best state so far is then the result all the same.
 

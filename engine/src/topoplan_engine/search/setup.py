@@ -190,13 +190,13 @@ def _first_strategy(host: Host, experiment: Experiment, evaluator: Evaluator) ->
 
 
 def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:
-    of_strategies = [searcher for searcher in searchers if searcher.axis == "strategy"]
+    of_strategies = [searcher for searcher in searchers if searcher.axis != "network"]
     return Keep(
         constructing={number: searcher.name for number, searcher in enumerate(searchers) if searcher.constructs},
         others={
             number: searcher.name
             for number, searcher in enumerate(searchers)
-            if searcher.axis == "strategy" and not searcher.constructs
+            if searcher.axis != "network" and not searcher.constructs
         },
         constructed=experiment.run.keep == "constructed" and all(searcher.constructs for searcher in of_strategies),
     )
@@ -276,7 +276,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
     """Put a strategy searcher before network searchers that came alone."""
     searchers = [host.get(Searcher, choice.name) for choice in choices]
-    if any(searcher.axis == "strategy" for searcher in searchers):
+    if any(searcher.axis != "network" for searcher in searchers):
         return list(choices)
     partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)
     return [*(Choice(name) for name in partners), *choices]

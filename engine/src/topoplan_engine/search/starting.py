@@ -35,14 +35,14 @@ class NoSearch(Search):
 
 
 def go_on_without(error: TopoplanError, axis: str, axes: Sequence[str]) -> None:
-    """Warn of a searcher's error, or raise it where no searcher of its axis and none of strategies is left.
+    """Warn of a searcher's error, or raise it where no searcher of its axis and none that moves strategies is left.
 
     Args:
         error: what its code raised.
         axis: of the searcher.
         axes: of the searchers that raised none.
     """
-    if axis not in axes and "strategy" not in axes:
+    if axis not in axes and not {"strategy", "joint"} & {*axes}:
         raise error
     warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
 

@@ -92,13 +92,13 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
         if isinstance(searcher, BringsCompanions):
             present = {named.name for named in (*searchers, *experiment.searchers)}
             searchers += [planner for planner in _planners(host, experiment, searcher) if planner.name not in present]
-    if not any(host.get(Searcher, choice.name).axis == "strategy" for choice in searchers):
+    if all(host.get(Searcher, choice.name).axis == "network" for choice in searchers):
         if not experiment.run.trainers:
             return experiment, f"{' and '.join(left_out)} cannot keep to what {restriction.name} runs (-s spmd can)"
         able = sorted(
             searcher.name
             for searcher in host.components(Searcher)
-            if searcher.axis == "strategy" and searcher.restrictable
+            if searcher.axis != "network" and searcher.restrictable
         )
         raise TopoplanError(
             f"searcher {' and '.join(left_out)}: cannot keep to what {restriction.name} runs (these can: "
@@ -140,4 +140,4 @@ def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) ->
 
     planners = able(cluster.n_devices)
     # It may leave planners out on many devices, where it has strategies of its own; here it has none.
-    return planners if any(installed[choice.name].axis == "strategy" for choice in planners) else able(1)
+    return planners if any(installed[choice.name].axis != "network" for choice in planners) else able(1)

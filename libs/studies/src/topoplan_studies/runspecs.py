@@ -173,7 +173,7 @@ def _searchers(planner: Planner, where: str, topology: Choice, host: Host) -> tu
     """Return the searchers for a network: without those of the network axis if it cannot be rewired."""
     rewirable = host.get(Topology, topology.name).follows_demand
     searchers = tuple(
-        choice for choice in planner.searchers if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+        choice for choice in planner.searchers if rewirable or host.get(Searcher, choice.name).axis != "network"
     )
     if not searchers:
         raise TopoplanError(f"network {where!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc")

@@ -2,7 +2,8 @@
 
 ``best.csv`` has a row for each problem; ``plans/NAME.json.gz`` is the strategy and the fabric of its plan, as the
 exporter ``json`` writes them, without a task graph, which follows from these.  `check` simulates a stored plan again,
-`improve` searches and stores what is better.
+`improve` searches and stores what is better.  Neither believes a fabric: it is the topology's own, or one that its
+hardware can be wired as (`topoplan.model.interfaces.check_rewired`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 
 from topoplan import __version__
 from topoplan.errors import TopoplanError, shown
+from topoplan.model.interfaces import check_rewired
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.options import SEEDS
@@ -30,6 +33,7 @@ from topoplan_engine.files import read_file, read_text, write_file
 from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.setup import SearchSetup, set_up_search
+from topoplan_engine.search.starting import first_state
 from topoplan_studies.listing import searcher_choices
 from topoplan_studies.problems.bounds import lower_bound
 from topoplan_studies.problems.paths import least_message_seconds
@@ -153,7 +157,8 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
     """Simulate the stored plan of a problem again, and bound the problem again.
 
     Raises:
-        TopoplanError: there is no such plan, or it cannot be read, or does not fit the problem.
+        TopoplanError: there is no such plan, or it cannot be read, or does not fit the problem: its model, its hosts,
+            their memory or what can join them.
     """
     stored = best_known(folder).get(problem.name)
     if stored is None:
@@ -165,7 +170,7 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
     if plan.strategy is None:
         raise TopoplanError(f"{path}: has no strategy")
     plan.strategy.check(setup.problem.graph, setup.problem.cluster.n_devices)
-    seconds = _seconds(setup, State(plan.strategy, plan.fabric))
+    seconds = _repriced(setup, State(plan.strategy, plan.fabric), stored.seed, str(path))
     return Check(stored=stored, seconds=seconds, bound=_bound(setup))
 
 
@@ -203,7 +208,7 @@ def improve(
     choices = [
         choice
         for choice in searcher_choices(searchers, "searchers")
-        if rewirable or host.get(Searcher, choice.name).axis == "strategy"
+        if rewirable or host.get(Searcher, choice.name).axis != "network"
     ]
     outcome = optimize(problem.experiment(choices, budget=budget, seed=seed), host=host)
     rows = best_known(folder)
@@ -212,9 +217,13 @@ def improve(
         return None
     setup = _setup(problem, host)
     assert outcome.plan.strategy is not None
+    state = State(outcome.plan.strategy, outcome.plan.fabric)
+    seconds = _repriced(setup, state, seed, f"the plan that {searchers} found")
+    if before is not None and seconds >= before.seconds:
+        return None
     best = BestKnown(
         problem=problem.name,
-        seconds=_seconds(setup, State(outcome.plan.strategy, outcome.plan.fabric)),
+        seconds=seconds,
         bound=_bound(setup) if before is None else before.bound,
         searchers=searchers,
         seed=seed,
@@ -238,8 +247,24 @@ def _bound(setup: SearchSetup) -> float:
     return lower_bound(setup.problem, least_message_seconds(setup.problem, setup.simulate)).seconds
 
 
-def _seconds(setup: SearchSetup, state: State) -> float:
-    """Return the mean seconds of a state over the draws that are reported, without what exceeds memory."""
+def _repriced(setup: SearchSetup, state: State, seed: int, what: str) -> float:
+    """Return the mean seconds of a state over the draws that are reported; ``seed`` drew what the topology draws.
+
+    Raises:
+        TopoplanError: devices cannot hold it, or its fabric is none that the problem's network can be; ``what`` is the
+            beginning of the message.
+    """
+    problem = setup.problem
+    if not setup.evaluator.fits(state.strategy):
+        raise TopoplanError(f"{what}: its strategy does not fit into the memory of the devices")
+    own = first_state(setup.evaluator, state.strategy, np.random.default_rng(seed).spawn(1)[0]).fabric
+    if problem.reconfigurable:
+        try:
+            check_rewired(state.fabric, own, problem.cluster)
+        except TopoplanError as error:
+            raise TopoplanError(f"{what}: its network cannot be built: {error}") from None
+    elif state.fabric.key != own.key:
+        raise TopoplanError(f"{what}: its network is not the one that topology {problem.topology!r} builds")
     return float(mean_trial(setup.evaluator, state).cost - setup.evaluator.penalty(state.strategy))
 
 
