@@ -10,13 +10,45 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-__all__ = ["NUMBERS", "bytes_of", "json_of", "text_of", "word"]
+__all__ = ["NUMBERS", "bytes_of", "json_of", "structure_of", "text_of", "word"]
 
 NUMBERS = (
     *("0", "-1", "1", "2", "0.5", "-0.0", "1e-300", "1e300", "1e308", "-1e308", "1e400", "inf", "-inf", "nan", "1e20"),
     *("127", "128", "255", "256", "65535", "65536", "2147483647", "2147483648", "4294967295", "4294967296"),
     *("9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "18446744073709551615"),
     *("1" * 30, "9" * 400, "1" * 5000, "1_000", "0x10", "1e", "+5", "٣", "²", "1/2", "1,5"),
+)
+#: Names that steer what shows them: terminals, HTML, Markdown, figures, spreadsheets.
+HOSTILE = (
+    *(
+        "\x1b[2J",
+        "\x1b]0;a\x07",
+        "\u202ea",
+        "a\nb",
+        "a\r",
+        "<script>a</script>",
+        "<!-- end f -->",
+        "-->",
+        "[a](b)",
+        "`a",
+    ),
+    *(
+        "$\\frac$",
+        "$a$",
+        "$",
+        "_a",
+        "=1+1",
+        "+a",
+        "-a",
+        "@a",
+        "a|b",
+        "a\\|b",
+        "\\",
+        "&lt;",
+        "\x9b31m",
+        "\x85",
+        "\ud800",
+    ),
 )
 _TEXTS = ("", " ", "\0", "\n", "\t", "[/x]", "[bold]", ":warning:", "\u202e", "é" * 10, "x" * 5000, "../..", "%s", "{}")
 _SIGNS = (*"=:,.[]{}()\"'#-/\\;|&<>\n\t ", "--", "==", "::", ",,", "[[", "]]", "\0", "\x1b[2J", "é")
@@ -122,6 +154,83 @@ def json_of(rng: Random, bases: Sequence[Any]) -> bytes:
     for mark, literal in _LITERALS.items():
         text = text.replace(f'"{mark}"', literal)
     return text.encode("utf-8", "surrogatepass")
+
+
+def structure_of(rng: Random, bases: Sequence[Any], *, aliases: bool = False) -> Any:
+    """Return one of the documents with one to four changes to its structure, as values.
+
+    Beside the changes of `json_of`: a part in the place of another one, a part in a list or a table, one many times,
+    and texts that steer what shows them.  With ``aliases`` one object may stand in more places than could be written
+    out, which a writer of YAML makes aliases of.
+    """
+    document = copy.deepcopy(rng.choice(bases))
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 4))):
+        match rng.randrange(4):
+            case 0:
+                document = _changed(rng, document, 0.05)
+            case 1:
+                ways = _ways(document)
+                document = _put(document, rng.choice(ways), _at(document, rng.choice(ways)))
+            case 2:
+                way = rng.choice(_ways(document))
+                document = _put(document, way, _wrapped(rng, _at(document, way), aliases))
+            case _:
+                texts = [way for way in _ways(document) if isinstance(_at(document, way), str)]
+                if texts:
+                    document = _put(document, rng.choice(texts), rng.choice(HOSTILE))
+    return document
+
+
+_Way = tuple[Any, ...]
+
+
+def _ways(value: Any, way: _Way = ()) -> list[_Way]:
+    """Return the ways to all parts of a value, the value itself first; of large ones to some thousand."""
+    ways, waiting = [], [(value, way)]
+    while waiting and len(ways) < 5000:
+        part, here = waiting.pop()
+        ways.append(here)
+        items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+        waiting += [(item, (*here, key)) for key, item in items]
+    return ways
+
+
+def _at(value: Any, way: _Way) -> Any:
+    for key in way:
+        value = value[key]
+    return value
+
+
+def _put(value: Any, way: _Way, new: Any) -> Any:
+    """Return a value with another part at the end of a way; what is elsewhere stays the same object."""
+    if not way:
+        return new
+    key, *rest = way
+    part = _put(value[key], tuple(rest), new)
+    if isinstance(value, dict):
+        return {**value, key: part}
+    return [*value[:key], part, *value[key + 1 :]]
+
+
+def _wrapped(rng: Random, value: Any, aliases: bool) -> Any:
+    """Return a value within others, or many times."""
+    match rng.randrange(7):
+        case 0:
+            return [value]
+        case 1:
+            return {"x": value}
+        case 2:
+            return [[value]]
+        case 3:
+            return {rng.choice(("name", "use", "file", "path", "")): value}
+        case 4:
+            return [value] * rng.choice((2, 10, 1000))
+        case 5 if isinstance(value, list):
+            return value * rng.choice((2, 10, 300))
+        case 6 if aliases:
+            for _ in range(rng.choice((3, 12, 40))):
+                value = [value] * rng.choice((2, 10))
+    return value
 
 
 #: Values that `json` would not write.

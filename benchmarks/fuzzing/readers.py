@@ -20,6 +20,7 @@ from fuzzing import draws
 from fuzzing.draws import HOST, fbufs, folder, graph_of, json_files, jsons, options_of, plans, stored, texts, written
 from fuzzing.mutators import bytes_of, json_of, text_of
 from fuzzing.runs import readers_of_runs
+from fuzzing.structure import readers_of_structure
 from fuzzing.watch import Reader
 from topoplan import TopoplanError
 from topoplan.errors import TopoplanWarning
@@ -298,7 +299,15 @@ def readers() -> tuple[Reader, ...]:
     """Return all readers, with their shares of the inputs; the cheap ones have the most."""
     words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
     data = (*_of_data(words), *_of_exported(), *_of_networks())
-    return (*_of_words(), *_of_toml(words), *data, *readers_of_runs(), *_of_task_graphs(), *_of_plans())
+    return (
+        *_of_words(),
+        *_of_toml(words),
+        *data,
+        *readers_of_runs(),
+        *_of_task_graphs(),
+        *_of_plans(),
+        *readers_of_structure(),
+    )
 
 
 def _of_words() -> tuple[Reader, ...]:

@@ -25,6 +25,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.reporting.runs import report_resumed, report_run
 from topoplan_engine.search.journal import COLUMNS, Journal, parsed
+from topoplan_engine.search.run_record import checksum_of
 from topoplan_engine.search.runs import begun, resumed
 
 __all__ = ["readers_of_runs"]
@@ -33,6 +34,10 @@ _JOURNAL = "prices-0-0.csv"
 _EVENTS = ("price", "failed", "moved", "time limit", "patience", "", "x")
 #: Numbers as a journal may have them, and others.
 _NUMBERS = (*NUMBERS, "0.0", "0.1", "1.0", "1e-9", "1e99", "-inf", "....")
+
+
+#: Where a resumed run writes: what `run.json` names lies elsewhere than its reader.
+_OUTPUTS = ((Choice("strategy"), str(folder() / "written.strategy")),)
 
 
 class OtherJournalError(Exception):
@@ -48,7 +53,7 @@ def _finished() -> Path:
         cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
         searchers="mcmc",
         run=RunOptions(batch_size=16, budget=12, time_limit=60),
-        outputs=((Choice("strategy"), str(folder() / "written.strategy")),),
+        outputs=_OUTPUTS,
     )
     with contextlib.redirect_stdout(io.StringIO()):
         report_run(small, str(path), as_json=True, open_page=False)
@@ -67,8 +72,18 @@ def _records() -> list[Any]:
 def draw_record(rng: Random) -> bytes:
     """Return a `run.json`: its values changed, or its bytes."""
     if rng.random() < 0.8:
-        return json_of(rng, _records())
+        data = json_of(rng, _records())
+        return _sealed(data) if rng.random() < 0.7 else data
     return bytes_of(rng, [json.dumps(record).encode() for record in _records()])
+
+
+def _sealed(data: bytes) -> bytes:
+    """Return a record with a checksum that is right, so that what it says is read."""
+    try:
+        record = json.loads(data)
+        return json.dumps({**record, "checksum": checksum_of(record)}).encode() if isinstance(record, dict) else data
+    except (ValueError, RecursionError):
+        return data
 
 
 def draw_result(rng: Random) -> bytes:
@@ -111,7 +126,7 @@ def read_record(data: bytes) -> None:
     path = folder() / "opened"
     path.mkdir(exist_ok=True)
     (path / "run.json").write_bytes(data)
-    resumed(path, HOST).close()
+    resumed(path, HOST, outputs=_OUTPUTS).close()
 
 
 def read_result(data: bytes) -> None:
@@ -123,7 +138,7 @@ def read_result(data: bytes) -> None:
             contextlib.redirect_stderr(io.StringIO()),
             contextlib.suppress(typer.Exit),  # the status that the file says
         ):
-            report_resumed(str(path), as_json=as_json, open_page=False)
+            report_resumed(str(path), as_json=as_json, open_page=False, outputs=_OUTPUTS)
 
 
 def read_journal(data: bytes) -> None:
@@ -142,7 +157,7 @@ def read_journal(data: bytes) -> None:
 def go_on(data: bytes) -> None:
     """Go on with a search from a journal."""
     path = _copied(_JOURNAL, data)
-    with resumed(path, HOST) as run:
+    with resumed(path, HOST, outputs=_OUTPUTS) as run:
         optimize(run.experiment, host=HOST, folder=run)
 
 

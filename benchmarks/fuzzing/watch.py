@@ -158,16 +158,19 @@ def _child(reader: Reader, seed: int, numbers: range, shared: mmap.mmap, pipe: i
         raise SlowError
 
     signal.signal(signal.SIGPROF, slow)
-    for number in numbers:
-        shared[:8] = struct.pack("<q", number)
-        signal.setitimer(signal.ITIMER_PROF, CPU)
-        outcome, details = attempt(reader, input_of(reader, seed, number))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        if outcome in ("ok", "refused"):
-            line = f"{outcome}\t1\n"
-        else:
-            line = f"failure\t{number}\t{outcome}\t{details[-4000:].encode('utf-8', 'replace').hex()}\n"
-        os.write(pipe, line.encode())
+    try:
+        for number in numbers:
+            shared[:8] = struct.pack("<q", number)
+            signal.setitimer(signal.ITIMER_PROF, CPU)
+            outcome, details = attempt(reader, input_of(reader, seed, number))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            if outcome in ("ok", "refused"):
+                line = f"{outcome}\t1\n"
+            else:
+                line = f"failure\t{number}\t{outcome}\t{details[-4000:].encode('utf-8', 'replace').hex()}\n"
+            os.write(pipe, line.encode())
+    except BaseException:  # of what draws: the child must not go on as a second parent, and clear its folder
+        os._exit(1)
     os._exit(0)
 
 

@@ -42,6 +42,9 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experim
     try:
         choices: dict[str, list[Choice]] = {}
         for component in record["components"]:
+            for key, kind in (("kind", str), ("name", str), ("options", dict)):
+                if not isinstance(component[key], kind):
+                    raise TypeError(f"components: {key}: {shown(component[key])}")
             if not component.get("companion"):  # another searcher brings it along again
                 choices.setdefault(component["kind"], []).append(
                     Choice(component["name"], component["options"], allow_code=allow_code, source=where)
