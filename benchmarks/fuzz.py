@@ -35,7 +35,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run; the exit status says whether there was a failure."""
     given = _arguments(args)
     known = readers()
-    chosen = [one for one in known if given.reader in ("", one.name)]
+    names = given.reader.split(",")
+    chosen = [one for one in known if given.reader == "" or one.name in names]
     if given.only is not None:
         return _again(chosen[0], given.seed, given.only)
     shares = sum(one.share for one in known)
@@ -45,16 +46,19 @@ def main(args: Sequence[str] | None = None) -> int:
         attempt(one, input_of(one, given.seed, 0))  # compiles kernels and loads modules before a child is made
         tallies[one] = watched(one, given.seed, count)
         _show(one, tallies[one], given.seed)
-    rows = {one.name: row(one, tally) for one, tally in tallies.items()}
-    if given.write:
-        page = Path(given.write)
-        before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])
-        old, _, after = rest.partition(_MARKS[1])
-        rows = {**rows_in(old), **rows}
-        text = table([rows[one.name] for one in known if one.name in rows], given.seed, given.inputs)
-        page.write_text(f"{before}{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}{after}", encoding="utf-8")
-    print(table(list(rows.values()), given.seed, given.inputs))
+        if given.write:  # after each, so that hours are not lost
+            _write(Path(given.write), {one.name: row(one, tallies[one])}, [one.name for one in known], given)
+    print(table([row(one, tally) for one, tally in tallies.items()], given.seed, given.inputs))
     return int(any(tally.failures for tally in tallies.values()))
+
+
+def _write(page: Path, rows: dict[str, list[str]], order: Sequence[str], given: Any) -> None:
+    """Put rows into the table of a page, in the place of those of the same readers."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])
+    old, _, after = rest.partition(_MARKS[1])
+    rows = {**rows_in(old), **rows}
+    text = table([rows[name] for name in order if name in rows], given.seed, given.inputs)
+    page.write_text(f"{before}{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}{after}", encoding="utf-8")
 
 
 def row(reader: Reader, tally: Tally) -> list[str]:
@@ -84,7 +88,7 @@ def _arguments(args: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--inputs", type=int, default=10_000, help="of all readers together, were all of them run")
     parser.add_argument("--seed", type=int, default=0, help="other inputs")
-    parser.add_argument("--reader", default="", help="this one alone")
+    parser.add_argument("--reader", default="", metavar="NAME,...", help="these alone")
     parser.add_argument("--only", type=int, help="this input of the reader alone")
     parser.add_argument("--write", metavar="PAGE.md", help="put the counts into a page")
     return parser.parse_args(args)

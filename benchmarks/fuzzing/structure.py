@@ -136,7 +136,8 @@ _GRAPHML = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns">
 <key id="b" for="edge" attr.name="bandwidth" attr.type="double"><default>1e9</default></key>
 <key id="k" for="node" attr.name="kind" attr.type="string"/>
-<graph edgedefault="undirected"><node id="0"><data key="k">host</data></node><node id="1"><data key="k">host</data></node>
+<graph edgedefault="undirected"><node id="0"><data key="k">host</data></node>
+<node id="1"><data key="k">host</data></node>
 <edge source="0" target="1"><data key="b">2e9</data></edge></graph></graphml>
 """
 _XML = (
