@@ -152,3 +152,14 @@ def test_an_experiment_writes_where_its_reader_is(here, run):
 def test_a_component_of_a_plan_is_made_without_code():
     with pytest.raises(TopoplanError, match=MARK):
         Host.discover().make(Frontend, "torch", EVIL)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"name": {"x": 1}}, {"name": None}, {"options": 8.0}, {"options": ["ab"]}, {"kind": 1}]
+)
+def test_components_of_a_plan_that_are_none_are_named(changed):
+    plan = optimize(small()).plan
+    components = [{**part, **changed} for part in plan.provenance["components"]]
+    damaged = attrs.evolve(plan, provenance={**plan.provenance, "components": components})
+    with pytest.raises(TopoplanError, match=r"^p.json: provenance: is damaged \(TypeError: components: "):
+        experiment_of(damaged, "p.json")

@@ -22,6 +22,12 @@ SLOW = (
     "flexnet",
     "result",
     "journal-values",
+    "plan-shown",
+    "study-shown",
+    "zip",
+    "tar",
+    "yaml",
+    "option-sets",
 )
 
 

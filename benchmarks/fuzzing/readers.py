@@ -19,6 +19,7 @@ import numpy as np
 from fuzzing import draws
 from fuzzing.draws import HOST, fbufs, folder, graph_of, json_files, jsons, options_of, plans, stored, texts, written
 from fuzzing.mutators import bytes_of, json_of, text_of
+from fuzzing.option_sets import readers_of_option_sets
 from fuzzing.runs import readers_of_runs
 from fuzzing.structure import readers_of_structure
 from fuzzing.watch import Reader
@@ -299,15 +300,8 @@ def readers() -> tuple[Reader, ...]:
     """Return all readers, with their shares of the inputs; the cheap ones have the most."""
     words = tuple({key for keys in options_of().values() for key in keys} | {"use", "name", "file", "costs-as"})
     data = (*_of_data(words), *_of_exported(), *_of_networks())
-    return (
-        *_of_words(),
-        *_of_toml(words),
-        *data,
-        *readers_of_runs(),
-        *_of_task_graphs(),
-        *_of_plans(),
-        *readers_of_structure(),
-    )
+    rest = (*_of_task_graphs(), *_of_plans(), *readers_of_structure(), *readers_of_option_sets())
+    return (*_of_words(), *_of_toml(words), *data, *readers_of_runs(), *rest)
 
 
 def _of_words() -> tuple[Reader, ...]:

@@ -1,0 +1,194 @@
+"""Kill runs in all ways and go on: every plan equals that of a run that nobody killed, bit for bit.
+
+    nice -n 19 python benchmarks/kills.py --kills 50 --write docs/reliability.md
+
+A run is the command line in a process group of its own, a fork of this process, which has imported everything.
+Kinds: SIGKILL of the group, of the first process, or of its workers; SIGTERM; SIGHUP; SIGINT twice.  Each is killed at
+a random moment of the time that a whole run takes, and then `topoplan resume` goes on, which may be killed again; a run
+that is finished is compared, and a new one is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from topoplan.cli import main as topoplan
+from topoplan_engine.reporting.tables import markdown_table
+
+_MARKS = "<!-- begin: kills -->", "<!-- end: kills -->"
+_SEARCH = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "-s", "mcmc", "--budget", "1500"]
+_SEARCH += ["--chains", "2"]
+#: Seconds after which a process that was told to end is given up.
+_PATIENCE = 120
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that one started, and those that these started."""
+    own: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            own += [child, *children(child)]
+    return own
+
+
+def _twice(process: int) -> None:
+    os.killpg(process, signal.SIGINT)
+    time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGINT)
+
+
+def _workers(process: int) -> None:
+    for child in children(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def _first(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+
+
+def _with(sign: int) -> Callable[[int], None]:
+    return lambda process: os.killpg(process, sign)
+
+
+#: Each way, and how many processes the search has then.
+KINDS: dict[str, tuple[Callable[[int], None], int]] = {
+    "SIGKILL of all": (_with(signal.SIGKILL), 1),
+    "SIGTERM": (_with(signal.SIGTERM), 1),
+    "SIGHUP": (_with(signal.SIGHUP), 1),
+    "SIGINT twice": (_twice, 1),
+    "SIGKILL of all, with workers": (_with(signal.SIGKILL), 2),
+    "SIGKILL of the first process, with workers": (_first, 2),
+    "SIGKILL of workers": (_workers, 2),
+}
+#: Of so many kills, one is of a search with workers: each of their processes imports everything anew.
+_RARE = 6
+
+
+def started(words: list[str], folder: Path) -> int:
+    """Start the command line in a group of its own, and return its process."""
+    child = os.fork()
+    if child:
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)
+        return child
+    status = 3
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        log = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(folder)
+        topoplan(words)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def waited(process: int, seconds: float = math.inf) -> int | None:
+    """Return the exit status of a process, negative if a signal ended it; None if it still runs after so long."""
+    until = time.monotonic() + seconds
+    while (ended := os.waitpid(process, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.005)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+def gone(processes: list[int]) -> bool:
+    """Say whether processes end within some seconds."""
+    until = time.monotonic() + _PATIENCE
+    while any(Path(f"/proc/{one}").exists() for one in processes):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def series(folder: Path, workers: int, kills: int, rng: Random, counts: Counter[str], failures: list[str]) -> int:
+    """Kill runs with so many processes so often, and compare those that are finished; return how many these are."""
+    search = [*_SEARCH, "--workers", str(workers)]
+    began = time.monotonic()
+    if waited(started([*search, "--run", f"whole-{workers}"], folder)):
+        raise SystemExit((folder / "log").read_text())
+    longest = time.monotonic() - began
+    whole = (folder / f"whole-{workers}" / "best.json").read_bytes()
+    kinds = [kind for kind, (_, processes) in KINDS.items() if processes == workers]
+    killed, runs = 0, 0
+    words = [*search, "--run", f"{workers}-0"]
+    while True:
+        kind, here = kinds[killed % len(kinds)], folder / f"{workers}-{runs}"
+        process = started(words, folder)
+        status = waited(process, rng.uniform(0.02, 0.9) * longest if killed < kills else math.inf)
+        if status is None:
+            family = [process, *children(process)]
+            KINDS[kind][0](process)
+            status = waited(process, _PATIENCE)
+            if status is None or not gone(family):
+                failures.append(f"{kind}: a process stays")
+            killed += status != 0
+            counts[kind] += status != 0
+        log = (folder / "log").read_text()
+        if "Traceback" in log or status == 1:
+            failures.append(f"{kind}: status {status}: {log[-1000:]}")
+        (folder / "log").unlink()
+        if status == 0 and (here / "result.json").exists():
+            if (here / "best.json").read_bytes() != whole:
+                failures.append(f"{kind}: another plan")
+            runs += 1
+            longest *= 0.8  # the first run was the slowest
+            if killed >= kills:
+                return runs
+            here = folder / f"{workers}-{runs}"
+        words = ["resume", here.name] if (here / "run.json").exists() else [*search, "--run", here.name]
+        print(dict(counts), runs, failures, flush=True)
+
+
+def main() -> int:
+    """Run; the exit status says whether a plan differed, or a process stayed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", metavar="PAGE.md")
+    given = parser.parse_args()
+    rng, counts, failures = Random(given.seed), Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as name:
+        runs = sum(
+            series(Path(name), workers, kills, rng, counts, failures)
+            for workers, kills in ((1, given.kills - given.kills // _RARE), (2, given.kills // _RARE))
+        )
+    rows = [[kind, str(counts[kind])] for kind in KINDS]
+    rows.append(["**all**", str(sum(counts.values()))])
+    command = f"`nice -n 19 python benchmarks/kills.py --kills {given.kills} --seed {given.seed}`"
+    told = f"{runs} runs were finished; {len(failures)} failures."
+    text = "\n".join([command, "", markdown_table(["killed by", "times"], rows, ["times"]), "", told])
+    if given.write:
+        page = Path(given.write)
+        before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])
+        after = rest.partition(_MARKS[1])[2]
+        page.write_text(f"{before}{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}{after}", encoding="utf-8")
+    print(text, *failures, sep="\n")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
