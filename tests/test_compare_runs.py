@@ -6,12 +6,15 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
 from kept_searches import without_clock
 
 from topoplan import Host
+from topoplan_engine import sources
+from topoplan_engine.experiment import Experiment
 from topoplan_studies.prices import default_prices
 from topoplan_studies.runspecs import run_specs
-from topoplan_studies.store import RESULTS_VERSION, Store, inputs
+from topoplan_studies.store import Store, inputs
 from topoplan_studies.study import study_from
 
 PRICES = Path(__file__).parents[1] / "libs/studies/src/topoplan_studies/prices/default.toml"
@@ -84,7 +87,7 @@ def test_the_first_failure_stops_what_has_not_begun_and_is_told_with_its_run(run
     assert "Traceback" not in err
 
 
-def test_a_run_depends_on_files_by_content_and_on_versions(tmp_path, comparison, monkeypatch):
+def test_a_run_depends_on_files_by_content_and_on_the_code_that_takes_part(tmp_path, comparison):
     host, prices = Host.discover(), default_prices()
     for name, text in (("a", "{}"), ("b", "{}"), ("c", "[]")):
         (tmp_path / name).mkdir()
@@ -99,9 +102,89 @@ def test_a_run_depends_on_files_by_content_and_on_versions(tmp_path, comparison,
     a, b, c = map(key_of, "abc")
     assert a == b != c
     dependencies = inputs(host, run_specs(study, host, prices, tmp_path / "a")[0].experiment)
-    versions = {component["distribution"]: component["version"] for component in dependencies["components"]}
-    versions |= dependencies["versions"]
-    assert {"topoplan-engine", "topoplan-machine-nvidia", "topoplan-searcher-totientperm"} <= versions.keys()
-    assert all(versions.values())
-    monkeypatch.setattr("topoplan_studies.store.RESULTS_VERSION", RESULTS_VERSION + 1)
-    assert key_of("a") != a
+    assert {"topoplan-core", "topoplan-engine", "topoplan-machine-nvidia", "topoplan-searcher-totientperm"} <= set(
+        dependencies["code"]
+    )
+    assert "topoplan-directconnect" in dependencies["code"]  # a library of the topology
+    assert not any("-exporter-" in name or "-command-" in name for name in dependencies["code"])
+    assert all(dependencies["code"].values())
+
+
+PLUGIN = """
+import attrs
+from topoplan import hookimpl
+from topoplan_searcher_random import Random
+
+@attrs.frozen
+class Mine(Random):
+    "A searcher of mine."
+    name = "mine"
+
+@hookimpl
+def topoplan_searchers():
+    return [Mine]
+"""
+MACHINE = """
+from topoplan import Device, HostModel, Machine, hookimpl
+
+class Unused(Machine):
+    "A machine that no run names."
+    name = "unused-1"
+    def build(self):
+        return HostModel(Device(name="unused-1", memory=1e9, peak_flops={"fp32": 1e12}, memory_bandwidth=1e11))
+
+@hookimpl
+def topoplan_machines():
+    return [Unused]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Lay a distribution of one module into a folder that is imported from, as an installer does.
+
+    It is editable, from a folder, or from an index of packages (None).
+    """
+
+    def install(name, module, text, *, editable=True):
+        source = tmp_path / f"of-{module}" if editable else tmp_path
+        source.mkdir(exist_ok=True)
+        (source / f"{module}.py").write_text(text)
+        info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\nRequires-Dist: topoplan-core\n")
+        (info / "entry_points.txt").write_text(f"[topoplan]\n{name.removeprefix('topoplan-')} = {module}\n")
+        (info / "RECORD").write_text(f"{module}.py,,\n{info.name}/METADATA,,\n")
+        if editable is not None:
+            origin = {"url": source.as_uri(), "dir_info": {"editable": True} if editable else {}}
+            (info / "direct_url.json").write_text(json.dumps(origin))
+        for folder in {tmp_path, source}:
+            monkeypatch.syspath_prepend(folder)
+        return source / f"{module}.py"
+
+    return install
+
+
+def key_with_mine(folder):
+    for cached in (sources._code_of, sources.source_digest):  # as another process
+        cached.cache_clear()
+    experiment = Experiment(model="alexnet", searchers=("mine",))
+    return Store(folder).key(inputs(Host.discover(), experiment))
+
+
+@pytest.mark.parametrize(("editable", "again"), [(True, True), (False, True), (None, False)])
+def test_new_code_of_a_searcher_is_another_run_unless_its_version_says_what_it_is(tmp_path, install, editable, again):
+    """A version from an index never changes; what is developed changes under one number."""
+    module = install("topoplan-searcher-mine", f"mine_{editable}".lower(), PLUGIN, editable=editable)
+    before = key_with_mine(tmp_path)
+    assert key_with_mine(tmp_path) == before
+    module.write_text(PLUGIN + "# corrected\n")
+    assert (key_with_mine(tmp_path) != before) == again
+
+
+def test_a_plugin_that_takes_no_part_repeats_nothing(tmp_path, install):
+    install("topoplan-searcher-mine", "mine_beside", PLUGIN)
+    before = key_with_mine(tmp_path)
+    install("topoplan-machine-unused", "machine_unused", MACHINE)
+    assert "unused-1" in {row.name for row in Host.discover().listing()}
+    assert key_with_mine(tmp_path) == before

@@ -30,13 +30,21 @@ from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
 from topoplan_engine.search.setup import chosen_components
 from topoplan_engine.search.trainers import launchable
+from topoplan_engine.sources import code_versions
 
-__all__ = ["FORMAT", "check_record", "checksum_of", "experiment_from_record", "run_record"]
+__all__ = [
+    "FORMAT",
+    "check_record",
+    "checksum_of",
+    "distributions_of",
+    "experiment_from_record",
+    "run_record",
+]
 
 #: First keys of `run.json`.
 FORMAT = {"format": "topoplan run", "format_version": 1}
 #: What computes beside distributions of Topoplan: another version may round otherwise.
-_LIBRARIES = ("topoplan-core", "topoplan-engine", "numpy", "numba")
+_LIBRARIES = ("numpy", "numba")
 _CHOICES = ("model", "topology", "estimator", "simulator")
 
 
@@ -158,15 +166,24 @@ def _text(value: Any) -> str:
     return value
 
 
+def distributions_of(host: Host, experiment: Experiment) -> set[str]:
+    """Return the distributions whose code takes part: of the engine, of components, and of machines that are named.
+
+    A machine is named as a device of the cluster or by an option.  Their libraries follow from their requirements.
+    """
+    used = [host.provider(component).dist for component in chosen_components(host, experiment).all]
+    named = {experiment.cluster.device, *(group.device for group in experiment.cluster.hosts)}
+    for choice in (experiment.model, experiment.topology, experiment.estimator, experiment.simulator):
+        named |= {value for value in (choice.options.values() if choice else ()) if isinstance(value, str)}
+    words = {name.lower() for name in named}
+    machines = [host.provider(machine).dist for machine in host.components(Machine) if machine.name in words]
+    return {"topoplan-core", "topoplan-engine", *filter(None, [*used, *machines])}
+
+
 def _versions(host: Host, experiment: Experiment) -> dict[str, str]:
-    """Return the version of everything that takes part."""
-    components = provenance(host, experiment)["components"]
-    versions = {component["distribution"]: component["version"] for component in components}
-    for machine in host.components(Machine):
-        provider = host.provider(machine)
-        versions[provider.dist] = provider.version
-    for name in _LIBRARIES:
-        versions[name] = importlib.metadata.version(name)
+    """Return the version of everything that takes part, and the hash of sources that may change under one version."""
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    versions |= code_versions(distributions_of(host, experiment))
     return {**dict(sorted(versions.items())), "python": ".".join(platform.python_version_tuple()[:2])}
 
 

@@ -1,32 +1,31 @@
 """Finished runs, one JSON file each, under a hash of everything that they depend on.
 
-The hash covers the run specification with all options, the content of the files that it reads, the versions of the
-distributions that take part, and `RESULTS_VERSION`.  So a result is taken again only if running it again would give
-the same.
+The hash covers the run specification with all options, the content of the files that it reads, and the code that takes
+part: versions, and the sources of what is being developed (`topoplan_engine.sources`).  So a result is taken again only
+if running it again would give the same, and what takes no part repeats nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from topoplan.errors import TopoplanError
-from topoplan.plugin.components import Machine
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.files import read_file, write_file
 from topoplan_engine.search.optimize import provenance
+from topoplan_engine.search.run_record import distributions_of
+from topoplan_engine.sources import code_versions
 
-__all__ = ["RESULTS_VERSION", "Store", "inputs"]
+__all__ = ["Store", "inputs"]
 
-#: Counts changes of the code that change what a run gives, or what `topoplan_studies.measure` keeps of it, between two
-#: versions of the distributions.
-RESULTS_VERSION = 7
+#: Modules that make and keep a result; the others of this package read it.
+_RESULTS = ("measure.py", "store.py")
 
 
 def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:
@@ -36,20 +35,20 @@ def inputs(host: Host, experiment: Experiment) -> dict[str, Any]:
         TopoplanError: a component, an option or a file is wrong; so this is also the check before anything runs.
     """
     record = dict(provenance(host, experiment))
-    machines = {host.provider(machine) for machine in host.components(Machine)}
-    versions = {provider.dist: provider.version for provider in machines}
-    for name in ("topoplan-engine", "topoplan-studies"):
-        versions[name] = _version(name)
     for component in record["components"]:
         options = component["options"]
         component["options"] = {
             key: Path(value).name if isinstance(value, str) and Path(value).name in record["inputs"] else value
             for key, value in options.items()
         }
-    return {**record, "versions": versions, "results_version": RESULTS_VERSION}
+    return {**record, "code": {**code_versions(distributions_of(host, experiment)), "results": _results_digest()}}
 
 
-_version = functools.cache(importlib.metadata.version)
+@functools.cache
+def _results_digest() -> str:
+    """Return a hash of the modules that make and keep a result."""
+    sources = b"".join(Path(__file__).with_name(name).read_bytes() for name in _RESULTS)
+    return hashlib.sha256(sources).hexdigest()[:16]
 
 
 class Store:
