@@ -203,6 +203,19 @@ def test_a_search_ends_early_enough_to_simulate_its_plan_in_full(walk, monkeypat
     assert result.evaluations == 1 + 12
 
 
+def test_a_search_ends_if_its_next_candidate_would_take_longer_than_is_left(walk, monkeypatch):
+    """Each candidate takes a second to be priced: one that would begin with a quarter left is not."""
+    price = Evaluator.price
+
+    def slow(evaluator, candidate, *cutoff):
+        sys.modules["topoplan_engine.search.driver"].clock.now += 1.0
+        return price(evaluator, candidate, *cutoff)
+
+    monkeypatch.setattr(Evaluator, "price", slow)
+    result = optimize(attrs.evolve(small(time_limit=3.5, budget=1000), searchers=[walk])).result
+    assert (result.ended_by, result.evaluations, result.elapsed) == ("time limit", 1 + 2, pytest.approx(3.25))
+
+
 def test_a_time_limit_counts_from_the_start_of_the_command(walk):
     result = optimize(limited(walk), began=-1.0).result  # of the walk's clock, which says zero
     assert (result.ended_by, result.evaluations) == ("time limit", 1 + 8)

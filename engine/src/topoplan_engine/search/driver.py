@@ -117,6 +117,8 @@ class SearchRun:
         self._keep, self.planning = keep, planning
         unbuilt = [search.unfinished for _, search in searchers if isinstance(search, NoSearch) and search.unfinished]
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
+        #: Seconds that the slowest candidate took to be priced; the next one may take as long.
+        self._longest = 0.0
         # Who found the best state, if anybody did.
         self._leader: int | None = None
         #: Seconds that each searcher took to propose, and its candidates to be priced.
@@ -279,7 +281,7 @@ class SearchRun:
                 return False
             self._clock_says = self._journal.ending()
             if self._clock_says is None and not self._journal.replaying:
-                is_late = self.elapsed >= until or (until < math.inf and self._seconds_left() <= 0.0)
+                is_late = self.elapsed >= until or (until < math.inf and self._seconds_left() <= 0.5 * self._longest)
                 if is_late or self.elapsed >= patient:
                     self._clock_says = "time limit" if is_late else "patience"
                     self._journal.end(self._clock_says, self.elapsed)
@@ -431,7 +433,7 @@ class SearchRun:
         """Price the candidates of a searcher, and leave it out at one whose strategy is wrong."""
         trials: list[Trial] = []
         for candidate in candidates:
-            best = self.best
+            best, began = self.best, clock()
             try:
                 trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
             except Stopped:
@@ -446,6 +448,7 @@ class SearchRun:
                 self._evaluator.evaluations -= 1
                 self._leave_out(number, fault)
                 break
+            self._longest = max(self._longest, clock() - began)
             self._note_origin(number, candidate, trials[-1])
             if stop.wanted or self._is_over(until):
                 break
