@@ -35,6 +35,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, indptr, select
 from topoplan_engine.kernels.jit import njit
@@ -52,6 +53,8 @@ __all__ = ["CHOICE", "FEW", "LOAD", "Network", "NetworkCache", "PathColumns", "R
 ONE_PATH, CHOICE, FEW = range(3)
 #: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
 _MOST_FEW, _MOST_DRAWN = 64, 1024
+#: Pairs of hosts whose paths are asked for at a time: some tenths of a second, after which a search may have to end.
+_AT_A_TIME = 1 << 16
 #: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
 _LISTS, _LIST_BYTES = 256, 1 << 16
 
@@ -280,7 +283,10 @@ class Network:
         numbers = self._row_of_pair.get(key)
         if (unknown := (numbers == 0) & (a != b)).any():
             keys = np.sort(key[unknown])  # `numpy.unique` hashes them first, which takes several times as long
-            self._route(keys[np.append(True, keys[1:] != keys[:-1])])
+            keys = keys[np.append(True, keys[1:] != keys[:-1])]
+            for first in range(0, len(keys), _AT_A_TIME):
+                stop_if_wanted()
+                self._route(keys[first : first + _AT_A_TIME])
             numbers = self._row_of_pair.get(key)
         rows = numbers - 2
         if (same := a == b).any():
