@@ -1,4 +1,4 @@
-"""The fluid simulator on task graphs that topoplan wrote, beside what the packet simulator made of them.
+"""FlexNetPacket's transport, as flows, on task graphs that topoplan wrote, beside what that program made of them.
 
 The targets are a median of 0.5, 4 for the ninth of ten rows, and 9 for the largest error, in percent.  Rows in which no
 paths are drawn meet them.  Where they are, the packet time is one draw and ours another, and limits are what holds.
@@ -15,7 +15,7 @@ import pytest
 from reference import own_exports
 
 from topoplan import Host
-from topoplan_simulator_fluid import Fluid
+from topoplan_samples.as_flows import as_flows
 
 #: Median, the ninth of ten rows and the largest error, in percent: of rows without draws, and of means over draws.
 TARGETS, LIMITS = (0.5, 4.0, 9.0), (1.0, 4.7, 6.7)
@@ -42,7 +42,7 @@ def summary(errors):
 
 
 def test_iteration_times_of_our_own_exports_agree(fabric_of):
-    host, simulate, errors, undrawn = Host.discover(), Fluid(transport="flexnetpacket").build(), {}, {}
+    host, simulate, errors, undrawn = Host.discover(), as_flows(), {}, {}
     for row, plan in own_exports.rows():
         arguments = f"-nodes {row['hosts']} " + ("-rttnet 1000" if row["network"] == "fattree" else "-rtt 1000")
         fabric = fabric_of({**row, "args": arguments}, plan, host)

@@ -1,4 +1,4 @@
-"""The fluid simulator against iteration times of the packet simulator FlexNetPacket.
+"""FlexNetPacket's transport, as flows and packet by packet, against iteration times of that program.
 
 Every row replays a task graph of FlexNet on one switch (the file's own network, with the row's link speed), on the
 file's own TopoOpt network, or on a fat-tree, all with 1 us per link.
@@ -14,6 +14,7 @@ import pytest
 from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric
+from topoplan_samples.as_flows import as_flows
 from topoplan_simulator_fluid import Fluid
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
@@ -70,7 +71,7 @@ def found(rows):
     """(n,) absolute errors at each level, ascending, and in words."""
     result = {}
     for level in LIMITS:
-        simulate, errors = Fluid(level=level, transport="flexnetpacket").build(), {}
+        simulate, errors = as_flows(level=level), {}
         for name, taskgraph, fabric, cluster, expected in rows:
             if level == "coupled" or taskgraph.n_tasks <= 20_000:  # beyond, stepped takes seconds
                 seconds = simulate.makespans(taskgraph, fabric, cluster, range(DRAWS)).mean()
@@ -98,9 +99,27 @@ def test_stepped_is_no_worse_than_coupled(found):
     assert most(stepped) <= most(coupled)
 
 
+def packets_agree(rows, names):
+    """Where paths are drawn, the packet simulator's time is one draw of them."""
+    simulate = Fluid(level="stepped", transport="flexnetpacket").build()
+    for name, taskgraph, fabric, cluster, expected in rows:
+        if name in names or not names:
+            near = 1e-6 if name.endswith("flat") else 0.03
+            assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=near), name
+
+
+def test_packet_by_packet_ends_with_the_packet_simulator(rows):
+    packets_agree(rows, ["1600dlrm_16 flat", "400transformer_16 flat", "100vgg_16 flat"])
+
+
+@pytest.mark.slow
+def test_packet_by_packet_all_rows_end_with_the_packet_simulator(rows):
+    packets_agree(rows, [])
+
+
 @pytest.mark.slow
 def test_128_hosts_stepped(rows):
-    simulate = Fluid(level="stepped", transport="flexnetpacket").build()
+    simulate = as_flows(level="stepped")
     for name, taskgraph, fabric, cluster, expected in rows:
         if taskgraph.n_tasks > 20_000:
             assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=0.04), name
@@ -109,7 +128,7 @@ def test_128_hosts_stepped(rows):
 @pytest.mark.parametrize("level", ["coupled", "stepped"])
 def test_pure_data_parallel_bert_is_exact(rows, level):
     """Nothing contends in this one: compute, then rings one after the other."""
-    simulate = Fluid(level=level, transport="flexnetpacket").build()
+    simulate = as_flows(level=level)
     seconds = {name: simulate.makespan(*arguments) for name, *arguments, _ in rows if name == "100transformer_16 flat"}
     assert list(seconds.values()) == [pytest.approx(63.968900175e-3, rel=1e-7)]
 
@@ -125,11 +144,7 @@ def test_on_a_full_mesh_rings_overtake_long_transfers(name, milliseconds, near, 
     hosts, speed = plan.fabric.n_hosts, float(name.partition("c")[0].partition("v")[0]) * 1e9 / 8
     links = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
     mesh = Fabric.from_links(name="mesh", n_hosts=hosts, links=links, bandwidth=speed, latency=1e-6)
-    seconds = (
-        Fluid(level=level, transport="flexnetpacket")
-        .build()
-        .makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
-    )
+    seconds = as_flows(level=level).makespan(plan.taskgraph, mesh, Cluster.uniform(n_hosts=hosts))
     assert seconds * 1e3 == pytest.approx(milliseconds, rel=near)
 
 

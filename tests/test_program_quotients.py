@@ -29,6 +29,7 @@ from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, VitSwitch
+from topoplan_samples.as_flows import as_flows
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_simulator_fluid import Fluid
@@ -67,13 +68,13 @@ def proposals(problem, fabric, shortlist=1):
 
 
 def quotient_of(lowering, strategy):
-    return lowering.program_quotient(strategy, Fluid(transport="flexnetpacket").build().in_turn_bytes)
+    return lowering.program_quotient(strategy, as_flows().in_turn_bytes)
 
 
 def kept_apart(problem, fabric, strategy):
     """Compare both lowerings of a program; return how many devices of a host differ."""
     simulate, lowering = (
-        Fluid(transport="flexnetpacket").build(),
+        as_flows(),
         Lowering(problem.graph, problem.cluster, problem.costs),
     )
     cluster = problem.cluster
@@ -152,7 +153,8 @@ def random_iteration(seed, transport="flexnetpacket"):
     """Return the quotient of a random program, and the timelines of that and of the whole task graph."""
     mesh, cluster = random_cluster(np.random.default_rng((seed, 1)))
     fabric = BigSwitch().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
-    program, simulate = SimpleNamespace(mesh=mesh, n_devices=math.prod(mesh)), Fluid(transport=transport).build()
+    program = SimpleNamespace(mesh=mesh, n_devices=math.prod(mesh))
+    simulate = as_flows() if transport == "flexnetpacket" else Fluid(transport=transport).build()
     first, every = _FirstDevice(program, 1, block(mesh, cluster), simulate.in_turn_bytes), _AllDevices(program, 1)
     names = tuple(f"operator {op}" for op in range(write_random(first, mesh, seed)))
     write_random(every, mesh, seed)
@@ -223,7 +225,7 @@ def test_groups_that_wait_for_each_other_are_priced_by_one_host(monkeypatch):
     problem = problem_of(BertSgmoe, 4, 4, 100, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     simulate, lowering = (
-        Fluid(transport="flexnetpacket").build(),
+        as_flows(),
         Lowering(problem.graph, problem.cluster, problem.costs),
     )
     programs = ((s, quotient_of(lowering, s)) for s in proposals(problem, fabric, shortlist=4))
@@ -254,6 +256,7 @@ def test_devices_that_differ_are_lowered_all():
     [
         ("bigswitch", {}, True),
         ("bigswitch", {"level": "stepped"}, False),
+        ("bigswitch", {"transport": "flexnetpacket"}, False),
         ("bigswitch", {"gradient_sync": "barrier"}, False),
         ("bigswitch", {"collective": "parameter-server"}, False),
         ("fattree", {}, False),
@@ -271,7 +274,7 @@ def test_a_search_prices_programs_by_one_device(monkeypatch):
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     strategy = next(proposals(problem, fabric))
-    evaluator = Evaluator(problem, Fluid(transport="flexnetpacket").build(), "limit")
+    evaluator = Evaluator(problem, as_flows(), "limit")
     whole = []
     monkeypatch.setattr(evaluator, "_lower", lambda strategy: whole.append(strategy))
     trial = evaluator.price(Candidate(base=State(strategy, fabric)))
@@ -300,7 +303,7 @@ def test_a_plan_says_the_same_before_and_after_its_tasks_are_made():
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     strategy = next(s for s in proposals(problem, fabric) if not s.whole_batch)
-    simulate = Fluid(transport="flexnetpacket").build()
+    simulate = as_flows()
     plan = Evaluator(problem, simulate, "limit").plan(State(strategy, fabric), {})
     breakdown = time_breakdown(plan.taskgraph, plan.timeline)
     whole = Lowering(problem.graph, problem.cluster, problem.costs).lower(strategy)
@@ -324,7 +327,7 @@ def test_long_queues_are_simulated_once(monkeypatch):
     fabric = problem.build_fabric(None, np.random.default_rng(0))
     lowering, simulate = (
         Lowering(problem.graph, problem.cluster, problem.costs),
-        Fluid(transport="flexnetpacket").build(),
+        as_flows(),
     )
     quotient = quotient_of(lowering, next(s for s in proposals(problem, fabric) if s.program.mesh == (16,)))
     everywhere = simulate.program_timeline(quotient, fabric, problem.cluster, None)
@@ -339,9 +342,7 @@ def test_long_queues_are_simulated_once(monkeypatch):
 def test_a_plan_with_another_field_keeps_its_breakdown():
     problem = problem_of(BertSgmoe, 2, 4, 10, **SMALL, positions=8, words=60)
     fabric = problem.build_fabric(None, np.random.default_rng(0))
-    plan = Evaluator(problem, Fluid(transport="flexnetpacket").build(), "limit").plan(
-        State(next(proposals(problem, fabric)), fabric), {}
-    )
+    plan = Evaluator(problem, as_flows(), "limit").plan(State(next(proposals(problem, fabric)), fabric), {})
     breakdown = time_breakdown(plan.taskgraph, plan.timeline)
     evolved = attrs.evolve(plan.timeline, events=plan.timeline.events + 1)
     assert evolved.events == plan.timeline.events + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster
@@ -17,11 +17,13 @@ from topoplan_engine.simulation.messages import Transport
 from topoplan_reference.critical_path import reference_critical_path_bound
 from topoplan_reference.flexnet import flexnet_reference
 from topoplan_reference.fluid import fluid_reference
+from topoplan_reference.packets import packets_reference
 from topoplan_samples.fabrics import star
 from topoplan_samples.random_graphs import networks, taskgraphs
-from topoplan_samples.tasks import task_graph, transfer
+from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_fluid import model as fluid
+from topoplan_simulator_fluid.prepared import InPackets
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -114,3 +116,26 @@ def test_equal_flows_share_and_order_of_pairs_does_not_matter():
         assert two == pytest.approx(2 * size / 1e9, rel=0.02)
         assert makespan(model, [(0, 2), (1, 0)]) == pytest.approx(one, rel=1e-6)
         assert makespan(model, [(1, 2), (0, 2)]) == two
+
+
+@settings(SETTINGS, max_examples=30)
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]))
+def test_packets_equal_their_reference(data, stepped, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
+    model = fluid.Model(stepped, seed, Transport.FLEXNETPACKET, most_packets=5_000)
+    assume(isinstance(model.prepare(taskgraph, network), InPackets))
+    check(model, packets_reference, network, taskgraph)
+    check_early_stop(model, network, taskgraph, share)
+
+
+def test_packets_that_wait_too_long_are_sent_again_as_in_their_reference():
+    """Fifteen bursts reach one host at a Gbit/s: the last first packets wait 100 ms, and are taken for lost."""
+    network = Network(star(6, bandwidth=1.25e8), Cluster.uniform(n_hosts=6))
+    rows = [transfer(h, 5, 90 * 8936) for h in range(5) for _ in range(6)]
+    rows += [transfer(h, (h + 1) % 6, 300 * 8936) for h in range(6)] + [collective(range(6), 6 * 20 * 8936)]
+    taskgraph = task_graph(rows, n_devices=6)
+    model = fluid.Model(True, 0, Transport.FLEXNETPACKET, most_packets=1 << 20)
+    check(model, packets_reference, network, taskgraph)
+    sent = model.simulate(model.prepare(taskgraph, network)).link_bytes.sum()
+    assert sent > 2 * 8936 * (30 * 90 + 6 * 300 + 6 * 10 * 20)  # some of it twice

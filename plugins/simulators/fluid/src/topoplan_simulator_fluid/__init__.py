@@ -49,10 +49,11 @@ class Fluid(SimulatorOfModel):
     def build(self) -> Simulation:
         """Build the simulator."""
         from topoplan_engine.simulation.messages import Transport
-        from topoplan_simulator_fluid.model import Model
+        from topoplan_simulator_fluid.model import MOST_PACKETS, Model
 
         transport = Transport.WIRE if self.transport == "wire" else Transport.FLEXNETPACKET
-        return self.simulation(Model(self.level == "stepped", self.seed, transport))
+        stepped = self.level == "stepped"
+        return self.simulation(Model(stepped, self.seed, transport, MOST_PACKETS[stepped]))
 
 
 @hookimpl

@@ -21,9 +21,11 @@ What messages send and how they share links is a `Transport`.  The default is th
 ``transport=flexnetpacket`` follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were found to depend on.
 What is not said here is as on the wire:
 
-* A message is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  It starts to flow after sum(d + 1/C), when its
-  first, empty packet has been answered, and is there sum(d) + sum(8936/C) - max(8936/C) after its last byte has left:
-  alone it takes exactly what store-and-forward of packets takes.
+* Every packet is simulated (`topoplan_simulator_fluid.packets`), at level ``stepped`` up to some minutes of work, at
+  level ``coupled`` up to a second, and there on clusters of up to 64 devices alone, so that what is larger is folded.
+* Beyond, packets become flows.  A message is ``ceil(S / 8936)`` packets of 8936 bytes, at least one.  It starts to flow
+  after sum(d + 1/C), when its first, empty packet has been answered, and is there sum(d) + sum(8936/C) - max(8936/C)
+  after its last byte has left: alone it takes exactly what store-and-forward of packets takes.
 * The rate of a flow is the smallest share that it has on its links.  Bandwidth that a flow cannot use because of
   another link is not given to others.
 * Links are queues that flows fill with their windows, and shares are as these
@@ -57,16 +59,23 @@ from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
-from topoplan_engine.simulation.messages import Transport
+from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
-from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.packets import PS, run_packets
+from topoplan_simulator_fluid.prepared import InPackets, Prepared
 from topoplan_simulator_fluid.programs import program_loads, spread
 from topoplan_simulator_fluid.quotient import quotient_loads
 
-__all__ = ["Model", "Prepared"]
+__all__ = ["MOST_PACKETS", "Model", "Prepared"]
+
+#: Packets on links of an iteration that level coupled, and level stepped, simulate one by one: about a second, and
+#: about a minute.
+MOST_PACKETS = (1 << 22, 1 << 28)
+#: Devices of the largest cluster whose iterations level coupled simulates so.
+_FEW_DEVICES = 64
 
 
 class Model(NamedTuple):
@@ -76,11 +85,13 @@ class Model(NamedTuple):
         stepped: run the rounds of an all-reduce one by one.
         seed: draws paths.
         transport: how messages are sent.
+        most_packets: packets on links up to which an iteration runs packet by packet, with FlexNetPacket's transport.
     """
 
     stepped: bool = False
     seed: int = 0
     transport: Transport = Transport.WIRE
+    most_packets: int = 0
 
     @property
     def in_turn_bytes(self) -> int:
@@ -95,10 +106,19 @@ class Model(NamedTuple):
         """
         traffic = network.lower(taskgraph)
         tasks = columns(taskgraph)
-        entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, int(self.transport))
-        devices = network.cluster.n_devices
+        devices, transport = network.cluster.n_devices, int(self.transport)
         late_ends = ALWAYS if switch_links(network) is not None else LATE_ENDS
-        return Prepared(tasks, entities, network.paths, network.rings, devices, int(self.transport), late_ends)
+        if self._in_packets(network) and float(np.sum(tasks.size, dtype=np.float64)) <= self.most_packets * PACKET:
+            entities = flows.build(tasks, traffic, network.paths, network.rings_in_full, True, transport)
+            if _packets_on_links(entities) <= self.most_packets:
+                return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
+        entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
+        return Prepared(tasks, entities, network.paths, network.rings, devices, transport, late_ends)
+
+    def _in_packets(self, network: Network) -> bool:
+        """Whether iterations on a network run packet by packet, if they are short."""
+        few = self.stepped or network.cluster.n_devices <= _FEW_DEVICES
+        return self.transport == Transport.FLEXNETPACKET and self.most_packets > 0 and few
 
     def with_seed(self, seed: int) -> Model:
         """Return the same model with other draws; columns that one has prepared hold for the other."""
@@ -112,6 +132,8 @@ class Model(NamedTuple):
 
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
+        if isinstance(prepared, InPackets):
+            return Outcome(*run_packets(prepared, self.seed, np.zeros(0), np.inf, False)[:-1])
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return (
             outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.representative])
@@ -119,6 +141,11 @@ class Model(NamedTuple):
 
     def record(self, prepared: Prepared) -> tuple[Outcome, LinkUse]:
         """Run one iteration, and return the use of all links, by link and time, as well."""
+        if isinstance(prepared, InPackets):
+            *outcome_, rows = run_packets(prepared, self.seed, np.zeros(0), np.inf, True)
+            seconds = {name: rows[name] / PS for name in ("start", "finish")}
+            use = LinkUse(link=rows["link"], task=rows["task"], nbytes=rows["nbytes"], **seconds)
+            return Outcome(*outcome_), expanded(use, np.arange(len(prepared.paths.bandwidth)))
         from topoplan_simulator_fluid.recording import record
 
         outcome, rows = record(prepared, self.seed)
@@ -136,7 +163,10 @@ class Model(NamedTuple):
         stop = cutoff_seconds * (1 + 1e-9) + 4 * TOGETHER * (len(tasks.kind) + int(entities.rounds.sum()))
         if bound >= stop:
             return None
-        outcome = Outcome(*run(*prepared, self.seed, time_to_end, stop))
+        if isinstance(prepared, InPackets):
+            outcome = Outcome(*run_packets(prepared, self.seed, time_to_end, stop, False)[:-1])
+        else:
+            outcome = Outcome(*run(*prepared, self.seed, time_to_end, stop))
         return outcome if outcome.makespan < np.inf else None
 
     def processing_times(self, prepared: Prepared) -> F64:
@@ -161,8 +191,8 @@ class Model(NamedTuple):
         return flows.message_bytes(size, members, int(self.transport))
 
     def has_quotient(self, network: Network) -> bool:
-        """Whether `simulate_quotient` holds: coupled, on one switch that all hosts reach in the same way."""
-        return not self.stepped and star(network) is not None
+        """Whether `simulate_quotient` holds: coupled flows, on one switch that all hosts reach in the same way."""
+        return not self.stepped and not self._in_packets(network) and star(network) is not None
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
@@ -172,8 +202,8 @@ class Model(NamedTuple):
         return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))
 
     def has_program_quotient(self, network: Network) -> bool:
-        """Whether `simulate_program` holds: coupled, on one switch that all hosts, all equal, reach in the same way."""
-        return not self.stepped and switch_links(network) is not None
+        """Whether `simulate_program` holds: as `has_quotient`, where all hosts are equal, too."""
+        return not self.stepped and not self._in_packets(network) and switch_links(network) is not None
 
     def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
         """Run the quotient of a program; return bytes of all links, and the columns of its own messages."""
@@ -185,3 +215,8 @@ class Model(NamedTuple):
             finish=outcome.finish[loads.first],
             link_bytes=spread(outcome.link_bytes + loads.link_bytes, network),
         ), prepared
+
+
+def _packets_on_links(entities: flows.Entities) -> float:
+    """Packets of all messages, counted on each link of the longest path that they can take."""
+    return float(np.sum(entities.volume / PACKET * entities.rounds * np.diff(entities.slot_ptr)))

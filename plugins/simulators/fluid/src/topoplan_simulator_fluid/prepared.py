@@ -8,7 +8,7 @@ from topoplan_engine.network.tables import PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities
 
-__all__ = ["Prepared"]
+__all__ = ["InPackets", "Prepared"]
 
 
 class Prepared(NamedTuple):
@@ -28,3 +28,9 @@ class Prepared(NamedTuple):
     n_devices: int
     transport: int
     late_ends: int
+
+
+class InPackets(Prepared):
+    """Columns of a stepped iteration that runs packet by packet (`topoplan_simulator_fluid.packets`)."""
+
+    __slots__ = ()
