@@ -7,8 +7,8 @@
 Every model is planned for every network below, with a short search, and its plan written by the exporter
 ``flatbuffer``.  The file is replayed by ``fluid`` at both levels, and where TOPOPLAN_FLEXNETPACKET names the folder of
 FlexNetPacket's programs (``htsim_tcp_flat`` and so on), it runs there, as it is.  Where messages have several paths,
-a time is one draw of them, and errors compare means.  Replays are means over eight draws or more, FlexNetPacket's over
-four runs or more: as many as bring the standard error of the mean below 1 %, but no more than 32.  FlexNetPacket draws
+a time is one draw of them, and errors compare means.  These are over four draws or more, ours and FlexNetPacket's: as
+many as bring the standard error of the mean below 1 %, but no more than 32.  FlexNetPacket draws
 always from the same stream, so that further runs have the paths of each pair in other orders; on its own fat-tree it
 has one run only.  ``--keep`` leaves the files in a folder.
 
@@ -46,7 +46,7 @@ PEER = ("TOPOPLAN_FLEXNETPACKET", "the folder with htsim_tcp_flat and the like")
 LEVELS = ("coupled", "stepped")
 #: Draws of paths that a replay, and FlexNetPacket's time, are the mean of at least, and at most; and the standard error
 #: of the mean, as a part of it, from which on there are no more.
-DRAWS, RUNS, MOST, STANDARD_ERROR = 8, 4, 32, 0.01
+DRAWS, MOST, STANDARD_ERROR = 4, 32, 0.01
 #: Median, the ninth of ten and the largest error that the coupled replay may have, in percent.
 TARGET = (0.4, 4.0, 9.0)
 
@@ -294,9 +294,9 @@ def main() -> None:
     parser.add_argument(
         "--draws",
         type=int,
-        default=RUNS - 1,
+        default=DRAWS - 1,
         metavar="N",
-        help=f"other orders of paths, at least; {RUNS - 1} unless given",
+        help=f"other orders of paths, at least; {DRAWS - 1} unless given",
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the files there")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")

@@ -112,7 +112,7 @@ def test_a_task_graph_for_flexnetpacket_takes_as_long(capsys, tmp_path, searcher
     assert status == 0, err
     tasks = Flatbuffer().read(file.read_bytes(), "x").taskgraph
     assert (tasks.kind == TaskKind.BARRIER).any()  # collectives written out
-    assert json.loads(out)["iteration_time_s"] == pytest.approx(report["iteration_time_s"], rel=1e-5)
+    assert json.loads(out)["iteration_time_s"] == pytest.approx(report["iteration_time_s"], rel=0.01)
 
 
 def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):

@@ -14,8 +14,8 @@ from topoplan_engine.replay import between_ends
 from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.pins import RING_SHARE
 from topoplan_exporter_flatbuffer.wire import decode
+from topoplan_samples.as_flows import as_flows
 from topoplan_samples.tasks import collective, task_graph, transfer
-from topoplan_simulator_fluid import Fluid
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
@@ -48,7 +48,7 @@ def plan(transfers, groups, made=None, size=8_000_000):
 
 
 def seconds(plan, level="stepped"):
-    return Fluid(level=level, transport="flexnetpacket").build().makespan(plan.taskgraph, plan.fabric, plan.cluster)
+    return as_flows(level=level).makespan(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def paths_taken(data):

@@ -24,7 +24,7 @@ from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_flatbuffer.network import receivers, shifts
 from topoplan_exporter_flatbuffer.unroll import unroll
 from topoplan_exporter_flatbuffer.wire import decode
-from topoplan_simulator_fluid import Fluid
+from topoplan_samples.as_flows import as_flows
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
@@ -83,7 +83,7 @@ def plan_of(taskgraph, fabric, **more):
 
 
 def simulated(plan, level):
-    return Fluid(level=level, transport="flexnetpacket").build()(plan.taskgraph, plan.fabric, plan.cluster)
+    return as_flows(level=level)(plan.taskgraph, plan.fabric, plan.cluster)
 
 
 def whole(graph):
