@@ -83,7 +83,7 @@ def test_a_burst_waits_to_be_asked_for_behind_the_one_before():
     tasks = [compute(0, 20e-6), transfer(0, 1, 50 * 8936), transfer(0, 1, 50 * 8936)]
     timeline = packets()(graph(tasks, [(0, 2)]), fast_star(), CLUSTER)
     opened = 2e-6 + 2 * 8e-11
-    assert timeline.finish[2] == pytest.approx(2 * opened + 2e-6 + 102 * packet, rel=1e-9)
+    assert timeline.finish[2] == pytest.approx(opened + 4e-6 + 8e-11 + 102 * packet, rel=1e-9)
 
 
 def test_bursts_to_different_hosts_are_served_in_turn_too():

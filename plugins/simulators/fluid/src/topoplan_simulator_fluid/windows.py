@@ -81,7 +81,7 @@ def answer(flow: Any, sent_at: int, mark: int, now: int) -> int:
         flow.ended, flow.answered = 1, arrived
         return 1
     if arrived <= flow.answered:
-        return _repeat(flow)
+        return int(_repeat(flow))
     flow.timeout = now + flow.patience
     if arrived >= flow.sent:
         flow.sent, flow.timeout = arrived, NEVER
@@ -172,7 +172,7 @@ def is_late(flow: Any, now: int) -> int:
         too_late >>= 1
     flow.patience *= 2
     flow.timeout = now + flow.patience
-    return (LOOK - too_late) // 200
+    return int((LOOK - too_late) // 200)
 
 
 @inline_kernel
