@@ -8,11 +8,32 @@ import textwrap
 import types
 
 import attrs
+import pluggy
 import pytest
 
 from topoplan import Exporter, Searcher, Topology, TopoplanError, hookimpl, option
+from topoplan.errors import TopoplanWarning
+from topoplan.plugin import hookspecs
 from topoplan.plugin.components import unguarded
 from topoplan.plugin.host import Host
+
+
+def wrapping(hook):
+    """Return a plugin whose only function wraps a hook."""
+
+    def wrap(run):
+        return (yield)
+
+    return types.SimpleNamespace(**{hook: hookimpl(wrapper=True)(wrap)})
+
+
+def named(**options):
+    """Return a plugin whose function has another name than its hook."""
+
+    def mine():
+        return topology()
+
+    return types.SimpleNamespace(mine=hookimpl(**options)(mine))
 
 
 def topology(name="ring", **changes):
@@ -158,6 +179,14 @@ def test_unknown_kind_names_the_nearest():
         (types.SimpleNamespace(), "provides nothing"),
         (plugin(topology(), topology()), "provides topology 'ring' twice"),
         (plugin("ring"), r"returned str 'ring' \(must return classes of Topology\)"),
+        *(
+            (plugin(topology(), marker=hookimpl(**{key: True})), rf"@hookimpl\({key}=True\) of a registration hook")
+            for key in ("tryfirst", "trylast")
+        ),
+        (plugin(topology(), marker=hookimpl(wrapper=True)), "topoplan_topologies: is a wrapper, but no generator"),
+        (wrapping("topoplan_topologies"), r"@hookimpl\(wrapper=True\) of a registration hook does nothing"),
+        (wrapping("topoplan_evaluted"), "unknown hook 'topoplan_evaluted'; did you mean 'topoplan_evaluated'"),
+        (named(specname="topoplan_topologys"), "unknown hook 'topoplan_topologys'; did you mean"),
         (plugin(topology(), hook="topoplan_exporters"), r"returned Ring \(must return classes of Exporter\)"),
         (plugin(Undecorated), r"topology 'ring': its options are none yet \(write @attrs.frozen above the class\)"),
         (
@@ -199,6 +228,82 @@ def test_half_a_plugin_is_not_added():
     with pytest.raises(TopoplanError, match="must return classes of Exporter"):
         host.add(both, name="half")
     assert names(host) == set()
+
+
+def observers(events, **functions):
+    """Return plugins, each with one observer that writes its name down, in the order in which they are added."""
+    plugins = []
+    for name, options in functions.items():
+
+        def plain(run, name=name):
+            events.append(name)
+
+        def wrap(run, name=name):
+            events.append(f"{name} before")
+            result = yield
+            events.append(f"{name} after")
+            return result
+
+        function = wrap if options.get("wrapper") or options.get("hookwrapper") else plain
+        plugins.append((types.SimpleNamespace(topoplan_run_started=hookimpl(**options)(function)), name))
+    return plugins
+
+
+def test_observers_are_called_as_pluggy_calls_them():
+    options = {
+        "last": {"trylast": True},
+        "a": {},
+        "around": {"wrapper": True},
+        "b": {},
+        "first": {"tryfirst": True},
+        "old": {"hookwrapper": True},
+        "c": {"specname": "topoplan_run_started"},
+    }
+    ours, theirs = [], []
+    host, manager = Host(), pluggy.PluginManager("topoplan")
+    manager.add_hookspecs(hookspecs)
+    for plugin, name in observers(ours, **options):
+        host.add(plugin, name=name)
+    for plugin, name in observers(theirs, **options):
+        manager.register(plugin, name)
+    host.hook.topoplan_run_started(run=None)
+    manager.hook.topoplan_run_started(run=None)
+    assert ours == theirs
+    assert ours[0] == "old before"
+    assert ours[2:6] == ["first", "c", "b", "a"]
+
+
+@pytest.mark.parametrize("options", [{}, {"wrapper": True}, {"hookwrapper": True}])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_observer_that_raises_is_told_of_once_and_the_others_run(options, when):
+    events = []
+    raising = [when]
+
+    def plain(run):
+        raise KeyError("oops")
+
+    def wrap(run):
+        if "before" in raising:
+            raise KeyError("oops")
+        yield
+        raise KeyError("oops")
+
+    host = Host()
+    (around, _), (one, _) = observers(events, around={"wrapper": True}, one={})
+    function = wrap if options else plain
+    host.add(one, name="one")
+    host.add(types.SimpleNamespace(topoplan_run_started=hookimpl(**options)(function)), name="bad")
+    host.add(around, name="around")
+    with pytest.warns(TopoplanWarning, match=r"^plugin 'bad': topoplan_run_started raised KeyError: 'oops'; it obs"):
+        host.hook.topoplan_run_started(run=None)
+    host.hook.topoplan_run_started(run=None)  # a second warning would be an error
+    assert events == ["around before", "one", "around after"] * 2
+
+
+def test_a_hook_may_have_a_function_of_another_name():
+    host = Host()
+    host.add(named(specname="topoplan_topologies"), name="mine")
+    assert [row.name for row in host.listing()] == ["ring"]
 
 
 def test_hook_argument_that_does_not_exist_is_refused():

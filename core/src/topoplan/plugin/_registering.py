@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -105,22 +106,55 @@ def _refused(text: str) -> str:
 
 
 def hooks_of(plugin: object) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a module or an object that implement hooks, by name.
+    """Return the functions of a module or an object that implement hooks, by the name of the hook.
 
     Raises:
-        TopoplanError: one lacks its marker, or implements no hook that there is; or there are none.
+        TopoplanError: one lacks its marker, implements no hook that there is, or asks of a registration hook what that
+            does not do; or there are none.
     """
-    hooks = {name: getattr(plugin, name) for name in dir(plugin) if name.startswith("topoplan_")}
-    hooks = {name: function for name, function in hooks.items() if callable(function)}
     hook_names = [name for name in vars(hookspecs) if name.startswith("topoplan_")]
-    for name, function in hooks.items():
-        if not hasattr(function, "topoplan_impl"):
-            raise TopoplanError(f"{name} is not marked with @hookimpl (write @topoplan.hookimpl above it)")
-        if name not in hook_names:
-            raise TopoplanError(f"unknown hook {name!r}{nearest(name, hook_names)}")
+    hooks: dict[str, Callable[..., Any]] = {}
+    for name in dir(plugin):
+        options = marked(plugin, name)
+        if options is None:
+            if name.startswith("topoplan_") and callable(getattr(plugin, name)):
+                raise TopoplanError(f"{name} is not marked with @hookimpl (write @topoplan.hookimpl above it)")
+            continue
+        hook, function = options["specname"] or name, getattr(plugin, name)
+        if hook in hooks:
+            raise TopoplanError(f"{name}: hook {hook} is implemented already (one function for each hook)")
+        if hook in hook_names:
+            _check_options(name, hook, options, function)
+            hooks[hook] = function
+        elif not options["optionalhook"]:
+            raise TopoplanError(f"unknown hook {hook!r}{nearest(hook, hook_names)}")
     if not hooks:
         raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
     return hooks
+
+
+def marked(plugin: object, name: str) -> dict[str, Any] | None:
+    """Return what ``@hookimpl(...)`` says of a function of a plugin; None where it is no implementation of a hook.
+
+    What a module imports on first use is left alone.
+    """
+    held = vars(plugin).get(name) if inspect.ismodule(plugin) else inspect.getattr_static(plugin, name, None)
+    if not inspect.isroutine(held) and not name.startswith("topoplan_"):
+        return None
+    options = getattr(getattr(plugin, name), "topoplan_impl", None)
+    return options if isinstance(options, dict) else None
+
+
+def _check_options(name: str, hook: str, options: Mapping[str, Any], function: object) -> None:
+    """Raise where an implementation asks for what is not done: plugins register one by one, each by itself."""
+    if (options["wrapper"] or options["hookwrapper"]) and not inspect.isgeneratorfunction(function):
+        raise TopoplanError(f"{name}: is a wrapper, but no generator (it must yield once, where the others are called)")
+    refused = [key for key in ("wrapper", "hookwrapper", "tryfirst", "trylast") if options[key]]
+    if hook in REGISTRATION and refused:
+        raise TopoplanError(
+            f"{name}: @hookimpl({refused[0]}=True) of a registration hook does nothing, because every plugin registers "
+            "by itself (leave it out; observer hooks take it)"
+        )
 
 
 def components_from(hooks: Mapping[str, Callable[..., Any]]) -> list[type[Registered]]:

@@ -20,6 +20,7 @@ from topoplan.errors import TopoplanError, exception_line, nearest
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
 from topoplan.plugin._guard import guarded, modules_of
+from topoplan.plugin._observers import observing_safely
 from topoplan.plugin._registering import (
     Added,
     Broken,
@@ -31,6 +32,7 @@ from topoplan.plugin._registering import (
     components_from,
     hooks_of,
     is_component,
+    marked,
     name_of,
     unknown,
 )
@@ -257,7 +259,7 @@ class Host:
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """The hooks; `topoplan_engine.observing` calls those that observe, and one that raises harms nobody else."""
+        """The hooks, called as pluggy calls them; an observer that raises is told of once, and called no more."""
         return self._manager.hook
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
@@ -296,7 +298,7 @@ class Host:
             raise TopoplanError(f"plugin {key!r}: already added")
         try:
             # Not atomic by itself: it keeps what it registered before its own checks failed.
-            self._manager.register(plugin, key)
+            self._manager.register(observing_safely(plugin, hooks, key), key)
             return components_from(hooks), list(hooks.values())
         except Exception as error:
             if self._manager.has_plugin(key):
@@ -324,7 +326,7 @@ class Host:
 
 class _Manager(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:  # most of what a module holds was imported
-        return super().parse_hookimpl_opts(plugin, name) if name.startswith("topoplan_") else None
+        return super().parse_hookimpl_opts(plugin, name) if marked(plugin, name) else None
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:
