@@ -550,6 +550,7 @@ CHEATS = [
     ("searcher", {"build": lambda o, p, r: Outside(p, r)}, "check_candidates_can_be_built"),
     ("searcher", {"build": lambda o, p, r: Still(p, r)}, "check_beats_chance"),
     ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_only_its_axis_moves"),
+    ("searcher", {"build": lambda o, p, r: Rewiring(p, r)}, "check_a_fixed_network_stays"),
     ("searcher", {"build": lambda o, p, r: Global(p, r)}, "check_global_randomness_is_untouched"),
     ("searcher", {"build": lambda o, p, r: Global(p, r)}, "check_same_seed_same_search"),
     ("searcher", {"build": lambda o, p, r: Proud(p, r)}, "check_infinite_costs_are_survived"),

@@ -88,7 +88,9 @@ class Problem(OneLine):
         space: the placements that strategy searchers choose from.
         topology: name of the topology.
         build_fabric: builds the topology's own fabric for a demand (which it may ignore).
-        reconfigurable: the fabric may follow demand, so a network searcher has something to decide.
+        demand: returns what a strategy asks of the network, before it is priced; a strategy that does not fit the graph
+            or the cluster is a `TopoplanError`.  Of a priced one `Trial.demand` has it.
+        reconfigurable: the fabric may follow demand, so a searcher of the network has something to decide.
         restriction: what the trainer runs that the plan is for; None where it is for none in particular.
     """
 
@@ -98,5 +100,6 @@ class Problem(OneLine):
     space: PlacementSpace
     topology: str
     build_fabric: Callable[[Demand | None, np.random.Generator], AnyFabric]
+    demand: Callable[[Strategy], Demand]
     reconfigurable: bool
     restriction: Restriction | None = None

@@ -18,9 +18,12 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.strategy import Strategy
 from topoplan.plugin.components import Topology, TopologyContext
+from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.search.space import Space
+from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["problem_on", "problem_on_fabric"]
 
@@ -42,6 +45,7 @@ def problem_on(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, topo
         space=Space(graph, cluster, costs),
         topology=topology.name,
         build_fabric=build,
+        demand=_Demands(graph, cluster, costs),
         reconfigurable=topology.follows_demand,
     )
 
@@ -58,5 +62,25 @@ def problem_on_fabric(graph: OperatorGraph, cluster: Cluster, costs: CostFunctio
         space=Space(graph, cluster, costs),
         topology=fabric.name,
         build_fabric=lambda demand, rng: fabric,
+        demand=_Demands(graph, cluster, costs),
         reconfigurable=False,
     )
+
+
+class _Demands:
+    """Says what strategies ask of the network; it lowers nothing until it is asked."""
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
+        self._problem = graph, cluster, costs
+        self._lowering: Lowering | None = None
+
+    def __call__(self, strategy: Strategy) -> Demand:
+        """Return the demand of a strategy.
+
+        Raises:
+            TopoplanError: it does not fit the graph or the cluster.
+        """
+        graph, cluster, _ = self._problem
+        check_strategy(strategy, graph, cluster.n_devices)
+        self._lowering = self._lowering or Lowering(*self._problem)
+        return self._lowering.demand(strategy)

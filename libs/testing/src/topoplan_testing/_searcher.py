@@ -9,7 +9,7 @@ import numpy as np
 
 from topoplan import Candidate, OperatorGraph, PlacedStrategy, Placement, Problem, Searcher, State, TopoplanError, Trial
 from topoplan.errors import shown
-from topoplan.model.interfaces import check_fabric
+from topoplan.model.interfaces import check_rewired
 from topoplan_testing import landscape
 from topoplan_testing._common import example, global_randomness_untouched
 
@@ -34,28 +34,44 @@ def check_global_randomness_is_untouched(component: type[Searcher]) -> None:
 
 
 def check_candidates_can_be_built(component: type[Searcher]) -> None:
-    """Strategies fit the graph and the cluster; fabrics have its hosts and keep within their interfaces."""
+    """Strategies fit the graph and the cluster; fabrics are the topology's hardware, wired anew."""
     problem, trials = _search(component, strict=True)
+    own = landscape.start(problem).fabric
     assert trials, "the searcher asks for nothing"
     for number, trial in enumerate(trials):
         try:
             trial.state.strategy.check(problem.graph, problem.cluster.n_devices)
-            check_fabric(trial.state.fabric, problem.cluster)
+            check_rewired(trial.state.fabric, own, problem.cluster)
         except TopoplanError as error:
             raise AssertionError(f"candidate {number}: {error}") from None
 
 
 def check_only_its_axis_moves(component: type[Searcher]) -> None:
-    """A candidate changes placements or the fabric, as the searcher's `axis` says, and never the other."""
+    """A candidate changes placements or the fabric, as the searcher's `axis` says; of a joint one either or both."""
 
     def price(candidate: Candidate) -> Trial:
         if component.axis == "strategy":
             assert candidate.fabric is None, "a searcher of the strategy axis proposes a fabric"
-        else:
+        elif component.axis == "network":
             assert not candidate.placements, "a searcher of the network axis proposes placements"
         return landscape.trial(candidate.state())
 
     _search(component, price)
+
+
+def check_a_fixed_network_stays(component: type[Searcher]) -> None:
+    """Where the network cannot be rewired, no candidate has a fabric; or the searcher refuses the problem."""
+
+    def price(candidate: Candidate) -> Trial:
+        assert candidate.fabric is None, "proposes a fabric, though Problem.reconfigurable is false"
+        return landscape.trial(candidate.state())
+
+    fixed = attrs.evolve(landscape.problem(), reconfigurable=False)
+    try:
+        example(component).build(fixed, np.random.default_rng(5))
+    except TopoplanError:
+        return
+    _search(component, price, problem=fixed)
 
 
 def check_beats_chance(component: type[Searcher]) -> None:
@@ -99,9 +115,10 @@ def _search(
     price: Callable[[Candidate], Trial] = lambda candidate: landscape.trial(candidate.state()),
     keep: Callable[[int], int] = lambda count: count,
     strict: bool = False,
+    problem: Problem | None = None,
 ) -> tuple[Problem, list[Trial]]:
     """Search as the driver does; return all trials.  What is no candidate ends it, ``strict`` with an error."""
-    problem = landscape.problem()
+    problem = problem or landscape.problem()
     search = example(component).build(problem, np.random.default_rng(5))
     search.adopt(landscape.trial(landscape.start(problem)))
     trials: list[Trial] = []

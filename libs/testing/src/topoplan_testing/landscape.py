@@ -79,6 +79,7 @@ def problem() -> Problem:
         space=space,
         topology="reference",
         build_fabric=_build_fabric,
+        demand=lambda strategy: reference.demand(),
         reconfigurable=True,
     )
 
