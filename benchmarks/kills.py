@@ -74,6 +74,8 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "SIGKILL of the first process, with workers": (_first, 2),
     "SIGKILL of workers": (_workers, 2),
 }
+#: Key of the runs that were finished, beside the kinds.
+_FINISHED = "finished"
 #: Of so many kills, one is of a search with workers: each of their processes imports everything anew.
 _RARE = 6
 
@@ -124,8 +126,16 @@ def gone(processes: list[int]) -> bool:
     return True
 
 
-def series(folder: Path, workers: int, kills: int, rng: Random, counts: Counter[str], failures: list[str]) -> int:
-    """Kill runs with so many processes so often, and compare those that are finished; return how many these are."""
+def series(
+    given: argparse.Namespace,
+    folder: Path,
+    workers: int,
+    kills: int,
+    rng: Random,
+    counts: Counter[str],
+    failures: list[str],
+) -> None:
+    """Kill runs with so many processes so often, and compare those that are finished."""
     search = [*_SEARCH, "--workers", str(workers)]
     began = time.monotonic()
     if waited(started([*search, "--run", f"whole-{workers}"], folder)):
@@ -155,12 +165,29 @@ def series(folder: Path, workers: int, kills: int, rng: Random, counts: Counter[
             if (here / "best.json").read_bytes() != whole:
                 failures.append(f"{kind}: another plan")
             runs += 1
+            counts[_FINISHED] += 1
             longest *= 0.8  # the first run was the slowest
             if killed >= kills:
-                return runs
+                return
             here = folder / f"{workers}-{runs}"
         words = ["resume", here.name] if (here / "run.json").exists() else [*search, "--run", here.name]
+        write(given, counts, failures)
         print(dict(counts), runs, failures, flush=True)
+
+
+def write(given: argparse.Namespace, counts: Counter[str], failures: list[str]) -> str:
+    """Return the counts as a section of a page, and put them into the page where one is named."""
+    rows = [[kind, str(counts[kind])] for kind in KINDS]
+    rows.append(["**all**", str(sum(counts[kind] for kind in KINDS))])
+    command = f"`nice -n 19 python benchmarks/kills.py --kills {given.kills} --seed {given.seed}`"
+    told = f"{counts[_FINISHED]} runs were finished and compared; {len(failures)} failures."
+    text = "\n".join([command, "", markdown_table(["killed by", "times"], rows, ["times"]), "", told])
+    if given.write:
+        page = Path(given.write)
+        before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])
+        after = rest.partition(_MARKS[1])[2]
+        page.write_text(f"{before}{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}{after}", encoding="utf-8")
+    return text
 
 
 def main() -> int:
@@ -170,22 +197,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", metavar="PAGE.md")
     given = parser.parse_args()
+    given.write = given.write and Path(given.write).absolute()
     rng, counts, failures = Random(given.seed), Counter[str](), list[str]()
     with tempfile.TemporaryDirectory() as name:
-        runs = sum(
-            series(Path(name), workers, kills, rng, counts, failures)
-            for workers, kills in ((1, given.kills - given.kills // _RARE), (2, given.kills // _RARE))
-        )
-    rows = [[kind, str(counts[kind])] for kind in KINDS]
-    rows.append(["**all**", str(sum(counts.values()))])
-    command = f"`nice -n 19 python benchmarks/kills.py --kills {given.kills} --seed {given.seed}`"
-    told = f"{runs} runs were finished; {len(failures)} failures."
-    text = "\n".join([command, "", markdown_table(["killed by", "times"], rows, ["times"]), "", told])
-    if given.write:
-        page = Path(given.write)
-        before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])
-        after = rest.partition(_MARKS[1])[2]
-        page.write_text(f"{before}{_MARKS[0]}\n\n{text}\n\n{_MARKS[1]}{after}", encoding="utf-8")
+        for workers, kills in ((1, given.kills - given.kills // _RARE), (2, given.kills // _RARE)):
+            series(given, Path(name), workers, kills, rng, counts, failures)
+    text = write(given, counts, failures)
     print(text, *failures, sep="\n")
     return int(bool(failures))
 
