@@ -127,6 +127,28 @@ def strategies(**methods):
     return component(Searcher, build=search(**methods), axis="strategy")
 
 
+def runs(**changes):
+    """Return a simulator whose timelines differ so from the right one."""
+
+    class Runs(Simulate):
+        def __call__(self, taskgraph, fabric, cluster):
+            right = reference.timeline(taskgraph, fabric.links.n_links)
+            return attrs.evolve(right, **{name: change(getattr(right, name)) for name, change in changes.items()})
+
+    return component(Simulator, build=lambda self: Runs())
+
+
+def priced(**changes):
+    """Return an estimator whose prices of every operator but the first differ so."""
+
+    class Prices(reference.Costs):
+        def price(self, op, degrees, devices):
+            right = super().price(op, degrees, devices)
+            return attrs.evolve(right, **{name: change(getattr(right, name)) for name, change in changes.items() if op})
+
+    return component(topoplan.Estimator, build=lambda *given: Prices())
+
+
 class Wrong(Simulate):
     """Runs to a number."""
 
@@ -145,6 +167,24 @@ class Wrong(Simulate):
         ),
         (component(Simulator, build=boom), "simulator", "build raised ValueError: boom"),
         (component(Simulator, build=lambda self: Wrong()), "simulator", "a run returned float 3.0 (must return Timel"),
+        (
+            runs(start=lambda start: start[:3]),
+            "simulator",
+            "a run returned a timeline whose start has shape (3,) (must be (",
+        ),
+        (runs(finish=lambda finish: finish - 9), "simulator", "a run returned a timeline whose finish is -"),
+        (runs(link_bytes=lambda of: of[1:]), "simulator", "one for each of the links)"),
+        (runs(device_busy=lambda busy: busy * float("nan")), "simulator", "device_busy is nan at 0 (must be finite"),
+        (runs(makespan=lambda seconds: -1.0), "simulator", "makespan is -1.0 s (must be finite and at least 0)"),
+        (runs(makespan=lambda seconds: 1 / 0), "simulator", "a run raised ZeroDivisionError"),
+        (
+            priced(forward=lambda seconds: -seconds),
+            "estimator",
+            "price of operator 1 ('pool1') cut by (1, 1, 1, 1): forward is -",
+        ),
+        (priced(backward=lambda seconds: seconds * float("nan")), "estimator", "backward is nan s (must be finite"),
+        (priced(memory=lambda kept: kept + float("inf")), "estimator", "memory is inf bytes (must be finite"),
+        (priced(forward=lambda seconds: seconds[:1]), "estimator", "forward has shape (1,) (must be ("),
         (component(Searcher, build=lambda *_: None, axis="strategy"), "searchers", "build returned None (must"),
         (strategies(ask=boom), "searchers", "ask raised ValueError: boom"),
         (
@@ -366,3 +406,29 @@ def test_kernels_that_are_not_compiled_are_refused():
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr.count("\n")) == (2, 1)
     assert process.stderr.startswith("error: NUMBA_DISABLE_JIT is set")
+
+
+def test_what_components_print_goes_to_standard_error(monkeypatch, capsys):
+    class Loud(IdleSearch):
+        def ask(self):
+            print("asked")
+            return []
+
+    class Prices(reference.Costs):
+        def price(self, op, degrees, devices):
+            print("priced")
+            return super().price(op, degrees, devices)
+
+    discover = Host.discover
+
+    def with_plugins(**how):
+        host = discover(**how)
+        host.add(component(Searcher, build=lambda *given: Loud(), axis="strategy"), name="searching")
+        host.add(component(topoplan.Estimator, build=lambda *given: Prices()), name="pricing")
+        return host
+
+    monkeypatch.setattr("topoplan_engine.reporting.report.Host.discover", with_plugins)
+    assert status([*FLAGS, "-s", "bad", "-e", "bad", "--json"]) in (0, None)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["iteration_time_s"] > 0
+    assert {"asked", "priced"} <= {*said.err.splitlines()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from topoplan.plugin.host import Host
 from topoplan.testing import check_component, checks_for
 
 PLUGIN = """
+import json
 import sys
 from topoplan import Command, TopoplanError, hookimpl
 
@@ -221,3 +223,78 @@ def test_help_loads_no_plugin_that_is_installed():
     script = "import sys\nfrom topoplan.cli import main\ntry:\n    main(['--help'])\nfinally:\n    print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not [name for name in done.stdout.split() if name.startswith("topoplan_")]
+
+
+RAISING = """
+import typer
+from topoplan import Command, hookimpl
+
+def run(how: str = "none"):
+    if how == "exit":
+        raise typer.Exit(3)
+    if how == "usage":
+        raise typer.BadParameter("wrong")
+    if how == "key":
+        raise KeyError("oops")
+    raise OSError("no disk")
+
+class Raises(Command):
+    '''Raises.'''
+
+    name = "WORD"
+
+    def app(self):
+        WHERE
+        app = typer.Typer(add_completion=False)
+        app.command()(run)
+        return app
+
+@hookimpl
+def topoplan_commands():
+    return Raises
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "line"),
+    [
+        ("raise OSError('no app')", [], ": app raised OSError: no app"),
+        ("raise SystemExit(0)", [], ": app raised SystemExit: 0"),
+        ("return 3", [], ": app returned int 3 (must return Typer)"),
+        ("", [], " raised OSError: no disk"),
+        ("", ["--how", "key"], " raised KeyError: 'oops'"),
+    ],
+)
+def test_a_command_that_raises_is_one_line_that_names_it(install, capsys, where, words, line):
+    install("acme-raise", "c-raise", RAISING.replace("WHERE", where))
+    status, out, err = run(capsys, "c-raise", *words)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == f"error: command 'c-raise' (acme-raise 1.0){line}"
+    assert "Traceback" not in err
+    assert "Traceback" in run(capsys, "c-raise", *words, "--debug")[2] or "returned" in line
+
+
+def test_what_ends_a_command_as_it_should_is_left_alone(install, capsys):
+    install("acme-raise", "c-raise", RAISING.replace("WHERE", ""))
+    assert run(capsys, "c-raise", "--how", "exit")[::2] == (3, "")
+    status, _, err = run(capsys, "c-raise", "--how", "usage")
+    assert status == 2
+    assert "Invalid value: wrong" in err
+    assert run(capsys, "c-raise", "--no-such")[0] == 2
+
+
+def test_what_a_plugin_prints_while_it_is_imported_is_no_result(install, capsys):
+    install("acme-loud", "loud", "print('HELLO FROM IMPORT')\n" + textwrap.dedent(PLUGIN))
+    status, out, err = run(capsys, "plugins", "--json")
+    assert status == 0
+    assert "loud" in [row["name"] for row in json.loads(out)["components"]]
+    assert "HELLO FROM IMPORT" in err.splitlines()
+
+
+def test_a_plugin_that_takes_long_to_import_is_shown(install, capsys, monkeypatch):
+    monkeypatch.setattr("topoplan.cli._plugins._SLOW", 0.05)
+    install("acme-slow", "slow", "import time\ntime.sleep(0.06)\n" + textwrap.dedent(PLUGIN))
+    _, out, _ = run(capsys, "plugins", "doctor")
+    (line,) = [line for line in out.splitlines() if line.startswith("SLOW")]
+    assert line.startswith("SLOW plugin 'command-slow' (acme-slow 1.0): 0.")
+    assert line.endswith(" s to import, in every command")

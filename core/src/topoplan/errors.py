@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "expect",
     "nearest",
     "printable",
+    "printing_aside",
     "shown",
 ]
 
@@ -115,11 +117,20 @@ def exception_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def printing_aside() -> AbstractContextManager[object]:
+    """Send what is printed meanwhile to standard error: standard output is for the results of commands."""
+    return redirect_stdout(sys.stderr)
+
+
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Name ``what`` (``searcher 'x' (plugin 'y'): ask``) in the place of what its code raises meanwhile."""
+    """Name ``what`` (``searcher 'x' (plugin 'y'): ask``) in the place of what its code raises meanwhile.
+
+    What the code prints goes to standard error.
+    """
     try:
-        yield
+        with printing_aside():
+            yield
     except TopoplanError:
         raise
     except (Exception, SystemExit) as error:  # a plugin may raise anything at all

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from topoplan.errors import PluginError, TopoplanError, TopoplanWarning, calling, expect, shown
+from topoplan.errors import (
+    PluginError,
+    TopoplanError,
+    TopoplanWarning,
+    calling,
+    exception_line,
+    expect,
+    printing_aside,
+    shown,
+)
 from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
@@ -19,6 +28,7 @@ from topoplan.plugin.components import Component, Searcher, Simulator
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.allowed import Allowed, why_misplaced
+from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
 
 __all__ = ["build_search", "build_simulate", "strategy_fault"]
@@ -62,19 +72,71 @@ def _who(component: Component) -> str:
 
 
 class _GuardedSimulate(Simulate):
-    """A simulator whose full runs are checked; the shortcuts that it has are its own."""
+    """A simulator whose runs are checked; the shortcuts that it has are its own, and their seconds are looked at."""
 
     def __init__(self, simulate: Simulate, who: str) -> None:
         self._simulate, self._who = simulate, who
         for name in dir(type(simulate)):
-            if not name.startswith("_") and getattr(type(simulate), name) is not getattr(Simulate, name, None):
-                setattr(self, name, getattr(simulate, name))
+            if (
+                name != "with_seed"
+                and not name.startswith("_")
+                and getattr(type(simulate), name) is not getattr(Simulate, name, None)
+            ):
+                method = getattr(simulate, name)
+                setattr(self, name, self._timed(method) if name in ("makespan", "makespans") else method)
 
     def __call__(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> Timeline:
         """Run one iteration."""
-        timeline = self._simulate(taskgraph, fabric, cluster)
+        try:
+            with printing_aside():
+                timeline = self._simulate(taskgraph, fabric, cluster)
+        except (TopoplanError, TooLargeError, MemoryError):
+            raise
+        except Exception as error:
+            raise PluginError(f"{self._who}: a run raised {exception_line(error)}") from error
         expect(timeline, Timeline, f"{self._who}: a run")
+        if reason := _why_no_timeline(timeline, taskgraph, fabric, cluster):
+            raise PluginError(f"{self._who}: a run returned {reason}")
         return timeline
+
+    def with_seed(self, seed: int) -> Simulate:
+        """Return the same simulator with other draws of paths, its runs checked likewise."""
+        simulate = self._simulate.with_seed(seed)
+        return self if simulate is self._simulate else _GuardedSimulate(simulate, self._who)
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method whose seconds are looked at."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with printing_aside():
+                seconds = method(*arguments, **named)
+            if not np.all(np.asarray(seconds) >= 0):
+                what = f"{self._who}: {method.__name__} returned"
+                raise PluginError(f"{what} {shown(seconds)} s for an iteration (must be at least 0)")
+            return seconds
+
+        return timed
+
+
+def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> str:
+    """Say what of a timeline cannot be one of this iteration; empty if all can."""
+    n_links = fabric.links.n_links
+    for field, rows, what in (
+        ("start", taskgraph.n_tasks, "tasks"),
+        ("finish", taskgraph.n_tasks, "tasks"),
+        ("device_busy", cluster.n_devices, "devices"),
+        ("link_bytes", n_links, "links"),
+        ("link_busy", n_links, "links"),
+    ):
+        values = getattr(timeline, field)
+        if values.shape != (rows,):
+            return f"a timeline whose {field} has shape {values.shape} (must be ({rows},), one for each of the {what})"
+        if rows and not (values.min() >= 0 and values.max() < np.inf):
+            bad = int(np.flatnonzero(~((values >= 0) & (values < np.inf)))[0])
+            return f"a timeline whose {field} is {values[bad]} at {bad} (must be finite and at least 0)"
+    if not 0 <= timeline.makespan < np.inf:
+        return f"a timeline whose makespan is {timeline.makespan} s (must be finite and at least 0)"
+    return ""
 
 
 class _GuardedSearch(Search):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import PluginError, TopoplanError, calling, exception_line, expect
 from topoplan.plugin.entry_points import COMMAND_PREFIX, command_words
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _DEBUG = "--debug"
 _asked_for: list[str] = []
+#: What click raises to end a command: usage errors and all that they are, exits, and Ctrl-C at a prompt.
+_OF_CLICK = (*typer.BadParameter.__mro__[: typer.BadParameter.__mro__.index(Exception)], typer.Exit, typer.Abort)
 
 
 def debugging() -> bool:
@@ -103,8 +105,28 @@ class _Deferred(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Load the plugin and let its own command read the words that follow."""
-        command = typer.main.get_command(_command(str(self.name)).app())
+        plugin = _command(str(self.name))
+        who = str(getattr(plugin, "who", f"command {self.name!r}"))
+        with calling(f"{who}: app"):
+            app = plugin.app()
+        expect(app, typer.Typer, f"{who}: app")
+        command = typer.main.get_command(app)
+        command.invoke = partial(_invoke, who, command.invoke)  # type: ignore[method-assign]
         return command.make_context(info_name, args, parent=parent, **extra)
+
+
+def _invoke(who: str, invoke: Callable[[typer.Context], Any], context: typer.Context) -> Any:
+    """Run a plugin's command; what it raises that is none of click's becomes one line that names it."""
+    try:
+        return invoke(context)
+    except (TopoplanError, MemoryError, *_OF_CLICK):
+        raise
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):  # of standard output: see `_writing`
+            raise
+        raise PluginError(f"{who} raised {exception_line(error)}") from error
+    except Exception as error:
+        raise PluginError(f"{who} raised {exception_line(error)}") from error
 
 
 def _command(word: str) -> Command:

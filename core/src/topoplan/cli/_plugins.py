@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from topoplan.plugin.components import Component, Registered
     from topoplan.plugin.host import Host, Provider
 
+#: Seconds of a plugin's import that `topoplan plugins doctor` shows.
+_SLOW = 1.0
+
 
 def register(app: typer.Typer) -> None:
     """Add ``plugins`` with ``show`` and ``doctor``."""
@@ -83,6 +86,10 @@ def _doctor() -> None:
     typer.echo(f"{len(rows)} components and commands from {len({row.distribution for row in rows})} distributions")
     for warning in caught:  # of names that are deprecated, for example
         typer.echo(f"WARNING {warning.message} ({warning.filename}:{warning.lineno})")
+    for provider, seconds in host.load_seconds.items():
+        if seconds >= _SLOW:
+            typer.echo(f"SLOW plugin {provider.name!r} ({provider}): {seconds:.1f} s to import, in every command")
+            typer.echo("  to fix: import what is heavy inside of build")
     if host.disabled:
         typer.echo(f"disabled: {', '.join(host.disabled)}")
     problems = [(f"BROKEN {broken}", broken.details, remedy(broken.dist, broken.name)) for broken in host.broken]

@@ -8,6 +8,7 @@ and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host`
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, TypeVar, cast
 import attrs
 import pluggy
 
-from topoplan.errors import TopoplanError, exception_line, nearest
+from topoplan.errors import TopoplanError, exception_line, nearest, printing_aside
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
 from topoplan.plugin._guard import guarded, modules_of
@@ -66,6 +67,7 @@ class Host:
         added: what `add` was given, in order.
         modules: name of a module, or of the package that it is in -> the plugin whose code it holds.
         discovered: whether installed plugins were looked for.
+        load_seconds: how long each installed plugin took to be imported, with what it was the first to import.
     """
 
     def __init__(self) -> None:
@@ -76,6 +78,7 @@ class Host:
         self.added: list[Added] = []
         self.modules: dict[str, Provider] = {}
         self.discovered = False
+        self.load_seconds: dict[Provider, float] = {}
         self.broken: list[Broken] = []
         self.disabled: list[str] = []
 
@@ -267,13 +270,16 @@ class Host:
     def _load(self, installed: InstalledPlugin) -> Provider:
         """Load and add one entry point, and return where it comes from; whatever goes wrong becomes a `Broken`."""
         provider, point = Provider(name=installed.name, dist=installed.dist, version=installed.version), installed.point
+        started = time.perf_counter()
         try:
             check_requirements(installed.dist, installed.requires)
-            self._add(point.load(), provider)
+            with printing_aside():
+                self._add(point.load(), provider)
         except TopoplanError as error:
             self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
         except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
             self._record(provider, f"{point.value} does not load: {exception_line(error)}", traceback.format_exc())
+        self.load_seconds[provider] = time.perf_counter() - started
         return provider
 
     def _record(self, provider: Provider, error: str, details: str) -> None:
