@@ -9,17 +9,19 @@ import pytest
 
 from topoplan import Fabric
 from topoplan.testing import reference
-from topoplan_html_report.fabric import fabric_picture
+from topoplan_html_report.fabric import _between_hosts, fabric_picture
+from topoplan_html_report.limits import Limits
 from topoplan_samples.fabrics import star
+from topoplan_samples.pages import column
 
 
-def picture(graph):
+def picture(graph, **limits):
     fabric = (
         Fabric.from_networkx(graph, name="drawn", bandwidth=1e9, latency=0.0) if isinstance(graph, nx.Graph) else graph
     )
     plan = attrs.evolve(reference.plan(), fabric=fabric, timeline=None)
     cluster = reference.cluster(fabric.n_hosts)
-    return fabric_picture(attrs.evolve(plan, cluster=cluster))
+    return fabric_picture(attrs.evolve(plan, cluster=cluster), Limits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -39,10 +41,50 @@ def test_layouts(graph, layout, said):
     assert (found["layout"], found["said"]) == (layout, said)
 
 
-def test_a_fat_tree_has_three_tiers_of_switches(host, alexnet):
+def fat_tree(host, hosts):
     from topoplan import Topology, TopologyContext
 
-    cluster = reference.cluster(16)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    found = picture(host.make(Topology, "fattree").build(context))
+    context = TopologyContext(cluster=reference.cluster(hosts), demand=None, rng=np.random.default_rng(0))
+    return host.make(Topology, "fattree").build(context)
+
+
+def test_a_fat_tree_has_three_tiers_of_switches(host):
+    found = picture(fat_tree(host, 16))
     assert found["said"] == "16 hosts, 8 switches above, 8 switches above, 4 switches above"
+
+
+def test_pods_without_hosts_are_not_drawn(host):
+    """A fat-tree of 8 ports has 8 pods of 16 hosts; 64 hosts fill 4, and need all 16 switches of the core."""
+    found = picture(fat_tree(host, 64))
+    said = "64 hosts, 16 switches above, 16 switches above, 16 switches above"
+    assert found["said"] == f"{said}; switches on no shortest path between hosts are not drawn (32)"
+    assert (column(found["x"]) < 0).sum() == 32
+    ends = np.concatenate([column(found["from"]), column(found["to"])])
+    assert (column(found["x"])[ends] >= 0).all()
+
+
+def test_hosts_of_one_pod_need_no_core(host):
+    assert picture(fat_tree(host, 12))["said"].startswith("12 hosts, 6 switches above, 6 switches above, ")
+
+
+def test_a_switch_that_is_used_is_drawn_wherever_it_is():
+    """Between hosts on one switch, a detour by another one is no shortest path, but may be the route of a message."""
+    ends = np.array([[0, 2], [1, 2], [2, 0], [2, 1], [2, 3], [3, 2]])
+    fabric = attrs.evolve(
+        star(2),
+        n_switches=2,
+        link_src=ends[:, 0],
+        link_dst=ends[:, 1],
+        link_count=np.ones(6),
+        link_bandwidth=np.full(6, 1e9),
+        link_latency=np.zeros(6),
+        link_kind=np.zeros(6),
+    )
+    assert _between_hosts(fabric, np.zeros(fabric.n_links)).tolist() == [True, True, True, False]
+    assert _between_hosts(fabric, np.ones(fabric.n_links)).all()
+
+
+def test_a_fabric_of_too_many_nodes_is_not_drawn():
+    found = picture(star(8), nodes=8)
+    assert found["said"] == "8 hosts and 1 switches, which are not drawn: a picture has 8 nodes at most"
+    assert len(column(found["x"])) == len(column(found["load"])) == 0

@@ -105,14 +105,14 @@ def test_the_highest_level_of_many_is_shown(recorded, host):
     levels = MemoryLevels(time=times, device=np.zeros(n_levels), kind=np.full(n_levels, 3), nbytes=nbytes)
     plan = attrs.evolve(recorded, recording=attrs.evolve(recorded.recording, memory=levels))
     (data,) = data_of(report([NamedPlan("many", plan)], host).decode())["plans"]
-    shown = data["memory"]["classes"][0]["overTime"]
+    shown = data["memory"]["overTime"]
     assert len(shown["seconds"]) < 1000
     assert max(shown["bytes"][3]) == 7
     assert shown["seconds"][shown["bytes"][3].index(7)] == pytest.approx(times[1234])
 
 
 def test_memory_over_time(data):
-    levels = data["memory"]["classes"][0]["overTime"]
+    levels = data["memory"]["overTime"]
     assert levels["bytes"][0] == [10, 10]
     assert levels["bytes"][3] == [20, 5]
 

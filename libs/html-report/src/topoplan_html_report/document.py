@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.plugin.host import Host
@@ -28,12 +29,15 @@ from topoplan_html_report.columns import packed
 from topoplan_html_report.fabric import fabric_picture
 from topoplan_html_report.headline import headline
 from topoplan_html_report.iteration import iteration
+from topoplan_html_report.limits import LARGEST, Limits
 from topoplan_html_report.traffic import traffic_matrix
 
 __all__ = ["NamedPlan", "report"]
 
 #: Scripts in the order in which they run.
 _SCRIPTS = ("echarts/echarts.min.js", "base.js", "timeline.js", "fabric.js", "charts.js", "report.js")
+#: How often the limits of a page that is too large are tried, each time half of the last.
+_HALVED = 8
 
 
 @attrs.frozen
@@ -47,6 +51,9 @@ class NamedPlan:
 def report(plans: Sequence[NamedPlan], host: Host) -> bytes:
     """Return the report of one plan, or of several beside each other; equal plans give equal bytes.
 
+    A page has at most `topoplan_html_report.limits.LARGEST` bytes, but for very many plans: panels of large plans leave
+    out what matters least, and say what.
+
     Args:
         plans: with timelines.
         host: knows the simulators and topologies that the plans name, to simulate what a little more would bring.
@@ -56,43 +63,75 @@ def report(plans: Sequence[NamedPlan], host: Host) -> bytes:
     """
     if not plans:
         raise TopoplanError("report: no plan (name at least one)")
-    data = {"plans": [_plan_data(each, host) for each in plans]}
+    known = [_with_machines(each, host) for each in plans]
+    leads = [headline(each.plan, host) for each in known]
+    for halved in range(_HALVED):
+        limits = Limits.of(len(plans), halved)
+        page = _page(plans, [_plan_data(each, lead, limits) for each, lead in zip(known, leads, strict=True)])
+        if len(page) <= LARGEST:
+            break
+    return page
+
+
+def _page(plans: Sequence[NamedPlan], data: list[dict[str, Any]]) -> bytes:
     scripts = [_asset(name) for name in _SCRIPTS]
     page = Template(_asset("page.html")).substitute(
         title=html.escape(_title(plans)),
         policy=_policy(scripts),
         style=_asset("page.css"),
-        data=_json_text(data),
+        data=_json_text({"plans": data}),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
         notice=_asset("echarts/NOTICE").strip(),
     )
     return page.encode()
 
 
-def _plan_data(each: NamedPlan, host: Host) -> dict[str, Any]:
+def _with_machines(each: NamedPlan, host: Host) -> NamedPlan:
     plan = each.plan
     if plan.timeline is None:
         raise TopoplanError(
             f"{each.name}: this plan has no timeline; `topoplan simulate FILE -x html=report.html` gives it one"
         )
-    plan = attrs.evolve(plan, cluster=attrs.evolve(plan.cluster, machines=_machines(plan, host)))
-    picture = fabric_picture(plan)
+    return attrs.evolve(
+        each, plan=attrs.evolve(plan, cluster=attrs.evolve(plan.cluster, machines=_machines(plan, host)))
+    )
+
+
+def _plan_data(each: NamedPlan, lead: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    plan = each.plan
+    number, names = _named_operators(plan, limits.names)
+    picture = fabric_picture(plan, limits)
     line_of_link = np.asarray(picture.pop("lineOfLink"))
     return {
         "name": each.name,
-        "operators": list(plan.taskgraph.op_names),
-        "headline": headline(plan, host),
+        "operators": names,
+        "headline": lead,
         "summary": panels.summary(plan),
-        "iteration": iteration(plan, critical_tasks(plan)),
-        "links": panels.links_over_time(plan, line_of_link),
+        "iteration": iteration(plan, critical_tasks(plan), limits, number),
+        "links": panels.links_over_time(plan, line_of_link, limits, number),
         "fabric": picture,
-        "traffic": traffic_matrix(plan),
-        "strategy": panels.strategy(plan),
+        "traffic": traffic_matrix(plan, limits, number),
+        "strategy": panels.strategy(plan, limits),
         "bounds": panels.bounds(plan),
-        "search": panels.search(plan),
-        "memory": panels.memory(plan),
-        "provenance": panels.provenance(plan),
+        "search": panels.search(plan, limits),
+        "memory": panels.memory(plan, limits),
+        "provenance": panels.provenance(plan, limits),
     }
+
+
+def _named_operators(plan: Plan, most: int) -> tuple[I64, list[str]]:
+    """Return (operators,) the number of each on the page, and the names of these: those whose tasks take longest.
+
+    Others have the number -1.
+    """
+    tasks, timeline = plan.taskgraph, plan.timeline
+    assert timeline is not None
+    count = len(tasks.op_names)
+    taken = np.bincount(tasks.op[tasks.op >= 0], (timeline.finish - timeline.start)[tasks.op >= 0], count)
+    chosen = np.sort(np.argsort(-taken, kind="stable")[:most])
+    number = np.full(count, -1, dtype=np.int64)
+    number[chosen] = np.arange(len(chosen))
+    return number, [panels.short_name(tasks.op_names[op]) for op in chosen.tolist()]
 
 
 def _machines(plan: Plan, host: Host) -> Any:

@@ -16,12 +16,14 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import ReconfigurableFabric
 from topoplan_engine.network.building import host_links
+from topoplan_html_report.alike import classes_of
 from topoplan_html_report.columns import packed
+from topoplan_html_report.limits import Limits
 
 __all__ = ["fabric_picture"]
 
-#: Most lines of a picture; of more the busiest are drawn.
-_LINES = 4000
+#: Characters of the longest name of a node that is shown in full.
+_NAME = 40
 
 
 @attrs.frozen
@@ -33,10 +35,12 @@ class _Layout:
     said: str
 
 
-def fabric_picture(plan: Plan) -> dict[str, Any]:
-    """Return positions of nodes, and lines with their loads: seconds at full speed over those of the iteration."""
+def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
+    """Return positions of nodes, and lines with their loads: seconds at full speed over those of the iteration.
+
+    A node that is not drawn stands at -1.  A fabric of more nodes than ``limits`` has is not drawn at all.
+    """
     links = plan.fabric.links
-    layout = _layout(links)
     timeline = plan.timeline
     busy = np.zeros(links.n_links) if timeline is None else timeline.link_busy[: links.n_links]
     load = busy / timeline.makespan if timeline is not None and timeline.makespan > 0 else busy
@@ -45,15 +49,22 @@ def fabric_picture(plan: Plan) -> dict[str, Any]:
     most, total = np.zeros(line.shape[1]), np.zeros(line.shape[1])
     np.maximum.at(most, row.ravel(), load)
     np.add.at(total, row.ravel(), links.link_bandwidth)
-    order = np.lexsort((np.arange(line.shape[1]), most))[-_LINES:]  # the busiest are drawn last, on top
+    too_large = links.n_nodes > limits.nodes
+    drawn = np.zeros(0, dtype=bool) if too_large else _between_hosts(links, load)
+    layout = _undrawn(links, limits) if too_large else _layout(links, drawn)
+    order = np.lexsort((np.arange(line.shape[1]), most))  # the busiest are drawn last, on top
+    order = order[:0] if too_large else order[drawn[line[:, order]].all(axis=0)]
+    lines = len(order)
+    order = order[-limits.lines :]
     place = np.full(line.shape[1], -1)
     place[order] = np.arange(len(order))
-    left_out = line.shape[1] - len(order)
     sentences = [layout.said]
     if isinstance(plan.fabric, ReconfigurableFabric):
         sentences.append("rebuilt between the phases of the iteration: the links of all phases are drawn")
-    if left_out:
-        sentences.append(f"the {len(order):,} busiest of {line.shape[1]:,} lines are drawn")
+    if hidden := int((~drawn).sum()):
+        sentences.append(f"switches on no shortest path between hosts are not drawn ({hidden:,})")
+    if lines > len(order):
+        sentences.append(f"the {len(order):,} busiest of {lines:,} lines are drawn")
     return {
         "name": plan.fabric.name,
         "layout": layout.name,
@@ -62,7 +73,7 @@ def fabric_picture(plan: Plan) -> dict[str, Any]:
         "hosts": links.n_hosts,
         "switches": links.n_switches,
         "links": int(links.n_links),
-        "names": list(links.node_names),
+        "names": [] if too_large else [name[:_NAME] for name in links.node_names],
         "x": packed(layout.position[:, 0], "float32"),
         "y": packed(layout.position[:, 1], "float32"),
         "from": packed(line[0][order], "int32"),
@@ -74,6 +85,56 @@ def fabric_picture(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _undrawn(links: Fabric, limits: Limits) -> _Layout:
+    """Return what is said of a fabric that is too large to be drawn."""
+    switches = f" and {links.n_switches:,} switches" if links.n_switches else ""
+    sentence = f"{links.n_hosts:,} hosts{switches}, which are not drawn: a picture has {limits.nodes:,} nodes at most"
+    return _Layout("none", np.zeros((0, 2)), sentence)
+
+
+def _between_hosts(links: Fabric, load: F64) -> Any:
+    """Return (N,) flags of the nodes that are drawn: hosts, what is used, and switches that may be between two hosts.
+
+    A shortest path of n links between hosts leads over nodes that are n / 2 links away from one of them at most, so
+    switches that are farther from all hosts than half of the longest such path are on none: empty pods of a fat-tree.
+    """
+    drawn = np.ones(links.n_nodes, dtype=bool)
+    if not links.n_switches:
+        return drawn
+    tier = _tier(links)
+    ways = [links.link_dst[links.link_src == host].tobytes() for host in range(links.n_hosts)]
+    apart = max(int(_distance(links, members[0])[: links.n_hosts].max()) for members in classes_of(ways))
+    drawn = tier <= apart // 2
+    drawn[: links.n_hosts] = True
+    drawn[links.link_src[load > 0]] = drawn[links.link_dst[load > 0]] = True
+    return drawn
+
+
+def _distance(links: Fabric, host: int) -> I64:
+    """Return (N,) links from a host to every node; -1 where there is no way."""
+    first = np.zeros(links.n_nodes, dtype=bool)
+    first[host] = True
+    return _levels(links, first)
+
+
+def _levels(links: Fabric, first: Any) -> I64:
+    """Return (N,) links from the nearest of the flagged nodes; -1 where there is no way."""
+    level = np.where(first, 0, -1)
+    height = 0
+    while first.any():
+        height += 1
+        first = np.bincount(links.link_dst[first[links.link_src]], minlength=links.n_nodes) > 0
+        first &= level < 0
+        level[first] = height
+    return level
+
+
+def _tier(links: Fabric) -> I64:
+    """Return (N,) links from each node to the nearest host; one more than the most where there is no way."""
+    tier = _levels(links, np.arange(links.n_nodes) < links.n_hosts)
+    return np.where(tier < 0, tier.max() + 1, tier)
+
+
 def _distribution(load: F64) -> dict[str, float]:
     """Return the least, the mean and the greatest load of links."""
     if not len(load):
@@ -81,9 +142,9 @@ def _distribution(load: F64) -> dict[str, float]:
     return {"least": float(load.min()), "mean": float(load.mean()), "most": float(load.max())}
 
 
-def _layout(links: Fabric) -> _Layout:
+def _layout(links: Fabric, drawn: Any) -> _Layout:
     if links.n_switches:
-        return _tiers(links)
+        return _tiers(links, drawn)
     offsets = _offsets(links)
     if offsets is None:
         grid = _torus(links)
@@ -143,36 +204,26 @@ def _grid(shape: tuple[int, ...]) -> _Layout:
     return _Layout("grid", np.stack([x, y], axis=1), f"a grid of {' x '.join(map(str, shape))} hosts")
 
 
-def _tiers(links: Fabric) -> _Layout:
+def _tiers(links: Fabric, drawn: Any) -> _Layout:
     """Return hosts below and switches above, each as many tiers up as links away from the nearest host."""
-    tier = np.full(links.n_nodes, -1)
-    tier[: links.n_hosts] = 0
-    level = 0
-    while True:
-        nodes_above = np.zeros(links.n_nodes, dtype=bool)
-        nodes_above[links.link_dst[tier[links.link_src] == level]] = True
-        nodes_above &= tier < 0
-        if not nodes_above.any():
-            break
-        level += 1
-        tier[nodes_above] = level
-    tier[tier < 0] = level + 1
-    top = max(int(tier.max()), 1)
-    position = np.zeros((links.n_nodes, 2))
-    position[:, 1] = 1 - tier / top
-    for height in range(top + 1):
+    tier = np.where(drawn, _tier(links), -1)
+    heights = np.unique(tier[drawn]).tolist()
+    top = max(heights[-1], 1)
+    position = np.full((links.n_nodes, 2), -1.0)
+    position[drawn, 1] = 1 - tier[drawn] / top
+    for height in heights:
         nodes = np.flatnonzero(tier == height)
         if height:
             nodes = nodes[np.lexsort((nodes, _below(links, nodes, tier, position)))]
         position[nodes, 0] = (np.arange(len(nodes)) + 0.5) / max(len(nodes), 1)
-    counts = [int((tier == height).sum()) for height in range(top + 1)]
+    counts = [int((tier == height).sum()) for height in heights]
     sentence = ", ".join([f"{counts[0]} hosts", *(f"{count} switches above" for count in counts[1:])])
     return _Layout("tiers", position, sentence.replace("1 switches", "1 switch"))
 
 
 def _below(links: Fabric, nodes: I64, tier: Any, position: F64) -> F64:
     """Return the mean place of the neighbours of nodes in the tier below."""
-    down = tier[links.link_dst] == tier[links.link_src] - 1
+    down = (tier[links.link_dst] == tier[links.link_src] - 1) & (tier[links.link_dst] >= 0)
     total = np.bincount(links.link_src[down], position[links.link_dst[down], 0], links.n_nodes)
     count = np.bincount(links.link_src[down], minlength=links.n_nodes)
     return np.asarray((total / np.maximum(count, 1))[nodes])

@@ -8,7 +8,7 @@ from topoplan.model.plan import Plan
 from topoplan.plugin.host import Host
 from topoplan_engine.reporting.critical_path import PathShare, path_shares
 from topoplan_engine.reporting.printing import spelled_time
-from topoplan_engine.simulation.idle import exposed_communication
+from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.what_if import Change, what_if
 
 __all__ = ["headline"]
@@ -27,10 +27,28 @@ def headline(plan: Plan, host: Host) -> dict[str, Any]:
     }
 
 
+def _unused(plan: Plan) -> str:
+    """Return how many devices compute nothing, and what share of the time those that compute do not, if it is worth it.
+
+    The share is that of the row ``bubbles`` of the table, and is named for pipelines.
+    """
+    assert plan.timeline is not None
+    busy = plan.timeline.device_busy
+    idle = int((busy <= 0).sum())
+    parts = []
+    if idle and idle < len(busy):
+        parts.append(f"{idle:,} of {len(busy):,} devices compute nothing")
+    bubbles = bubble_fraction(plan.timeline)
+    if plan.strategy is not None and not plan.strategy.whole_batch and bubbles >= _WORTH_NAMING:
+        parts.append(f"{'the others' if parts else 'devices'} spend {bubbles:.1%} of their time in bubbles")
+    return " and ".join(parts)
+
+
 def _waits_for(plan: Plan) -> str:
     assert plan.timeline is not None
     seconds = plan.timeline.makespan
-    first = f"An iteration takes {_short(seconds)}."
+    unused = _unused(plan)
+    first = f"An iteration takes {_short(seconds)}{f'; {unused}' if unused else ''}."
     shares = path_shares(plan)
     if not shares:
         exposed = _short(exposed_communication(plan.timeline))

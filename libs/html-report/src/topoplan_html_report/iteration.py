@@ -1,6 +1,7 @@
 """The iteration as slices in rows: what devices compute and send, and what groups reduce together.
 
     task graph + timeline ─► devices that do the same at the same times are one row ─► lanes ─► columns of slices
+                                          at most so many rows, and slices: `topoplan_html_report.reduction`
 
 Slices of one lane do not overlap, but for the last lane of a row that has as many as a reader can follow.  Times are
 compared in nanoseconds and written in seconds.
@@ -19,14 +20,19 @@ from topoplan.arrays import I64
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.reporting.printing import spelled_time
 from topoplan_html_report.alike import classes_of, named
 from topoplan_html_report.columns import packed
+from topoplan_html_report.limits import Limits
+from topoplan_html_report.reduction import Slices, reduced
 
 __all__ = ["iteration"]
 
 #: Most kinds of devices that are kept apart where they differ in times alone, and then the share of an iteration that
 #: they may differ by.
 _DEVICES, _NEARLY = 16, 0.01
+#: Kinds of devices with the same tasks that a device is compared with.
+_FIRSTS = 64
 #: Most lanes of what a device sends, and of collectives.
 _SENT, _TOGETHER = 4, 24
 
@@ -43,49 +49,72 @@ class _Row:
     counts: I64
 
 
-def iteration(plan: Plan, critical: I64) -> dict[str, Any]:
-    """Return rows and the columns of their slices.
+def iteration(plan: Plan, critical: I64, limits: Limits, number: I64) -> dict[str, Any]:
+    """Return rows, the columns of their slices, and what is left out.
 
     Args:
         plan: with a timeline.
         critical: (K,) tasks of the critical path.
+        limits: of slices and of kinds of devices.
+        number: (operators,) the number by which the page knows each operator, -1 where it does not.
     """
     tasks, timeline = plan.taskgraph, plan.timeline
     assert timeline is not None
     on_path = np.zeros(tasks.n_tasks, dtype=bool)
     on_path[critical] = True
-    rows, marked = _device_rows(tasks, timeline, on_path)
+    rows, marked, left_out = _device_rows(tasks, timeline, on_path, limits.kinds)
     together, marked_together = _collective_rows(tasks, timeline, on_path)
     rows, shown = rows + together, np.concatenate([*marked, *marked_together, np.zeros(0, dtype=bool)])
     task = np.concatenate([row.tasks for row in rows] or [np.zeros(0, dtype=np.int64)])
     lane = np.concatenate([row.lanes for row in rows] or [np.zeros(0, dtype=np.int64)])
     count = np.concatenate([row.counts for row in rows] or [np.zeros(0, dtype=np.int64)])
+    row = np.repeat(np.arange(len(rows)), [len(each.tasks) for each in rows])
+    slices = reduced(
+        row, lane, timeline.start[task], timeline.finish[task], tasks.kind[task], tasks.size[task], shown, limits.slices
+    )
+    task = task[slices.task]
+    per_row = np.bincount(row[slices.task], minlength=len(rows)).tolist()
     return {
         "seconds": timeline.makespan,
+        "said": [*left_out, *_said_of(slices, len(row))],
         "rows": [
             {
                 "label": row.label,
                 "sort": row.sort,
                 "devices": row.devices[:1],
                 "lanes": int(row.lanes.max(initial=0)) + 1,
-                "slices": len(row.tasks),
+                "slices": drawn,
             }
-            for row in rows
+            for row, drawn in zip(rows, per_row, strict=True)
         ],
-        "start": packed(timeline.start[task], "float64"),
-        "finish": packed(timeline.finish[task], "float64"),
-        "lane": packed(lane, "uint8"),
+        "start": packed(slices.start, "float64"),
+        "finish": packed(slices.finish, "float64"),
+        "lane": packed(lane[slices.task], "uint8"),
         "kind": packed(tasks.kind[task], "uint8"),
         "collective": packed(np.maximum(tasks.collective[task], 0), "uint8"),
-        "operator": packed(tasks.op[task], "int32"),
-        "critical": packed(shown, "uint8"),
-        "bytes": packed(tasks.size[task], "float64"),
+        "operator": packed(np.append(number, -1)[tasks.op[task]], "int32"),
+        "critical": packed(slices.marked, "uint8"),
+        "bytes": packed(slices.summed, "float32"),
         "from": packed(tasks.src[task], "int32"),
         "to": packed(tasks.dst[task], "int32"),
         "members": packed(_member_counts(tasks)[task], "int32"),
-        "count": packed(count, "int32"),
+        "count": packed(count[slices.task], "int32"),
+        "tasks": packed(slices.tasks, "int32"),
         "microBatch": None if tasks.micro_batch is None else packed(tasks.micro_batch[task], "int32"),
     }
+
+
+def _said_of(slices: Slices, count: int) -> list[str]:
+    """Return the sentence that says which of so many slices are drawn as runs, if any."""
+    if not slices.stretch:
+        return []
+    runs = int((slices.tasks > 1).sum())
+    alone = len(slices.tasks) - runs
+    return [
+        f"Of {count:,} slices {alone:,} are drawn one by one, among them the longest; the other {count - alone:,} are "
+        f"drawn as {runs:,} runs, each of one kind and in one stretch of {spelled_time(slices.stretch)}, as long as "
+        "its tasks together."
+    ]
 
 
 def _member_counts(tasks: TaskGraph) -> I64:
@@ -94,8 +123,13 @@ def _member_counts(tasks: TaskGraph) -> I64:
     return np.asarray(np.where(tasks.kind == TaskKind.COLLECTIVE, sizes[tasks.group], 0))
 
 
-def _device_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tuple[list[_Row], list[Any]]:
-    """Return the rows of devices, and for each its (n,) flags of the critical path: of any device of the row."""
+def _device_rows(
+    tasks: TaskGraph, timeline: Timeline, on_path: Any, most: int
+) -> tuple[list[_Row], list[Any], list[str]]:
+    """Return the rows of devices, for each its (n,) flags of the critical path: of any device of the row; what is not.
+
+    There are rows of ``most`` kinds of devices.
+    """
     computes = _by_device(tasks.device, np.flatnonzero(tasks.device >= 0), timeline, tasks.n_devices)
     sends = _by_device(tasks.src, np.flatnonzero(tasks.kind == TaskKind.TRANSFER), timeline, tasks.n_devices)
     columns = (_nanoseconds(timeline.start), _nanoseconds(timeline.finish), tasks.op, tasks.kind)
@@ -106,10 +140,10 @@ def _device_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tuple[li
     classes, how = classes_of(keys), "equal"
     if len(classes) > _DEVICES:
         classes, how = _nearly_alike(tasks, timeline, computes), "nearly equal"
+    classes = [devices for devices in classes if len(computes[devices[0]]) or any(len(sends[d]) for d in devices)]
+    classes, left_out = _worth_a_row(classes, computes, timeline, on_path, most)
     rows, flags = [], []
     for devices in classes:
-        if not any(len(part[device]) for part in (computes, sends) for device in devices):
-            continue
         # The one that shows most of the critical path stands for all.
         first = max(devices, key=lambda device: sum(int(on_path[part[device]].sum()) for part in (computes, sends)))
         label = named("device", devices, how)
@@ -129,26 +163,49 @@ def _device_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tuple[li
             )
             same = [part[device] for device in devices if len(part[device]) == len(chosen)]
             flags.append(np.any(on_path[np.stack(same)], axis=0) if sort == "compute" else on_path[chosen])
-    return rows, flags
+    return rows, flags, left_out
+
+
+def _worth_a_row(
+    classes: list[list[int]], computes: list[I64], timeline: Timeline, on_path: Any, most: int
+) -> tuple[list[list[int]], list[str]]:
+    """Return ``most`` classes of devices in their order, and what is said of the others.
+
+    Those that compute for the critical path come first, then those that compute longest.
+    """
+    if len(classes) <= most:
+        return classes, []
+    key = [
+        (-bool(any(on_path[computes[device]].any() for device in members)), -float(timeline.device_busy[members[0]]))
+        for members in classes
+    ]
+    chosen = sorted(sorted(range(len(classes)), key=key.__getitem__)[:most])
+    shown = sum(len(classes[number]) for number in chosen)
+    devices = sum(map(len, classes))
+    return [classes[number] for number in chosen], [
+        f"Of {devices:,} devices that have tasks, in {len(classes):,} kinds, {shown:,} are drawn, in {most:,} kinds: "
+        "those of the critical path first, then those that compute longest."
+    ]
 
 
 def _nearly_alike(tasks: TaskGraph, timeline: Timeline, computes: list[I64]) -> list[list[int]]:
-    """Return classes of devices that compute the same, none of it earlier or later than the first by `_NEARLY`."""
-    classes: dict[bytes, list[list[int]]] = {}
+    """Return classes of devices that compute the same, none of it earlier or later than the first by `_NEARLY`.
+
+    A device is compared with the first ones of at most `_FIRSTS` classes; more are not drawn.
+    """
+    classes: dict[bytes, list[tuple[Any, list[int]]]] = {}
     for device, chosen in enumerate(computes):
-        order = np.lexsort((chosen, timeline.start[chosen], tasks.kind[chosen], tasks.op[chosen]))
-        key = np.stack([tasks.op[chosen], tasks.kind[chosen]])[:, order].tobytes()
-        times = np.stack([timeline.start[chosen], timeline.finish[chosen]])[:, order]
-        for members in classes.setdefault(key, []):
-            first = computes[members[0]]
-            order_of_first = np.lexsort((first, timeline.start[first], tasks.kind[first], tasks.op[first]))
-            apart = np.abs(times - np.stack([timeline.start[first], timeline.finish[first]])[:, order_of_first])
-            if apart.max(initial=0.0) <= _NEARLY * timeline.makespan:
+        ordered = chosen[np.lexsort((chosen, timeline.start[chosen], tasks.kind[chosen], tasks.op[chosen]))]
+        times = np.stack([timeline.start[ordered], timeline.finish[ordered]])
+        same = classes.setdefault(np.stack([tasks.op[ordered], tasks.kind[ordered]]).tobytes(), [])
+        for first, members in same[:_FIRSTS]:
+            if np.abs(times - first).max(initial=0.0) <= _NEARLY * timeline.makespan:
                 members.append(device)
                 break
         else:
-            classes[key].append([device])
-    return sorted((members for same in classes.values() for members in same), key=lambda members: members[0])
+            same.append((times, [device]))
+    found = [members for same in classes.values() for _, members in same]
+    return sorted(found, key=lambda members: members[0])
 
 
 def _by_device(owner: Any, chosen: I64, timeline: Timeline, n_devices: int) -> list[I64]:
@@ -171,10 +228,15 @@ def _collective_rows(tasks: TaskGraph, timeline: Timeline, on_path: Any) -> tupl
         tasks.size[chosen],
         _member_counts(tasks)[chosen],
     )
-    kinds, first, which = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
-    marked = np.bincount(which.ravel(), on_path[chosen], kinds.shape[1]) > 0
-    counts = np.bincount(which.ravel(), minlength=kinds.shape[1])
-    picked = chosen[first]  # ascending by start, then finish
+    order = np.lexsort(columns[::-1])  # ascending by start, then finish
+    begins = np.zeros(len(order), dtype=bool)
+    begins[0] = True
+    for column in columns:
+        begins[1:] |= np.diff(column[order]) != 0
+    first = np.flatnonzero(begins)
+    marked = np.logical_or.reduceat(on_path[chosen[order]], first)
+    counts = np.diff(np.append(first, len(order)))
+    picked = chosen[order[first]]
     row = _Row("collectives", "collective", [], picked, _lanes(timeline, picked, _TOGETHER), counts)
     return [row], [marked]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.plan import Plan
-from topoplan_engine.layout import names_of
+from topoplan_engine.fitting import fullest_device, size_text
 from topoplan_engine.network.building import host_links
 from topoplan_engine.reporting.critical_path import critical_path_rows
 from topoplan_engine.reporting.explanations import explanation
@@ -22,8 +22,9 @@ from topoplan_engine.reporting.throughput import plan_throughput_rows
 from topoplan_engine.reporting.timeline import simulation_rows
 from topoplan_html_report.alike import classes_of, named
 from topoplan_html_report.columns import packed
+from topoplan_html_report.limits import Limits
 
-__all__ = ["bounds", "links_over_time", "memory", "provenance", "search", "strategy", "summary"]
+__all__ = ["bounds", "links_over_time", "memory", "provenance", "search", "short_name", "strategy", "summary"]
 
 #: What memory is used for, as `topoplan.model.recording.MemoryUse` and the levels of a recording number it.
 _PURPOSES = ("weights", "gradients", "optimizer state", "activations", "not divided by the estimator")
@@ -34,6 +35,8 @@ _TIMES, _LINKS = 800, 12
 _BUSIEST = 1024
 #: Characters of the longest value of a provenance that is shown in full.
 _LONGEST = 500
+#: Characters of the longest name of an operator that is shown in full.
+_NAME = 80
 
 
 def summary(plan: Plan) -> list[dict[str, str]]:
@@ -62,13 +65,22 @@ def bounds(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def memory(plan: Plan) -> dict[str, Any] | None:
-    """Return what devices hold when they hold the most, alike ones once; over time where that was recorded."""
+def memory(plan: Plan, limits: Limits) -> dict[str, Any] | None:
+    """Return what devices hold when they hold the most: the fullest first, alike ones once; and over time, of one.
+
+    The time course is that of the fullest of the devices for which it was recorded.
+    """
     use, capacity = plan.memory, plan.cluster.usable_memory
     if use is None:
         return None
     columns = np.stack([getattr(use, field) for field in _FIELDS])
     keys = [(columns[:, device].tobytes(), float(capacity[device])) for device in range(len(capacity))]
+    classes = classes_of(keys)
+    fullest = fullest_device(use, capacity)
+    share = use.total / np.maximum(capacity, 1e-300)
+    classes.sort(key=lambda members: (fullest not in members, -float(share[members[0]]), members[0]))
+    shown, others = classes[: limits.bars], classes[limits.bars :]
+    over_time = _memory_over_time(plan, share)
     return {
         "purposes": list(_PURPOSES),
         "classes": [
@@ -76,23 +88,36 @@ def memory(plan: Plan) -> dict[str, Any] | None:
                 "label": named("device", members),
                 "bytes": columns[:, members[0]].tolist(),
                 "capacity": float(capacity[members[0]]),
-                "overTime": _memory_over_time(plan, members[0]),
             }
-            for members in classes_of(keys)
+            for members in shown
         ],
+        "said": _emptier(others, use.total) if others else "",
+        "overTime": over_time,
         "reserve": plan.cluster.memory_reserve,
         "fits": plan.fits,
     }
 
 
-def _memory_over_time(plan: Plan, device: int) -> dict[str, Any] | None:
-    """Return the levels of a device at so many times at most; None where they were not recorded."""
+def _emptier(classes: list[list[int]], total: F64) -> str:
+    """Say what devices hold that have no bar."""
+    devices = [device for members in classes for device in members]
+    held = total[devices]
+    many = f"{len(devices):,} devices that are less full" if len(devices) > 1 else "1 device that is less full"
+    least, most = size_text(float(held.min())), size_text(float(held.max()))
+    return f"Not drawn: {many}, with {least if least == most else f'{least} to {most}'}."
+
+
+def _memory_over_time(plan: Plan, share: F64) -> dict[str, Any] | None:
+    """Return the levels of the fullest device at so many times at most; None where nothing was recorded.
+
+    ``share`` is (D,) what devices hold of what they have.
+    """
     levels = None if plan.recording is None else plan.recording.memory
     if levels is None or not len(levels.time) or plan.timeline is None:
         return None
+    recorded = np.unique(levels.device)
+    device = int(recorded[np.argmax(share[recorded])])
     rows_of_device = levels.device == device
-    if not rows_of_device.any():
-        return None
     times = np.unique(levels.time[rows_of_device])
     rows = []
     for kind in range(len(_PURPOSES)):
@@ -103,7 +128,8 @@ def _memory_over_time(plan: Plan, device: int) -> dict[str, Any] | None:
         rows.append(np.where(place >= 0, np.append(nbytes[order], 0.0)[place], 0.0))
     stacked_levels = np.stack(rows)
     chosen_times = _fullest(stacked_levels.sum(axis=0))
-    return {"seconds": times[chosen_times].tolist(), "bytes": stacked_levels[:, chosen_times].tolist()}
+    label = f"device {device}"
+    return {"label": label, "seconds": times[chosen_times].tolist(), "bytes": stacked_levels[:, chosen_times].tolist()}
 
 
 def _fullest(total: F64) -> I64:
@@ -113,12 +139,14 @@ def _fullest(total: F64) -> I64:
     return np.unique([0, *highest, len(total) - 1])
 
 
-def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:
+def links_over_time(plan: Plan, line_of_link: I64, limits: Limits, number: I64) -> dict[str, Any] | None:
     """Return how busy the busiest links are over time, alike ones once, and bytes of each line by operator.
 
     Args:
         plan: with a timeline.
         line_of_link: (L,) line of the fabric's picture of each link, or -1.
+        limits: of pairs of an operator and a line.
+        number: (operators,) the number by which the page knows each operator, or -1.
     """
     if plan.recording is None or plan.timeline is None or not len(plan.recording.links.link):
         return None
@@ -140,7 +168,7 @@ def links_over_time(plan: Plan, line_of_link: I64) -> dict[str, Any] | None:
     return {
         "bins": int(levels.shape[1]),
         "rows": [_link_row(plan, busiest[members], levels[members[0]]) for members in classes[:_LINKS]],
-        "byOperator": _lines_by_operator(operator, line_of_link[link], nbytes),
+        "byOperator": _lines_by_operator(np.append(number, -1)[operator], line_of_link[link], nbytes, limits.uses),
     }
 
 
@@ -168,32 +196,43 @@ def _binned(link: Any, start: F64, finish: F64, nbytes: F64, n_links: int, secon
     return np.asarray(np.maximum(np.diff(total, axis=1), 0.0))
 
 
-def _lines_by_operator(operator: Any, line: I64, nbytes: F64) -> dict[str, Any]:
+def _lines_by_operator(operator: Any, line: I64, nbytes: F64, most: int) -> dict[str, Any]:
+    """Return the pairs of an operator and a line that it sends over; of too many those with the most bytes."""
     on_lines = (line >= 0) & (operator >= 0)
-    keys = operator[on_lines].astype(np.int64) * (int(line.max(initial=0)) + 1) + line[on_lines]
-    cells, row = np.unique(keys, return_inverse=True)
     lines = int(line.max(initial=0)) + 1
+    cells, row = np.unique(operator[on_lines].astype(np.int64) * lines + line[on_lines], return_inverse=True)
+    total = np.bincount(row.ravel(), nbytes[on_lines], len(cells))
+    chosen = np.sort(np.argsort(-total, kind="stable")[:most])
+    left_out = len(cells) - len(chosen)
     return {
-        "operator": packed(cells // lines, "int32"),
-        "line": packed(cells % lines, "int32"),
-        "bytes": packed(np.bincount(row.ravel(), nbytes[on_lines], len(cells)), "float32"),
+        "operator": packed(cells[chosen] // lines, "int32"),
+        "line": packed(cells[chosen] % lines, "int32"),
+        "said": f"of a chosen operator the busiest links are marked ({len(chosen):,} of {len(cells):,} pairs are kept)"
+        if left_out
+        else "",
     }
 
 
-def search(plan: Plan) -> dict[str, Any] | None:
-    """Return the search, chain by chain; None where it was not recorded."""
+def search(plan: Plan, limits: Limits) -> dict[str, Any] | None:
+    """Return the search, chain by chain; None where it was not recorded.
+
+    Of too many evaluations, the last of each equal number of them stays: the best cost of a chain is that of its last.
+    """
     history = plan.history
     if history is None or not len(history.evaluation):
         return None
     chains = []
-    for chain in np.unique(history.chain).tolist():
+    numbers = np.unique(history.chain)[: limits.evaluations].tolist()
+    for chain in numbers:
         chosen = np.flatnonzero(history.chain == chain)
+        most = max(limits.evaluations // len(numbers), 1)
+        if len(chosen) > most:
+            chosen = chosen[np.linspace(0, len(chosen), most + 1).astype(np.int64)[1:] - 1]
         chains.append(
             {
                 "evaluation": history.evaluation[chosen].tolist(),
                 "current": _finite(history.current[chosen]),
                 "best": _finite(history.best[chosen]),
-                "seconds": np.round(history.seconds[chosen], 3).tolist(),
             }
         )
     return {"chains": chains}
@@ -203,30 +242,44 @@ def _finite(values: F64) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-def strategy(plan: Plan) -> dict[str, Any] | None:
+def strategy(plan: Plan, limits: Limits) -> dict[str, Any] | None:
     """Return the groups of operators that run alike, as the table of `topoplan optimize` has them."""
     if plan.strategy is None or plan.graph is None:
         return None
     groups, columns, title = strategy_columns(plan)
-    number = {name: index for index, name in enumerate(plan.taskgraph.op_names)}
+    operators = plan.graph.operators
+    rows, names_left = [], limits.names
+    for group in groups[: limits.groups]:
+        names = [short_name(operators[op].name) for op in group.operators[:names_left]]
+        names_left -= len(names)
+        rows.append({"cells": [_cut(column.text(group)) for column in columns], "names": names})
+    left_out = len(groups) - len(rows)
+    more = [f"{left_out:,} of {len(groups):,} rows are not shown; -x json writes all"] if left_out else []
+    unnamed = sum(len(group.operators) for group in groups[: limits.groups]) - sum(len(row["names"]) for row in rows)
+    more += [f"{unnamed:,} operators of these rows cannot be opened by name here"] if unnamed else []
     return {
         "title": title,
         "columns": [column.header for column in columns],
-        "groups": [
-            {
-                "cells": [column.text(group) for column in columns],
-                "kinds": dict(names_of(group.operators, plan.graph)),
-                "operators": [number.get(plan.graph.operators[op].name, -1) for op in group.operators],
-                "names": [plan.graph.operators[op].name for op in group.operators],
-            }
-            for group in groups
-        ],
-        "legend": strategy_legend(plan),
+        "groups": rows,
+        "legend": [*strategy_legend(plan), *more],
         "mesh": strategy_json(plan)["strategy"]["mesh"],
     }
 
 
-def provenance(plan: Plan) -> list[list[str]]:
+def short_name(name: str) -> str:
+    """Return a name that is cut in its middle if it is very long.
+
+    >>> short_name("layer." * 20)
+    'layer.layer.layer.layer.layer.layer.la…layer.layer.layer.layer.layer.layer.layer.'
+    """
+    return name if len(name) <= _NAME else f"{name[: _NAME // 2 - 2]}…{name[-_NAME // 2 - 1 :]}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+
+
+def provenance(plan: Plan, limits: Limits) -> list[list[str]]:
     """Return what the plan says of where it comes from, as names and values."""
     rows: list[list[str]] = []
     for key, value in plan.provenance.items():
@@ -236,7 +289,9 @@ def provenance(plan: Plan) -> list[list[str]]:
             rows += [[f"{key}: {name}", _said(part)] for name, part in value.items()]
         else:
             rows.append([str(key), _said(value)])
-    return rows
+    left_out = len(rows) - limits.facts
+    more = [["…", f"{left_out:,} more rows; -x json writes all"]] if left_out > 0 else []
+    return [[_cut(name), value] for name, value in rows[: limits.facts]] + more
 
 
 def _component(part: Any) -> list[str]:

@@ -7,6 +7,7 @@ fabric has for its group, each with an equal share, or one in the order of its m
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,26 +18,32 @@ from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_html_report.columns import packed
+from topoplan_html_report.limits import Limits
 
 __all__ = ["traffic_matrix"]
 
 #: Most cells of a side; of more hosts several share one.
 _SIDE = 128
-#: Most rows of bytes by operator; of more the sum over operators is kept alone.
-_ROWS = 60_000
 
 
-def traffic_matrix(plan: Plan) -> dict[str, Any]:
-    """Return the non-zero cells of the matrix, by operator where there are not too many; operator -1 stands for all."""
+def traffic_matrix(plan: Plan, limits: Limits, number: I64) -> dict[str, Any]:
+    """Return the non-zero cells of the matrix, by operator where there are not too many; operator -1 stands for all.
+
+    Args:
+        plan: with a task graph.
+        limits: of cells.
+        number: (operators,) the number by which the page knows each operator, or -1.
+    """
     n_hosts = plan.cluster.n_hosts
-    block = -(-n_hosts // _SIDE)
+    block = -(-n_hosts // min(_SIDE, math.isqrt(limits.cells)))
     side = -(-n_hosts // block)
     operator, source, target, nbytes = _messages(plan)
+    operator = np.append(number, -1)[operator]
     apart = (source != target) & (nbytes > 0)
     keys = ((operator + 1) * side + source // block) * side + target // block
     cell, row = np.unique(keys[apart], return_inverse=True)
     total = np.bincount(row.ravel(), nbytes[apart], len(cell))
-    by_operator = len(cell) <= _ROWS
+    by_operator = len(cell) <= limits.cells
     if not by_operator:
         cell, row = np.unique(cell % (side * side), return_inverse=True)
         total = np.bincount(row.ravel(), total, len(cell))

@@ -40,6 +40,12 @@ function bytesText(bytes) {
   return `${digits(bytes, 3)} B`;
 }
 
+/** Bytes that a device holds, in the units and digits of the table. */
+function sizeText(bytes) {
+  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6]]) if (bytes >= size / 10) return `${(bytes / size).toFixed(1)} ${unit}`;
+  return `${(bytes / 1e3).toFixed(1)} kB`;
+}
+
 function percent(share) {
   return `${digits(share * 100, 3)} %`;
 }

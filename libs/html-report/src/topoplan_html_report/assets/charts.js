@@ -174,19 +174,19 @@ function pairs(across, up, top) {
 
 function memoryChart(plan) {
   const { classes, purposes, reserve } = plan.memory;
-  const shown = classes.slice(0, 14);
+  const shown = classes;
   return new Chart(74 + 30 * shown.length, "Memory of devices", () => {
     const used = range(purposes.length).filter((kind) => shown.some((row) => row.bytes[kind] > 0));
     const capacities = [...new Set(shown.map((row) => row.capacity))];
     const most = Math.max(...shown.map((row) => sum(row.bytes)));
     const near = capacities.filter((bytes) => bytes <= 3 * most);
-    const label = { formatter: (at) => reserve ? `${bytesText(at.value)} of ${bytesText(at.value / (1 - reserve))}` : `${bytesText(at.value)} there are`, position: "end", rotate: 0, color: colour("quiet"), fontSize: 11 };
+    const label = { formatter: (at) => reserve ? `${sizeText(at.value)} of ${sizeText(at.value / (1 - reserve))}` : `${sizeText(at.value)} there are`, position: "end", rotate: 0, color: colour("quiet"), fontSize: 11 };
     return {
       legend: { bottom: 0, left: 0, icon: "rect", itemWidth: 11, itemHeight: 11, itemGap: 14, selectedMode: false, textStyle: { color: colour("quiet"), fontSize: 11 } },
       grid: { left: 175, right: 190, top: 20, bottom: 46 },
-      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: bytesText } }),
+      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: sizeText } }),
       yAxis: axis({ type: "category", inverse: true, data: shown.map((row) => row.label), axisTick: { show: false }, axisLabel: { width: 160, overflow: "truncate", fontSize: 11, color: colour("ink") } }),
-      tooltip: plainTooltip((at) => `${at.name}\n${at.seriesName}: ${bytesText(at.value)}`),
+      tooltip: plainTooltip((at) => `${at.name}\n${at.seriesName}: ${sizeText(at.value)}`),
       series: used.map((kind, number) => ({
         name: purposes[kind],
         type: "bar",
@@ -194,7 +194,7 @@ function memoryChart(plan) {
         barMaxWidth: 20,
         itemStyle: { color: PURPOSE_COLOURS[kind] },
         data: shown.map((row) => row.bytes[kind]),
-        label: number === used.length - 1 ? { show: true, position: "right", color: colour("ink"), fontSize: 11, formatter: (at) => `${bytesText(sum(shown[at.dataIndex].bytes))} of ${bytesText(shown[at.dataIndex].capacity)}` } : undefined,
+        label: number === used.length - 1 ? { show: true, position: "right", color: colour("ink"), fontSize: 11, formatter: (at) => `${sizeText(sum(shown[at.dataIndex].bytes))} of ${sizeText(shown[at.dataIndex].capacity)}` } : undefined,
         markLine: number === 0 && near.length ? { symbol: "none", silent: true, data: near.map((bytes) => ({ xAxis: bytes })), lineStyle: { color: colour("load-high"), type: "solid", width: 2 }, label } : undefined,
       })),
     };
@@ -202,16 +202,16 @@ function memoryChart(plan) {
 }
 
 function memoryOverTime(plan) {
-  const row = plan.memory.classes.filter((each) => each.overTime).sort((a, b) => sum(b.bytes) - sum(a.bytes))[0];
+  const row = plan.memory.overTime;
   if (!row) return null;
-  const { seconds, bytes } = row.overTime;
+  const { seconds, bytes } = row;
   const end = plan.iteration.seconds;
   return new Chart(190, `Memory of ${row.label} over the iteration`, () => ({
     title: { text: `${row.label} over the iteration`, textStyle: { fontSize: 12, fontWeight: "normal", color: colour("quiet") }, left: 0, top: 0 },
     grid: { left: 62, right: 16, top: 24, bottom: 26 },
     xAxis: axis({ type: "value", min: 0, max: end, splitLine: { show: false }, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: timeText } }),
-    yAxis: axis({ type: "value", min: 0, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: bytesText } }),
-    tooltip: { trigger: "axis", ...plainTooltip((at) => [timeText(at[0].data[0]), ...at.map((part) => `${part.seriesName}: ${bytesText(part.data[1])}`)].join("\n")) },
+    yAxis: axis({ type: "value", min: 0, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: sizeText } }),
+    tooltip: { trigger: "axis", ...plainTooltip((at) => [timeText(at[0].data[0]), ...at.map((part) => `${part.seriesName}: ${sizeText(part.data[1])}`)].join("\n")) },
     series: plan.memory.purposes.map((name, kind) => ({
       name,
       type: "line",

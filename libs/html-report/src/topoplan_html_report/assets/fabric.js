@@ -1,6 +1,13 @@
 "use strict";
 // The fabric as a picture: hosts and switches where the layout put them, lines in the colour of their load.
 
+/** Whether two labels of at most so many characters are beside or below each other; FONT is of a digit, in the units of the picture. */
+const FONT = { width: 1.4, height: 2.7 };
+function apart(label, other, characters) {
+  const [across, down] = ["x", "y"].map((axis) => Math.abs(Number(label.getAttribute(axis)) - Number(other.getAttribute(axis))));
+  return across >= (characters + 1) * FONT.width || down >= FONT.height;
+}
+
 class FabricPicture {
   constructor(plan) {
     this.plan = plan;
@@ -110,17 +117,22 @@ class FabricPicture {
     const { data } = this;
     const all = data.hosts + data.switches;
     const radius = this.wide ? Math.min(1.6, 50 / data.hosts) : Math.min(1.7, 60 / data.hosts);
-    const every = 2 ** Math.max(0, Math.ceil(Math.log2(data.hosts / (this.wide ? 40 : 48))));
     const made = [];
+    const labels = [];
+    const longest = Math.max(...range(data.hosts).map((node) => this.shortName(node).length));
     for (let node = 0; node < all; node++) {
+      if (data.x[node] < 0) continue;
       const [x, y] = this.place(node);
       const host = node < data.hosts;
+      const title = element("title", { svg: true }, this.nameOf(node));
       made.push(host
-        ? element("circle", { svg: true, cx: x, cy: y, r: radius, fill: colour("ink") })
-        : element("rect", { svg: true, x: x - 1.3, y: y - 0.9, width: 2.6, height: 1.8, rx: 0.4, fill: colour("accent") }));
-      if (host && node % every === 0) made.push(this.labelOf(node, x, y, radius));
+        ? element("circle", { svg: true, cx: x, cy: y, r: radius, fill: colour("ink") }, title)
+        : element("rect", { svg: true, x: x - 1.3, y: y - 0.9, width: 2.6, height: 1.8, rx: 0.4, fill: colour("accent") }, title));
+      if (!host) continue;
+      const label = this.labelOf(node, x, y, radius);
+      if (labels.every((other) => apart(label, other, longest))) labels.push(label);
     }
-    return made;
+    return [...made, ...labels];
   }
 
   labelOf(node, x, y, radius) {

@@ -58,7 +58,15 @@ function timelinePanel(plan) {
   const used = new Set(plan.iteration.kind);
   const keys = KINDS.filter((_, kind) => used.has(kind)).map((name) => element("span", {}, element("i", { style: `background: var(--${name})` }), name === "forward" || name === "backward" ? `${name} pass` : name));
   if (plan.iteration.critical.includes(1)) keys.push(element("span", {}, element("i", { style: "background: var(--critical); height: 0.25em; vertical-align: 0.1em" }), "critical path (C: alone)"));
-  return [element("div", { class: "keys" }, ...keys), timeline.scroller];
+  const said = plan.iteration.said.map((text) => element("p", { class: "said" }, text));
+  return [element("div", { class: "keys" }, ...keys), timeline.scroller, ...said];
+}
+
+function fabricPanel(plan) {
+  const { name, said, interfaces, x } = plan.fabric;
+  const marked = plan.links?.byOperator.said;
+  const text = `${name}: ${said}; each host has ${interfaces}${marked ? `; ${marked}` : ""}`;
+  return [element("p", { class: "said" }, text), x.length ? drawn(new FabricPicture(plan)) : null];
 }
 
 function trafficPanel(plan) {
@@ -103,8 +111,7 @@ function operatorButton(name) {
 
 function memoryPanel(plan) {
   if (!plan.memory) return null;
-  const left = plan.memory.classes.length - 14;
-  const note = left > 0 ? element("p", { class: "said" }, `${left} more kinds of devices hold other amounts`) : null;
+  const note = plan.memory.said ? element("p", { class: "said" }, plan.memory.said) : null;
   return [drawn(memoryChart(plan)), note, drawn(memoryOverTime(plan))].filter(Boolean);
 }
 
@@ -123,7 +130,7 @@ function build() {
     return box;
   };
   const network = pair(report);
-  section(network, "Fabric", "Links by load: what they send over what they could send in one iteration.", (plan) => [element("p", { class: "said" }, `${plan.fabric.name}: ${plan.fabric.said}; each host has ${plan.fabric.interfaces}`), drawn(new FabricPicture(plan))]);
+  section(network, "Fabric", "Links by load: what they send over what they could send in one iteration.", fabricPanel);
   section(network, "Traffic", "Bytes from host to host, on a logarithmic scale; a cell without colour is a pair that sends nothing.", trafficPanel);
   section(report, "Strategy", "Operators that are cut alike. A click on an operator marks it in all panels.", strategyPanel);
   const middle = pair(report);

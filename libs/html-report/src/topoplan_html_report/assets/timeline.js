@@ -283,11 +283,14 @@ class Timeline {
     const kind = data.kind[slice] === 5 ? COLLECTIVES[data.collective[slice]] : KINDS[data.kind[slice]];
     const lines = [`${kind}${name === undefined ? "" : ` of ${name}`}`];
     lines.push(`${timeText(this.start[slice])} to ${timeText(this.finish[slice])}: ${timeText(this.finish[slice] - this.start[slice])}`);
-    if (data.kind[slice] === 4) {
+    if (data.tasks[slice] > 1) {
+      lines.push(`${data.tasks[slice]} tasks drawn as one${name === undefined ? "" : "; the longest is of this operator"}`);
+      lines.push(`${bytesText(data.bytes[slice])} together`);
+    } else if (data.kind[slice] === 4) {
       lines.push(`${bytesText(data.bytes[slice])} from device ${data.from[slice]} to device ${data.to[slice]}`);
     }
-    if (data.kind[slice] === 5) lines.push(`${bytesText(data.bytes[slice])}, ${data.members[slice]} devices`);
-    if (data.microBatch && data.microBatch[slice] >= 0) lines.push(`micro-batch ${data.microBatch[slice]}`);
+    if (data.kind[slice] === 5 && data.tasks[slice] === 1) lines.push(`${bytesText(data.bytes[slice])}, ${data.members[slice]} devices`);
+    if (data.tasks[slice] === 1 && data.microBatch && data.microBatch[slice] >= 0) lines.push(`micro-batch ${data.microBatch[slice]}`);
     if (data.count[slice] > 1) lines.push(`${data.count[slice]} of them, equal`);
     if (data.critical[slice]) lines.push("on the critical path");
     return lines.join("\n");
