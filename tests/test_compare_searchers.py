@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 
@@ -74,6 +75,29 @@ def test_searchers_are_compared_with_what_may_be_said_of_them(run, monkeypatch, 
     assert len(kept) == 18  # and the second command took them from there
 
 
+def test_searchers_are_written_as_rows_as_tables_and_into_a_page(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = [*SMALL, "--searchers", "mcmc,mcmc:alpha=40", "--seeds", "1..2"]
+    assert run(*words, "--table", "runs.csv", "--write", "page.md")[0] == 0
+    assert run(*words, "--table", "table.tex")[0] == 0
+    assert run(*words, "--table", "table.md")[0] == 0
+    with (tmp_path / "runs.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["searcher"], row["seed"]) for row in rows] == [
+        (searcher, seed) for searcher in ("mcmc", "mcmc:alpha=40") for seed in "12"
+    ]
+    assert all(float(row["iteration_time_s"]) > 0 and row["problem"] == "alexnet" for row in rows)
+    table, page = (tmp_path / "table.md").read_text(), (tmp_path / "page.md").read_text()
+    assert table.startswith("| problem | searcher | median |")
+    assert table.strip() in page
+    assert "topoplan compare alexnet" in page
+    assert "2 seeds cannot show a significant difference: the least p is 0.5; 6 seeds at least can" in page
+    lines = (tmp_path / "table.tex").read_text().splitlines()
+    assert lines[0] == r"\begin{tabular}{llrrrrr}"
+    assert lines[-1] == r"\end{tabular}"
+    assert all(line.count("&") == 6 for line in lines if line.endswith(r"\\"))
+
+
 def test_a_figure_has_both_axes(run, tmp_path):
     pytest.importorskip("matplotlib")
     assert run(*SMALL, "--searchers", "mcmc,random", "--seeds", "1..2", "--plot", "curves.svg")[0] == 0
@@ -131,7 +155,12 @@ def test_benchmark_problems_are_compared_by_name(run):
             "-o: options of models (write alexnet:classes=3)",
         ),
         (["compare", "study.toml", "ncf"], "study.toml: a study is compared by itself"),
-        ([*SMALL, "--searchers", "mcmc", "--write", "page.md"], "--write and --table: have nothing for searchers"),
+        ([*SMALL, "--searchers", "mcmc", "--table", "page.doc"], "page.doc: is none of .csv, .parquet, .md, .tex"),
+        ([*SMALL, "--searchers", "mcmc", "--best", "nowhere"], "nowhere/best.csv: is not there"),
+        (
+            [*SMALL, "-n", "ocs", "--best", "nowhere"],
+            "--best nowhere: is for searchers on benchmark problems (--problems)",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(run, words, message):

@@ -49,7 +49,10 @@ def test_parquet_has_the_same_with_types(run, finished):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("runs.xlsx", "error: --table runs.xlsx: is neither .csv nor .parquet (which of them is to be written?)\n"),
+        (
+            "runs.xlsx",
+            "runs.xlsx: is none of .csv, .parquet, .md, .tex (which of them is to be written?)\n",
+        ),
         ("no/runs.csv", "/no does not exist\n"),
     ],
 )

@@ -38,6 +38,7 @@ from topoplan_command_show.command import plan_rows
 from topoplan_engine import ClusterOptions, Experiment, RunOptions
 from topoplan_engine.experiment import build_cluster, experiment_from_document, with_machines
 from topoplan_engine.exporting import read_plan
+from topoplan_engine.files import read_unpacked
 from topoplan_engine.folders import files_of
 from topoplan_engine.reading import simulated_plan
 from topoplan_engine.reporting.figures import write_figure
@@ -50,7 +51,7 @@ from topoplan_studies.measure import measure
 from topoplan_studies.page import section
 from topoplan_studies.plot import plot
 from topoplan_studies.prices import default_prices
-from topoplan_studies.problems.best import _unpacked, best_known
+from topoplan_studies.problems.best import best_known
 from topoplan_studies.results import network_results
 from topoplan_studies.rows import write_rows
 from topoplan_studies.runspecs import run_specs
@@ -489,7 +490,7 @@ def read_trace(data: bytes) -> None:
 def _of_gzip(data: bytes) -> None:
     path: Path = stored("p.json.gz", data)
     with contextlib.suppress(TopoplanError):
-        HOST.make("exporter", "json").read(_unpacked(path), str(path))
+        HOST.make("exporter", "json").read(read_unpacked(path), str(path))
 
 
 def _experiments() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ files are archives, or folders (`topoplan_engine.folders`).
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,14 @@ from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice
-from topoplan_engine.files import check_different, check_readable, check_writable, read_file, write_file
+from topoplan_engine.files import (
+    PACKED,
+    check_different,
+    check_readable,
+    check_writable,
+    read_unpacked,
+    write_file,
+)
 from topoplan_engine.folders import (
     ARCHIVE,
     check_writable_folder,
@@ -55,20 +63,24 @@ def runs_as(host: Host, path: Path) -> Choice | None:
 
 
 def read_plan(host: Host, path: Path) -> Plan:
-    """Read a task graph, or a whole plan, in the format that the file's suffix names.
+    """Read a task graph, or a whole plan, in the format that the file's suffix names; ``.gz`` may follow it.
+
+    A plan that was stored without its tasks (`topoplan_engine.rebuilding`) has them again.
 
     Raises:
         TopoplanError: no installed format has this suffix, or the file is not right.
     """
+    from topoplan_engine.rebuilding import with_tasks
+
     exporter = _reader(host, path, "read")
     with naming_plugins(host):
-        plan = exporter.read(read_folder(path) if path.is_dir() else read_file(path), str(path))
+        plan = exporter.read(read_folder(path) if path.is_dir() else read_unpacked(path), str(path))
     if plan.strategy is not None and plan.graph is not None:
         try:
             check_strategy(plan.strategy, plan.graph, plan.cluster.n_devices)
         except TopoplanError as error:
             raise TopoplanError(f"{path}: {error}") from None
-    return plan
+    return with_tasks(plan, host, str(path))
 
 
 def strategy_path(host: Host, text: str) -> Path:
@@ -106,7 +118,7 @@ def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strateg
     exporter = named or _reader(host, path, "read_strategy", "read")
     if exporter.overrides("read_strategy"):
         with naming_plugins(host):
-            return exporter.read_strategy(read_file(path), str(path), graph)
+            return exporter.read_strategy(read_unpacked(path), str(path), graph)
     plan = read_plan(host, path)
     if plan.strategy is None or plan.graph is None:
         raise TopoplanError(f"{path}: holds a task graph but no strategy")
@@ -206,6 +218,8 @@ def export(plan: Plan, exporter: Exporter | str, path: Path | str, *, host: Host
 
 def _write(exporter: Exporter, plan: Plan, path: Path) -> None:
     data = exporter.write(plan)
+    if path.name.endswith(PACKED) and not exporter.suffix.endswith(PACKED):
+        data = gzip.compress(data, mtime=0)
     (write_folder if is_folder(exporter.suffix, path) else write_file)(path, data)
 
 
@@ -221,7 +235,7 @@ def _strategy_source(host: Host, text: str) -> tuple[Exporter | None, Path]:
 def _reader(host: Host, path: Path, *ways: str) -> Exporter:
     readable = [e for e in host.components(Exporter) if any(map(e.overrides, ways))]
     for exporter in readable:
-        if path.name.endswith(exporter.suffix) and not path.is_dir():
+        if path.name.removesuffix(PACKED).endswith(exporter.suffix) and not path.is_dir():
             return exporter()
         if is_folder(exporter.suffix, path) and any(path.glob(f"*{exporter.suffix.removesuffix(ARCHIVE)}")):
             return exporter()

@@ -7,21 +7,26 @@ stands for what it leads to, in both directions.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from topoplan.errors import TopoplanError, shown
 
 __all__ = [
+    "PACKED",
     "check_different",
     "check_inside",
     "check_readable",
     "check_writable",
     "read_file",
     "read_text",
+    "read_unpacked",
     "shown_path",
     "why_not",
     "write_file",
@@ -29,6 +34,8 @@ __all__ = [
 
 #: Bytes of the largest file that is read.
 _LARGEST = 4 << 30
+#: How the name of a file ends that gzip packed, and bytes of the largest one, unpacked.
+PACKED, _LARGEST_UNPACKED = ".gz", 1 << 30
 
 
 def read_file(path: Path, largest: int = _LARGEST) -> bytes:
@@ -44,6 +51,27 @@ def read_file(path: Path, largest: int = _LARGEST) -> bytes:
         return path.read_bytes()
     except (OSError, MemoryError) as error:
         raise TopoplanError(f"{shown_path(path)}: cannot be read ({why_not(error)})") from None
+
+
+def read_unpacked(path: Path, largest: int = _LARGEST_UNPACKED) -> bytes:
+    """Return the content of a file; what gzip packed (``.gz``) is unpacked, as far as it has ``largest`` bytes.
+
+    Raises:
+        TopoplanError: it cannot be read, is not what gzip packs, or is larger.
+    """
+    if not path.name.endswith(PACKED):
+        return read_file(path)
+    data = read_file(path)
+    try:
+        with gzip.open(io.BytesIO(data)) as stream:
+            unpacked = stream.read(largest + 1)
+        if not unpacked:
+            raise EOFError
+    except (OSError, EOFError, zlib.error):
+        raise TopoplanError(f"{shown_path(path)}: is nothing that gzip packed") from None
+    if len(unpacked) > largest:
+        raise TopoplanError(f"{shown_path(path)}: more than {largest} bytes are packed in {len(data)}")
+    return unpacked
 
 
 def check_readable(path: Path) -> int:

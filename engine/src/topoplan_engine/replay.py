@@ -19,20 +19,19 @@ from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryLevels
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.plugin.components import Estimator, Exporter, Kind, Simulator, Topology, TopologyContext
+from topoplan.plugin.components import Exporter, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
-from topoplan_engine.experiment import Choice, with_machines
+from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import read_plan, runs_as
 from topoplan_engine.files import read_file
 from topoplan_engine.guarded import build_simulate
-from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
+from topoplan_engine.rebuilding import lowering_of
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
-from topoplan_engine.training_costs import training_costs
 from topoplan_engine.work import RateOptions, priced
 
 __all__ = ["between_ends", "draws_of", "simulate_file", "simulator_of", "written_seconds"]
@@ -153,14 +152,10 @@ def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -
 def _memory_levels(plan: Plan, host: Host) -> MemoryLevels:
     """Return memory over time where the plan names its estimator, and that gives the same tasks; else no rows."""
     nothing = MemoryLevels(time=[], device=[], kind=[], nbytes=[])
-    priced = [part for part in recorded_components(plan) if part.get("kind") == Kind.ESTIMATOR.value]
-    if plan.graph is None or plan.strategy is None or plan.timeline is None or not priced:
+    if plan.graph is None or plan.strategy is None or plan.timeline is None:
         return nothing
     try:
-        estimator = host.make(Estimator, str(priced[0]["name"]), priced[0]["options"])
-        cluster = with_machines(plan.cluster, host)
-        costs = training_costs(estimator.build(plan.graph, cluster), plan.graph)
-        lowering = Lowering(plan.graph, cluster, costs)
+        lowering = lowering_of(plan, host, "plan")
         tasks = lowering.lower(plan.strategy)
         if not (np.array_equal(tasks.kind, plan.taskgraph.kind) and np.array_equal(tasks.op, plan.taskgraph.op)):
             return nothing

@@ -12,8 +12,8 @@ from topoplan.errors import PluginError, TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine import optimize
 from topoplan_engine.search.setup import set_up_search
-from topoplan_studies.problems import named_problems, read_problems, standard_problems
-from topoplan_studies.problems.best import best_known, check, improve
+from topoplan_studies.problems import best, named_problems, read_problems, standard_problems
+from topoplan_studies.problems.best import best_known, best_of_all, check, improve
 from topoplan_studies.problems.bounds import lower_bound
 
 NAMES = [problem.name for problem in standard_problems()]
@@ -96,14 +96,20 @@ def test_a_bound_is_below_every_strategy_that_is_tried():
         assert 0 < max(bound.work, bound.part) * (1 - 1e-6) <= bound.seconds <= optimize(experiment, host=host).seconds
 
 
-def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tmp_path):
+@pytest.fixture
+def nothing_known(monkeypatch, tmp_path):
+    """Let the standard set know no plan."""
+    monkeypatch.setattr(best, "FOLDER", tmp_path / "of the set")
+
+
+def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tmp_path, nothing_known):
     host = Host.discover()
     (problem,) = named_problems(["vgg-19-pipeline"])
-    first = improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path)
+    first, _ = improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path)
     assert first == best_known(tmp_path)[problem.name]
     assert check(problem, host, tmp_path).holds
-    assert improve(problem, "random", budget=0, seed=2, host=host, folder=tmp_path) is None
-    second = improve(problem, "pipeline", budget=30, seed=1, host=host, folder=tmp_path)
+    assert improve(problem, "random", budget=0, seed=2, host=host, folder=tmp_path) == (None, False)
+    second, _ = improve(problem, "pipeline", budget=30, seed=1, host=host, folder=tmp_path)
     assert second.bound <= second.seconds < first.seconds
     assert check(problem, host, tmp_path).holds
     table = tmp_path / "best.csv"
@@ -115,6 +121,24 @@ def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tm
     table.unlink()
     with pytest.raises(TopoplanError, match=r"best\.csv: has no row for 'vgg-19-pipeline'"):
         check(problem, host, tmp_path)
+
+
+def test_what_is_worse_than_the_best_known_plan_of_the_set_is_not_stored(tmp_path):
+    """A folder of one's own begins with the set's table: a plan that is ten times slower is no improvement."""
+    host = Host.discover()
+    (problem,) = named_problems(["alexnet-switch"])
+    assert improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path) == (None, False)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TopoplanError, match=r"best\.csv: is not there \(topoplan problems --improve writes it\)"):
+        best_of_all(tmp_path)
+    shipped = best_known()
+    worse, better = shipped["ncf-switch"], shipped["alexnet-switch"]
+    own = {
+        "ncf-switch": attrs.evolve(worse, seconds=worse.seconds * 2),
+        "alexnet-switch": attrs.evolve(better, seconds=(better.seconds + better.bound) / 2),
+    }
+    best._write_table(tmp_path, own)
+    assert best_of_all(tmp_path) == {**shipped, "alexnet-switch": own["alexnet-switch"]}
 
 
 @attrs.frozen
@@ -158,7 +182,7 @@ def test_a_searcher_that_proposes_hardware_of_its_own_is_refused(tmp_path, name,
     ("name", "message"),
     [("alexnet-topoopt", "its network cannot be built: fabric"), ("alexnet-switch", "not the one that topology 'bigs")],
 )
-def test_a_stored_network_is_not_believed(tmp_path, name, message):
+def test_a_stored_network_is_not_believed(tmp_path, name, message, nothing_known):
     host = Host.discover()
     (problem,) = named_problems([name])
     improve(problem, "random", budget=0, seed=1, host=host, folder=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -15,13 +16,15 @@ from topoplan.errors import TopoplanError
 from topoplan_studies import compare_searchers
 from topoplan_studies.listing import searcher_choices, seeds_of
 from topoplan_studies.searchers.places import Place, SearcherRuns, comparison
-from topoplan_studies.searchers.report import as_json, notes, places_table
+from topoplan_studies.searchers.report import _too_few, as_json, notes, places_table
 from topoplan_studies.searchers.statistics import (
     best_after,
     holm,
+    least_p,
     median_interval,
     paired_test,
     ranking,
+    seeds_needed,
     summary,
 )
 
@@ -118,6 +121,30 @@ def test_searchers_are_compared_by_medians_and_evaluations():
     assert fast.evaluations_to(5.0) == [10, 30, INF]
     assert fast.curve(0, np.array([1.0, 10, 30]))[1].tolist() == [9, 9, 2.5]
     assert fast.curve(1, np.array([0.0, 0.5]))[0].tolist() == [9, 2]
+
+
+@pytest.mark.parametrize(
+    ("searchers", "seeds", "least", "needed"),
+    [
+        (2, 5, "0.0625", 6),
+        (3, 6, "0.09375", 7),
+        (5, 6, "0.3125", 9),
+        (5, 8, "0.07812", 9),
+        (2, 6, "", 6),
+        (5, 9, "", 9),
+    ],
+)
+def test_where_no_difference_can_be_significant_the_least_p_is_said(searchers, seeds, least, needed):
+    """Wilcoxon's test of n differences of one sign has p 2/2^n; Holm multiplies the least by the number of pairs."""
+    times = [[10.0**number * (1 + 0.01 * number * seed) for seed in range(seeds)] for number in range(searchers)]
+    runs = tuple(runs_of(f"s{number}", of_one, [10] * seeds) for number, of_one in enumerate(times))
+    chances = holm([paired_test(a.times, b.times) for a, b in itertools.combinations(runs, 2)])
+    pairs = len(chances)
+    assert min(chances) == pytest.approx(least_p(seeds, pairs))
+    assert seeds_needed(pairs) == needed
+    told = _too_few(seeds, pairs, 1.0)
+    assert (min(chances) > 0.05) == bool(told) == bool(least)
+    assert all(f"is {least}; {needed} seeds at least can" in line for line in told)
 
 
 def test_ranges_of_seeds_are_written_out():

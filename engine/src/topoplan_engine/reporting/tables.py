@@ -36,6 +36,16 @@ _FOLDED, _LEAST = 30, 4
 _FILE = 400
 
 _Row = TypeVar("_Row")
+#: Letters that LaTeX reads otherwise -> how they are written.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
 
 
 @attrs.frozen
@@ -77,6 +87,13 @@ class RowTable(Generic[_Row]):
         """Return all columns as a Markdown table; markup in cells is text."""
         rows = [list(map(markdown_text, self.cells(row))) for row in self.rows]
         return markdown_table(list(map(markdown_text, self.headers)), rows)
+
+    def latex(self) -> str:
+        """Return all columns as a LaTeX ``tabular``, with the rules of the package booktabs."""
+        align = "".join("l" if column.names_rows else "r" for column in self.columns)
+        lines = [latex_row(self.cells(row)) for row in self.rows]
+        head = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", latex_row(self.headers), r"\midrule"]
+        return "\n".join([*head, *lines, r"\bottomrule", r"\end{tabular}"])
 
     def html(self, title: str) -> str:
         """Return all columns as a table in HTML; text is escaped."""
@@ -141,6 +158,15 @@ def markdown_text(text: str) -> str:
     """
     plain = printable(text).replace("\\", "\\\\").replace("<", "&lt;")
     return plain.replace("](", "]\\(").replace("`", "\\`")
+
+
+def latex_row(cells: Iterable[str]) -> str:
+    r"""Return one line of a LaTeX table; all that LaTeX reads otherwise is text.
+
+    >>> print(latex_row(["50 % of a_b", "x & y"]))
+    50 \% of a\_b & x \& y \\
+    """
+    return " & ".join("".join(_LATEX.get(letter, letter) for letter in printable(cell)) for cell in cells) + r" \\"
 
 
 def markdown_row(cells: Iterable[str]) -> str:

@@ -172,7 +172,8 @@ def distributions_of(host: Host, experiment: Experiment) -> set[str]:
     A machine is named as a device of the cluster or by an option.  Their libraries follow from their requirements.
     """
     used = [host.provider(component).dist for component in chosen_components(host, experiment).all]
-    named = {experiment.cluster.device, *(group.device for group in experiment.cluster.hosts)}
+    devices = (experiment.cluster.device, *(group.device for group in experiment.cluster.hosts))
+    named = {device for device in devices if device}
     for choice in (experiment.model, experiment.topology, experiment.estimator, experiment.simulator):
         named |= {value for value in (choice.options.values() if choice else ()) if isinstance(value, str)}
     words = {name.lower() for name in named}

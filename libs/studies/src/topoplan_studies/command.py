@@ -53,22 +53,37 @@ def compare_and_report(
     page: Path | None,
     command: str,
     as_json: bool,
+    best: Path | None = None,
 ) -> None:
     """Run all that is not stored yet, print the table or JSON, and write what files are asked for.
 
-    The section of the page says ``command``, which repeats it.
+    The section of the page says ``command``, which repeats it.  Gaps of benchmark problems are to the best known plans
+    of the set, or of the folder ``best`` where these are better.
     """
     if plot is not None:
         check_figure(plot, "topoplan-command-compare")
     if page is not None:
         check_section(page, study.name, "topoplan-command-compare")
-    if study.compares_searchers:
-        if page is not None or table is not None:
-            raise TopoplanError("--write and --table: have nothing for searchers (--json and --plot have all)")
-        _compare_searchers(study, host, measures, runs, executor, wait=wait, plot=plot, as_json=as_json)
-        return
     if table is not None:
         check_rows(table)
+    if study.compares_searchers:
+        _compare_searchers(
+            study,
+            host,
+            measures,
+            runs,
+            executor,
+            wait=wait,
+            best=best,
+            table=table,
+            plot=plot,
+            page=page,
+            command=command,
+            as_json=as_json,
+        )
+        return
+    if best is not None:
+        raise TopoplanError(f"--best {best}: is for searchers on benchmark problems (--problems)")
     report = run_study(
         study, host, prices=prices, catalogue=catalogue, measures=measures, runs=runs, executor=executor, wait=wait
     )
@@ -93,24 +108,41 @@ def _compare_searchers(
     executor: Executor,
     *,
     wait: bool,
+    best: Path | None,
+    table: Path | None,
     plot: Path | None,
+    page: Path | None,
+    command: str,
     as_json: bool,
 ) -> None:
-    """Compare the searchers of a study, print tables or JSON, and draw the figure."""
+    """Compare the searchers of a study, print tables or JSON, and write what files are asked for."""
+    from topoplan_studies.searchers.page import searcher_section
     from topoplan_studies.searchers.plot import plot as searchers_figure
     from topoplan_studies.searchers.report import as_json as searchers_json
 
-    report = run_searchers_study(study, host, measures=measures, runs=runs, executor=executor, wait=wait)
+    report = run_searchers_study(study, host, measures=measures, runs=runs, executor=executor, wait=wait, best=best)
     if as_json:
         print_json(searchers_json(report))
     else:
         _print_searchers(report)
+    if table is not None:
+        write_rows(report, table)
     if plot is not None:
         write_figure(searchers_figure(report), plot)
+    if page is not None:
+        text = searcher_section(report, command, picture_of(page, study.name).name)
+        write_section(page, study.name, text, searchers_figure(report))
 
 
 def run_searchers_study(
-    study: Study, host: Host, *, measures: Path | None, runs: Path, executor: Executor, wait: bool = True
+    study: Study,
+    host: Host,
+    *,
+    measures: Path | None,
+    runs: Path,
+    executor: Executor,
+    wait: bool = True,
+    best: Path | None = None,
 ) -> SearcherReport:
     """Run all that is not stored yet of a study that compares searchers, and return what came of it.
 
@@ -121,6 +153,7 @@ def run_searchers_study(
         runs: folder that stores finished runs.
         executor: where they run.
         wait: for runs that other processes do, which share the folder.
+        best: folder of best known plans of one's own.
 
     Raises:
         TopoplanError: something in the study is wrong, or cannot be run.
@@ -129,11 +162,18 @@ def run_searchers_study(
     if measures is not None and not measures.is_dir():
         raise TopoplanError(f"--measures {measures}: is not a folder")
     specs = run_specs(study, host, default_prices(), measures)
-    return searcher_report(study, specs, host, runs, executor, wait=wait)
+    return searcher_report(study, specs, host, runs, executor, wait=wait, best=best)
 
 
 def searcher_report(
-    study: Study, specs: Sequence[RunSpec], host: Host, runs: Path, executor: Executor, *, wait: bool = True
+    study: Study,
+    specs: Sequence[RunSpec],
+    host: Host,
+    runs: Path,
+    executor: Executor,
+    *,
+    wait: bool = True,
+    best: Path | None = None,
 ) -> SearcherReport:
     """Run what is not stored of runs that compare searchers, and return what came of them.
 
@@ -143,18 +183,18 @@ def searcher_report(
         TopoplanError: scipy is not installed; a run cannot be run, whatever the searcher; or all searchers refuse.
         typer.Exit: with status 130 after Ctrl-C; how to go on is printed on standard error.
     """
-    from topoplan_studies.problems.best import best_known
+    from topoplan_studies.problems.best import best_of_all
     from topoplan_studies.searchers.places import comparison, places_of
     from topoplan_studies.searchers.report import SearcherReport
     from topoplan_studies.searchers.statistics import check_scipy
 
     check_scipy()
+    known = {name: (row.seconds, row.bound) for name, row in best_of_all(best).items()}
     values = _finished(specs, host, runs, executor, measure_searchers, wait=wait)
     refused = [value[REFUSED] for value in values if REFUSED in value]
     if len(refused) == len(values):
         raise TopoplanError(refused[0])
-    best = {name: (row.seconds, row.bound) for name, row in best_known().items()}
-    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, best)))
+    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, known)))
 
 
 def run_study(

@@ -1,4 +1,8 @@
-"""A row for each run of a study, as a file for programs: CSV, or Parquet if pyarrow is installed."""
+"""What came of a study as a table in a file.
+
+A row for each run is for programs: CSV, or Parquet if pyarrow is installed.  The table that is printed is for papers:
+Markdown or LaTeX.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from typing import Any
 from topoplan.errors import TopoplanError
 from topoplan_engine.files import check_writable, shown_path, write_file
 from topoplan_studies.results import NetworkResult
-from topoplan_studies.tables import StudyReport
+from topoplan_studies.searchers.report import SearcherReport, places_table
+from topoplan_studies.tables import StudyReport, study_table
 
 __all__ = ["check_rows", "rows", "write_rows"]
 
@@ -20,14 +25,31 @@ __all__ = ["check_rows", "rows", "write_rows"]
 _NO_COLUMNS = {"parts", "devices", "bounds", "aside", "time_breakdown", "history"}
 
 
-def rows(report: StudyReport) -> Iterator[dict[str, Any]]:
+#: Suffixes of rows, and of tables.
+_ROWS, _TABLES = (".csv", ".parquet"), (".md", ".tex")
+
+
+def rows(report: StudyReport | SearcherReport) -> Iterator[dict[str, Any]]:
     """Give a row for each run: what it is of, its seed, and what came of it, in the units that the names say.
 
     Columns have the same names and order in all rows; where a run has no value, it is None.
     """
+    if isinstance(report, SearcherReport):
+        yield from _searcher_rows(report)
+        return
     for result in report.results:
         for run in result.runs:
             yield _row(result, run)
+
+
+def _searcher_rows(report: SearcherReport) -> Iterator[dict[str, Any]]:
+    """Give a row for each problem, searcher and seed."""
+    for place in report.comparison.places:
+        for runs in place.searchers:
+            for run in runs.runs:
+                values = {key: value for key, value in run.items() if not isinstance(value, list | tuple | Mapping)}
+                known = {"best_known_s": place.best_known, "lower_bound_s": place.bound}
+                yield {"problem": place.name, "searcher": runs.label, **values, **known}
 
 
 def _row(result: NetworkResult, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,9 +69,9 @@ def _row(result: NetworkResult, run: Mapping[str, Any]) -> dict[str, Any]:
 def check_rows(path: Path) -> None:
     """Raise `TopoplanError` where `write_rows` could not write; for a check before long work."""
     suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet"):
+    if suffix not in (*_ROWS, *_TABLES):
         raise TopoplanError(
-            f"--table {shown_path(path)}: is neither .csv nor .parquet (which of them is to be written?)"
+            f"--table {shown_path(path)}: is none of {', '.join((*_ROWS, *_TABLES))} (which of them is to be written?)"
         )
     if suffix == ".parquet":
         try:
@@ -62,15 +84,21 @@ def check_rows(path: Path) -> None:
     check_writable(path)
 
 
-def write_rows(report: StudyReport, path: Path) -> None:
-    """Write all rows, whole or not at all.
+def write_rows(report: StudyReport | SearcherReport, path: Path) -> None:
+    """Write all rows, or the table of results, whole or not at all.
 
     Raises:
         TopoplanError: the file cannot be written.
     """
+    suffix = path.suffix.lower()
+    if suffix in _TABLES:
+        results = places_table(report) if isinstance(report, SearcherReport) else study_table(report)
+        text = results.markdown() if suffix == ".md" else results.latex()
+        write_file(path, f"{text}\n".encode())
+        return
     table = list(rows(report))
     names = list(dict.fromkeys(name for row in table for name in row))
-    write_file(path, _csv(names, table) if path.suffix.lower() == ".csv" else _parquet(names, table))
+    write_file(path, _csv(names, table) if suffix == ".csv" else _parquet(names, table))
 
 
 def _csv(names: list[str], table: list[dict[str, Any]]) -> bytes:

@@ -1,9 +1,9 @@
 """The best known plan of every benchmark problem: a table of times, bounds and recipes, and the plans themselves.
 
 ``best.csv`` has a row for each problem; ``plans/NAME.json.gz`` is the strategy and the fabric of its plan, as the
-exporter ``json`` writes them, without a task graph, which follows from these.  `check` simulates a stored plan again,
-`improve` searches and stores what is better.  Neither believes a fabric: it is the topology's own, or one that its
-hardware can be wired as (`topoplan.model.interfaces.check_rewired`).
+exporter ``json`` writes them, without a task graph, which follows from these and is made again where a plan is read.
+`check` simulates a stored plan again, `improve` searches and stores what is better.  Neither believes a fabric: it is
+the topology's own, or one that its hardware can be wired as (`topoplan.model.interfaces.check_rewired`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import csv
 import gzip
 import io
 import math
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,14 @@ from topoplan import __version__
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.interfaces import check_rewired
 from topoplan.model.plan import Plan
-from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.options import SEEDS
 from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import State
-from topoplan_engine.files import read_file, read_text, write_file
+from topoplan_engine.files import read_text, read_unpacked, write_file
+from topoplan_engine.rebuilding import without_tasks
 from topoplan_engine.search.draws import mean_trial
-from topoplan_engine.search.optimize import Outcome, optimize
+from topoplan_engine.search.optimize import optimize, provenance
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 from topoplan_engine.search.starting import first_state
 from topoplan_studies.listing import searcher_choices
@@ -39,29 +38,13 @@ from topoplan_studies.problems.bounds import lower_bound
 from topoplan_studies.problems.paths import least_message_seconds
 from topoplan_studies.problems.reading import BenchmarkProblem
 
-__all__ = ["FOLDER", "BestKnown", "Check", "best_known", "check", "improve"]
+__all__ = ["FOLDER", "BestKnown", "Check", "best_known", "best_of_all", "check", "improve"]
 
 #: Where the table and the plans of the standard set are.
 FOLDER = Path(__file__).with_name("best")
 _TABLE = "best.csv"
 #: Bytes of the largest plan, unpacked, and by which share a time may be below its bound.
 _LARGEST_PLAN, _ROUNDING = 256 << 20, 1e-9
-#: In place of a task graph: one task that takes no time.
-_NOTHING = TaskGraph(
-    kind=[TaskKind.FORWARD],
-    device=[0],
-    seconds=[0.0],
-    size=[0],
-    src=[-1],
-    dst=[-1],
-    group=[-1],
-    group_ptr=[0],
-    group_members=[],
-    succ_ptr=[0, 0],
-    succ=[],
-    op=[-1],
-    n_devices=1,
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,6 +111,23 @@ def best_known(folder: Path = FOLDER) -> dict[str, BestKnown]:
     return rows
 
 
+def best_of_all(folder: Path | None) -> dict[str, BestKnown]:
+    """Return the best known plans of the standard set, and those of a folder of one's own where these are better.
+
+    Raises:
+        TopoplanError: there is no table in the folder, or it cannot be read.
+    """
+    rows = best_known(FOLDER)
+    if folder is None:
+        return rows
+    if not (folder / _TABLE).is_file():
+        raise TopoplanError(f"{folder / _TABLE}: is not there (topoplan problems --improve writes it)")
+    for name, row in best_known(folder).items():
+        if name not in rows or row.seconds < rows[name].seconds:
+            rows[name] = row
+    return rows
+
+
 def _row(row: Mapping[Any, Any], where: str) -> BestKnown:
     """Read a line of the table; times are positive, and none is below its bound."""
     values: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
         raise TopoplanError(f"{folder / _TABLE}: has no row for {problem.name!r}")
     setup = _setup(problem, host)
     path = _plan_path(folder, problem)
-    data = _unpacked(path)
+    data = read_unpacked(path, _LARGEST_PLAN)
     plan = host.make(Exporter, "json").read(data, str(path))
     if plan.strategy is None:
         raise TopoplanError(f"{path}: has no strategy")
@@ -174,25 +174,10 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
     return Check(stored=stored, seconds=seconds, bound=_bound(setup))
 
 
-def _unpacked(path: Path) -> bytes:
-    """Return what a packed file holds, as far as it is not larger than plans are."""
-    data = read_file(path)
-    try:
-        with gzip.open(io.BytesIO(data)) as stream:
-            unpacked = stream.read(_LARGEST_PLAN + 1)
-        if not unpacked:
-            raise EOFError
-    except (OSError, EOFError, zlib.error):
-        raise TopoplanError(f"{path}: is no plan that gzip packed") from None
-    if len(unpacked) > _LARGEST_PLAN:
-        raise TopoplanError(f"{path}: more than {_LARGEST_PLAN} bytes are packed in {len(data)} (plans have fewer)")
-    return unpacked
-
-
 def improve(
     problem: BenchmarkProblem, searchers: str, *, budget: int, seed: int, host: Host, folder: Path = FOLDER
-) -> BestKnown | None:
-    """Search, and store the plan if it fits into memory and is better than the best known one.
+) -> tuple[BestKnown | None, bool]:
+    """Search, and store the plan if it fits into memory and is better than the best known one, here or in the set.
 
     Args:
         problem: what to search in.
@@ -202,7 +187,7 @@ def improve(
         folder: that has the table and the plans.
 
     Returns:
-        The new best, or None if there is none.
+        The new best, or None if there is none; and whether the user ended the search.
     """
     rewirable = host.get(Topology, problem.setting.topology.name).follows_demand
     choices = [
@@ -210,17 +195,20 @@ def improve(
         for choice in searcher_choices(searchers, "searchers")
         if rewirable or host.get(Searcher, choice.name).axis != "network"
     ]
-    outcome = optimize(problem.experiment(choices, budget=budget, seed=seed), host=host)
+    experiment = problem.experiment(choices, budget=budget, seed=seed)
+    outcome = optimize(experiment, host=host)
+    interrupted = outcome.result.interrupted
     rows = best_known(folder)
-    before = rows.get(problem.name)
+    known = [table[problem.name] for table in (rows, best_known(FOLDER)) if problem.name in table]
+    before = min(known, key=lambda row: row.seconds, default=None)
     if not (outcome.fits or outcome.memory_ignored) or (before is not None and outcome.seconds >= before.seconds):
-        return None
+        return None, interrupted
     setup = _setup(problem, host)
     assert outcome.plan.strategy is not None
     state = State(outcome.plan.strategy, outcome.plan.fabric)
     seconds = _repriced(setup, state, seed, f"the plan that {searchers} found")
     if before is not None and seconds >= before.seconds:
-        return None
+        return None, interrupted
     best = BestKnown(
         problem=problem.name,
         seconds=seconds,
@@ -234,9 +222,9 @@ def improve(
         (folder / "plans").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TopoplanError(f"{folder}: cannot be made ({error.strerror})") from None
-    write_file(_plan_path(folder, problem), _packed(outcome, host))
+    write_file(_plan_path(folder, problem), _packed(outcome.plan, provenance(host, experiment), host))
     _write_table(folder, {**rows, problem.name: best})
-    return best
+    return best, interrupted
 
 
 def _setup(problem: BenchmarkProblem, host: Host) -> SearchSetup:
@@ -272,16 +260,24 @@ def _plan_path(folder: Path, problem: BenchmarkProblem) -> Path:
     return folder / "plans" / f"{problem.name}.json.gz"
 
 
-def _packed(outcome: Outcome, host: Host) -> bytes:
-    """Return model, strategy, fabric and cluster of a plan; equal ones give equal bytes."""
-    plan = Plan(
-        cluster=outcome.plan.cluster,
-        fabric=outcome.plan.fabric,
-        taskgraph=attrs.evolve(_NOTHING, n_devices=outcome.plan.cluster.n_devices),
-        graph=outcome.plan.graph,
-        strategy=outcome.plan.strategy,
-    )
-    return gzip.compress(host.make(Exporter, "json").write(plan), mtime=0)
+def _packed(plan: Plan, record: Mapping[str, Any], host: Host) -> bytes:
+    """Return model, strategy, fabric, cluster and provenance of a plan; equal ones give equal bytes."""
+    bare = attrs.evolve(without_tasks(plan), provenance=_without_folders(record))
+    return gzip.compress(host.make(Exporter, "json").write(bare), mtime=0)
+
+
+def _without_folders(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a provenance whose files have names alone; they come with the package, wherever it is."""
+    files = record.get("inputs", {})
+
+    def bare(value: Any) -> Any:
+        return Path(value).name if isinstance(value, str) and value in files else value
+
+    components = [
+        {**part, "options": {key: bare(value) for key, value in part["options"].items()}}
+        for part in record["components"]
+    ]
+    return {**record, "components": components, "inputs": {bare(name): digest for name, digest in files.items()}}
 
 
 def _write_table(folder: Path, rows: dict[str, BestKnown]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from topoplan_engine.reporting.tables import Column, RowTable
 from topoplan_studies.searchers.places import Comparison, Pair, Place, SearcherRuns
-from topoplan_studies.searchers.statistics import CONFIDENCE, SIGNIFICANT
+from topoplan_studies.searchers.statistics import CONFIDENCE, SIGNIFICANT, least_p, least_rank_p, seeds_needed
 from topoplan_studies.study import Study
 from topoplan_studies.tables import milliseconds
 
@@ -142,10 +142,7 @@ def notes(report: SearcherReport) -> list[str]:
         for runs in place.searchers
         if runs.refusal
     ]
-    if interval.coverage < CONFIDENCE:
-        lines.append(
-            f"{seeds} seeds are too few: six at least give an interval of {CONFIDENCE:.0%} and a significant p"
-        )
+    lines += _too_few(seeds, len(places[0].pairs), interval.coverage)
     rank = comparison.ranking
     if len(comparison.labels) > 1 and len(places) > 1:
         chance = "-" if rank.p is None else _chance(rank.p)
@@ -153,11 +150,32 @@ def notes(report: SearcherReport) -> list[str]:
         if rank.critical_difference is not None:
             text += f"; mean ranks {rank.critical_difference:.2f} apart differ at {SIGNIFICANT:.0%}"
         lines.append(text)
+        least = least_rank_p(len(places), len(comparison.labels))
+        if least > SIGNIFICANT:
+            lines.append(
+                f"{len(places)} problems are too few for ranks to differ significantly: the least p is {least:.3g}"
+            )
     limit = study.run.time_limit
     if limit is not None:
         lines.append(
             f"--time-limit {limit}: what a search reaches in it depends on the machine and what else runs there; "
             "with --budget the result is the same everywhere"
+        )
+    return lines
+
+
+def _too_few(seeds: int, pairs: int, coverage: float) -> list[str]:
+    """Say what so many seeds cannot show: an interval of 95 %, or a difference of any of the pairs."""
+    lines = []
+    if coverage < CONFIDENCE:
+        lines.append(
+            f"{seeds} seeds are too few for an interval of {CONFIDENCE:.0%}: {seeds_needed()} at least give it"
+        )
+    if pairs and least_p(seeds, pairs) > SIGNIFICANT:
+        of = f" after the correction for {pairs} pairs" if pairs > 1 else ""
+        lines.append(
+            f"{seeds} seeds cannot show a significant difference: the least p{of} is {least_p(seeds, pairs):.4g}; "
+            f"{seeds_needed(pairs)} seeds at least can"
         )
     return lines
 

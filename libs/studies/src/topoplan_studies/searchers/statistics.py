@@ -13,6 +13,7 @@ Pure functions on arrays.  Methods, with their sources:
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -29,9 +30,12 @@ __all__ = [
     "best_after",
     "check_scipy",
     "holm",
+    "least_p",
+    "least_rank_p",
     "median_interval",
     "paired_test",
     "ranking",
+    "seeds_needed",
     "summary",
 ]
 
@@ -145,6 +149,35 @@ def holm(chances: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(order) - place) * p))
         corrected[index] = highest
     return corrected
+
+
+def least_p(seeds: int, tests: int = 1) -> float:
+    """Return the least chance that Wilcoxon's test of so many seeds can have, after Holm's correction of tests.
+
+    All differences have one sign in two of the 2^n cases, and the least of the chances is multiplied by their number.
+
+    >>> least_p(6), least_p(6, tests=10), least_p(9, tests=10)
+    (0.03125, 0.3125, 0.0390625)
+    """
+    return float(min(1.0, tests * 2.0 ** (1 - seeds)))
+
+
+def seeds_needed(tests: int = 1) -> int:
+    """Return how many seeds a significant difference takes at least.
+
+    >>> seeds_needed(), seeds_needed(tests=10)
+    (6, 9)
+    """
+    return next(seeds for seeds in itertools.count(1) if least_p(seeds, tests) <= SIGNIFICANT)
+
+
+def least_rank_p(problems: int, searchers: int) -> float:
+    """Return the least chance that the test of ranks over so many problems can have: all of them have one order."""
+    from scipy.stats import chi2
+
+    if searchers == 2:
+        return least_p(problems)
+    return float(chi2.sf(problems * (searchers - 1), searchers - 1))
 
 
 def ranking(medians: F64) -> Ranking:

@@ -56,7 +56,14 @@ class CompareOptions:
     )
     no_wait: bool = option(False, help="end when other processes do all that is left, without a report")
     jobs: int = option(1, help="worker processes of this machine", minimum=1, short="-j")
-    table: Path | None = option(None, help="write a row for each run; CSV or Parquet", metavar="FILE.csv|FILE.parquet")
+    best: Path | None = option(
+        None, help="folder of best known plans of problems (topoplan problems --improve), where they beat the set's"
+    )
+    table: Path | None = option(
+        None,
+        help="write a row for each run (CSV, Parquet), or the table of results (Markdown, LaTeX)",
+        metavar="FILE.csv|.parquet|.md|.tex",
+    )
     executor: str = option("processes", help=EXECUTOR, metavar="NAME[:KEY=VALUE,...]")
 
 
@@ -101,6 +108,7 @@ def compare(
         executor=executor_from(comparison.executor, comparison.jobs),
         wait=not comparison.no_wait,
         table=comparison.table,
+        best=comparison.best,
         plot=files.plot,
         page=files.write,
         command=typed_command(context, without=_NO_MATTER),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +20,13 @@ from topoplan_engine.reporting.printing import print_json
 from topoplan_engine.reporting.tables import Column, RowTable
 from topoplan_studies.listing import seeds_of
 from topoplan_studies.problems import BenchmarkProblem, named_problems, standard_problems
-from topoplan_studies.problems.best import FOLDER, BestKnown, best_known, check, improve
+from topoplan_studies.problems.best import FOLDER, BestKnown, best_known, best_of_all, check, improve
 
 __all__ = ["ProblemOptions", "problems"]
 
-_WORSE = 1
+_WORSE, _INTERRUPTED = 1, 130
+#: Where better plans are stored unless the user says where.
+_WRITTEN = Path("best")
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +41,10 @@ class ProblemOptions:
     )
     budget: int = option(2000, help="candidates to price in each search", minimum=0)
     seeds: str = option("1", help="a search for each, such as 1..10", metavar="N..N")
-    folder: Path = option(FOLDER, help="has the table best.csv and the plans; unset: that of the standard set")
+    folder: Path | None = option(
+        None,
+        help="of your own, with a table best.csv and plans; unset: that of the standard set, and to write, best",
+    )
 
 
 def problems(
@@ -55,11 +64,14 @@ def problems(
     if options.check and options.improve:
         raise TopoplanError("--check: beside --improve (check what is stored, or search for something better)")
     if options.check:
-        _check(chosen, options.folder, as_json=as_json)
+        _check(chosen, options.folder or FOLDER, as_json=as_json)
         return
     if options.improve:
-        _improve(chosen, options)
-    _list(chosen, best_known(options.folder), as_json=as_json)
+        folder = options.folder or _WRITTEN
+        _improve(chosen, options, folder)
+        _list(chosen, best_of_all(folder if (folder / "best.csv").exists() else None), as_json=as_json)
+        return
+    _list(chosen, best_of_all(options.folder), as_json=as_json)
 
 
 def _check(chosen: tuple[BenchmarkProblem, ...], folder: Path, *, as_json: bool) -> None:
@@ -81,19 +93,39 @@ def _check(chosen: tuple[BenchmarkProblem, ...], folder: Path, *, as_json: bool)
         raise typer.Exit(_WORSE)
 
 
-def _improve(chosen: tuple[BenchmarkProblem, ...], options: ProblemOptions) -> None:
-    """Search in every problem with every seed; say on standard error what was better."""
+def _improve(chosen: tuple[BenchmarkProblem, ...], options: ProblemOptions, folder: Path) -> None:
+    """Search in every problem with every seed; say on standard error what was better, and where it is stored.
+
+    A plan is stored as soon as its search ends.  Ctrl-C, or an end that the system asks for, ends the search that runs,
+    and what that has found is stored, too.
+    """
     host = Host.discover()
     seeds = seeds_of(options.seeds, "--seeds")
     if not isinstance(seeds, list):
         seeds = [int(seeds)] if seeds.isdigit() else []
     if not seeds or not all(isinstance(seed, int) for seed in seeds):
         raise TopoplanError(f"--seeds: expected a number or a range such as 1..10, got {options.seeds!r}")
-    for problem in chosen:
-        for seed in seeds:
-            best = improve(problem, options.improve, budget=options.budget, seed=seed, host=host, folder=options.folder)
+    with _ends_as_ctrl_c():
+        for problem, seed in itertools.product(chosen, seeds):
+            best, interrupted = improve(
+                problem, options.improve, budget=options.budget, seed=seed, host=host, folder=folder
+            )
             if best is not None:
-                typer.echo(f"{problem.name}: {best.seconds * 1e3:.6g} ms, seed {seed}", err=True)
+                path = folder / "plans" / f"{problem.name}.json.gz"
+                typer.echo(f"{problem.name}: {best.seconds * 1e3:.6g} ms, seed {seed}, stored in {path}", err=True)
+            if interrupted:
+                typer.echo(f"interrupted: what was better is in {folder}", err=True)
+                raise typer.Exit(_INTERRUPTED)
+
+
+@contextmanager
+def _ends_as_ctrl_c() -> Iterator[None]:
+    """Let an end that the system or `timeout` asks for (SIGTERM) be as Ctrl-C in this block."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @attrs.frozen
