@@ -90,7 +90,7 @@ class Picky(reference.Costs):
     def price(self, op, degrees, devices):
         if not self.supports(op, degrees):
             raise TopoplanError(f"operator 'dense1': cut {degrees} cannot be priced")
-        return super().price(op, degrees, devices)
+        return attrs.evolve(super().price(op, degrees, devices), memory=np.full(len(devices), 1e6))
 
 
 def write_names(self, plan):
@@ -249,6 +249,14 @@ def negative_costs(options, graph, cluster):
             return attrs.evolve(super().price(op, degrees, devices), forward=np.full(len(devices), -1.0))
 
     return Negative()
+
+
+def costs_of_divided_weights(options, graph, cluster):
+    class Divided(Picky):
+        def price(self, op, degrees, devices):
+            return attrs.evolve(super().price(op, degrees, devices), memory=np.full(len(devices), 1e6 / len(devices)))
+
+    return Divided()
 
 
 def one_row_costs(options, graph, cluster):
@@ -525,6 +533,7 @@ CHEATS = [
     ("topology", {"build": torus}, "check_fabric_has_the_hosts_of_the_cluster"),
     ("topology", {"build": lambda o, c: None}, "check_fabric_has_the_hosts_of_the_cluster"),
     ("estimator", {"build": negative_costs}, "check_prices_are_finite"),
+    ("estimator", {"build": costs_of_divided_weights}, "check_replicas_keep_all_weights"),
     ("estimator", {"build": one_row_costs}, "check_prices_have_one_row_per_part"),
     ("exporter", {"write": clock_writer}, "check_same_bytes_twice"),
     ("exporter", {"write": place_writer}, "check_bytes_name_no_place"),

@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 _DEBUG = "--debug"
 _asked_for: list[str] = []
-#: What click raises to end a command: usage errors and all that they are, exits, and Ctrl-C at a prompt.
-_OF_CLICK = (*typer.BadParameter.__mro__[: typer.BadParameter.__mro__.index(Exception)], typer.Exit, typer.Abort)
+#: What ends a command as it should: our own errors, and what click raises (usage errors and what they are, exits).
+_ENDS: tuple[type[Exception], ...] = (
+    TopoplanError,
+    MemoryError,
+    *(each for each in typer.BadParameter.__mro__ if issubclass(each, Exception) and each is not Exception),
+    typer.Exit,
+    typer.Abort,
+)
 
 
 def debugging() -> bool:
@@ -119,7 +125,7 @@ def _invoke(who: str, invoke: Callable[[typer.Context], Any], context: typer.Con
     """Run a plugin's command; what it raises that is none of click's becomes one line that names it."""
     try:
         return invoke(context)
-    except (TopoplanError, MemoryError, *_OF_CLICK):
+    except _ENDS:
         raise
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):  # of standard output: see `_writing`

@@ -51,8 +51,8 @@ class _Guard:
 
         @functools.wraps(function)
         def wrap(*arguments: Any, **named: Any) -> Generator[None, Any, Any]:
-            steps = None if self._silent else function(*arguments, **named)
-            begun = steps is not None and self._calling(what, lambda: (next(steps),)) is not None
+            steps: Generator[None, Any, Any] = function(*arguments, **named)  # nothing runs yet
+            begun = not self._silent and self._calling(what, lambda: (next(steps),)) is not None
             try:
                 result = yield
             except BaseException:  # Ctrl-C in what it wraps

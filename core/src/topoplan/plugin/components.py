@@ -202,10 +202,14 @@ class Estimator(Component):
     Attributes:
         knows_precision: it prices a model in mixed precision by itself; otherwise its seconds are those of fp32,
             and the user says how much faster the devices are (``--precision-speedup``).
+        counts_weights: the memory of a part has its share of the weights, which is all of them where samples alone are
+            cut, with their gradients and the optimizer's state.  An estimator whose bytes are those of a measurement,
+            of which nobody knows what they hold, says that it is false.
     """
 
     kind = Kind.ESTIMATOR
     knows_precision: ClassVar[bool] = False
+    counts_weights: ClassVar[bool] = True
 
     @abstractmethod
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:

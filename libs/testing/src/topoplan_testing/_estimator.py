@@ -95,6 +95,27 @@ def check_micro_batches_have_prices(component: type[Estimator]) -> None:
             assert (np.isfinite(values) & (values >= 0)).all(), f"{field} of a micro-batch of cut {degrees}: {values}"
 
 
+def check_replicas_keep_all_weights(component: type[Estimator]) -> None:
+    """Data-parallel parts keep all weights each, as many bytes of gradients, and what `PartCosts.states` says beside.
+
+    Unless `counts_weights` is false; then ``states`` say what they know, or nothing.
+    """
+    costs, degrees = _compile(component), (4, 1, 1)
+    operator = reference.graph().operators[0]
+    if not component.counts_weights or not costs.supports(0, degrees):
+        return
+    price, weights = costs.price(0, degrees, _devices(degrees)), sum(tensor.nbytes for tensor in operator.weights)
+    least = float(np.min(price.memory))
+    assert least >= 2 * weights, (
+        f"a replica of {weights} bytes of weights keeps {least:.6g} bytes (every replica keeps all weights and as many "
+        "bytes of gradients, and the optimizer's state; counts_weights = False says that memory is what was measured)"
+    )
+    if price.states is not None:
+        assert (price.states[:2] == weights).all(), (
+            f"states of a replica: {price.states[:2, 0]} bytes of weights and gradients, of {weights} bytes of weights"
+        )
+
+
 def _compile(component: type[Estimator]) -> CostFunction:
     return example(component).build(reference.graph(), reference.cluster())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import keyword
 import os
 import subprocess
@@ -12,11 +13,14 @@ import tomllib
 import venv
 from pathlib import Path
 
+import attrs
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
 from topoplan import Host, TopoplanError, __version__
 from topoplan.cli import main
+from topoplan.testing import reference
 from topoplan_command_new.packages import KINDS, component_kind, package_files, usage, write_package
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -153,3 +157,19 @@ def test_packages_are_installed_and_used(packages, tmp_path):
         used = run(command, *words, *budget, cwd=tmp_path)
         assert used.returncode == 0, (words, used.stderr)
     assert run(command, "plugins", "doctor", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_estimator_counts_memory_as_the_roofline_model_does(packages, monkeypatch, precision):
+    monkeypatch.syspath_prepend(packages / "estimator" / "src")
+    (path,) = (packages / "estimator" / "src").glob("*/__init__.py")
+    module = importlib.import_module(path.parent.name)
+    (cls,) = (value for value in vars(module).values() if isinstance(value, type) and value.__name__ == "MyEstimator")
+    host, cluster = Host.discover(), reference.cluster()
+    graph = attrs.evolve(host.make("frontend", "alexnet").build(64), precision=precision)
+    ours, roofline = cls().build(graph, cluster), host.make("estimator", "roofline").build(graph, cluster)
+    for op, operator in enumerate(graph.operators):
+        degrees = tuple(4 if dim == operator.sample_dim else 1 for dim in range(len(operator.dims)))
+        prices = [costs.price(op, degrees, np.arange(4, dtype=np.int32)) for costs in (ours, roofline)]
+        assert np.array_equal(*(price.states for price in prices)), operator.name
+        assert (prices[0].memory >= prices[0].states.sum(axis=0)).all()
