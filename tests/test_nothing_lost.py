@@ -127,6 +127,13 @@ def strategies(**methods):
     return component(Searcher, build=search(**methods), axis="strategy")
 
 
+def wires(**changes):
+    """Return a topology of a ring of four hosts with these changes."""
+    ring = {"name": "x", "n_hosts": 4, "links": [(0, 1), (1, 2), (2, 3), (3, 0)], "bandwidth": 1e9, "latency": 0}
+    ring["links"] += [(b, a) for a, b in ring["links"]]
+    return component(Topology, build=lambda self, context: topoplan.Fabric.from_links(**ring | changes))
+
+
 def runs(**changes):
     """Return a simulator whose timelines differ so from the right one."""
 
@@ -165,6 +172,10 @@ class Wrong(Simulate):
             "topology",
             "build returned dict {} (must return Fabric or ReconfigurableFabric)",
         ),
+        (wires(n_hosts=7), "topology", "topology 'bad' (plugin 'mine'): fabric 'x': has 7 hosts, the cluster 4"),
+        (wires(bandwidth=float("nan")), "topology", "'mine'): fabric 'x': link 0 -> 1 has bandwidth nan"),
+        (wires(bandwidth=1e12), "topology", "(plugin 'mine'): fabric 'x': 2 links of 16000 Gbps together"),
+        (wires(links=[(0, 1), (1, 0), (2, 3), (3, 2)]), "topology", "'mine'): fabric 'x': no path from host 1 to host"),
         (component(Simulator, build=boom), "simulator", "build raised ValueError: boom"),
         (component(Simulator, build=lambda self: Wrong()), "simulator", "a run returned float 3.0 (must return Timel"),
         (
@@ -280,6 +291,21 @@ def refusal(ask):
     with pytest.raises(PluginError) as error:
         optimize(attrs.evolve(SMALL, searchers="bad"), host=host)
     return str(error.value)
+
+
+def test_a_fabric_of_a_searcher_on_which_hosts_do_not_meet_is_told():
+    def ask(self):
+        fabric = self.state.fabric
+        few = (fabric.link_src < 2) == (fabric.link_dst < 2)
+        columns = ("link_src", "link_dst", "link_count", "link_bandwidth", "link_latency", "link_kind")
+        kept = {name: getattr(fabric, name)[few] for name in columns}
+        return [topoplan.Candidate(base=self.state, fabric=attrs.evolve(fabric, routes=None, rings={}, **kept))]
+
+    host = Host.discover()
+    host.add(component(Searcher, build=search(ask=ask), axis="network"), name="mine")
+    cluster = attrs.evolve(SMALL.cluster, degree=2)
+    with pytest.raises(PluginError, match=r"^searcher 'bad' \(plugin 'mine'\): ask proposed a fabric that cannot be"):
+        optimize(attrs.evolve(SMALL, cluster=cluster, topology="topoopt", searchers="bad"), host=host)
 
 
 def test_code_that_is_called_often_is_found_in_the_traceback():

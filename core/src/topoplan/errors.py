@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "CodeRefusedError",
+    "FabricError",
     "NoPlanFitsError",
     "PluginError",
     "TopoplanError",
@@ -63,6 +64,14 @@ class NoPlanFitsError(TopoplanError):
 
 class CodeRefusedError(TopoplanError):
     """A file asks for code of others to be run, and the user has not said that it may."""
+
+
+class FabricError(TopoplanError):
+    """A fabric is none, or none that its hosts can have or use."""
+
+    def of(self, who: str) -> FabricError:
+        """Return the same error, with the name of the component that the fabric comes from in front of it."""
+        return self if str(self).startswith(who) else FabricError(f"{who}: {self}")
 
 
 class PluginError(TopoplanError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.errors import (
+    FabricError,
     PluginError,
     TopoplanError,
     TopoplanWarning,
@@ -50,15 +51,17 @@ def build_simulate(simulator: Simulator) -> Simulate:
 
 
 def strategy_fault(search: Search, candidate: Candidate, problem: Problem, error: Exception) -> PluginError | None:
-    """Blame a searcher for what pricing its candidate raised, if the candidate's strategy is none of the problem's.
+    """Blame a searcher for what pricing its candidate raised, if its strategy or its fabric is none for the problem.
 
     Whole strategies are long, so that they are looked at only when pricing one has failed.
 
     Returns:
-        What is wrong with the strategy, its cause being ``error``; None if nothing is.
+        What is wrong with the candidate, its cause being ``error``; None if nothing is.
     """
     who = getattr(search, "who", None)
     reason = _why_no_strategy(candidate.base.strategy, problem) if who else ""
+    if who and not reason and isinstance(error, FabricError) and candidate.fabric is not None:
+        return PluginError(f"{who}: ask proposed a fabric that cannot be used: {error}")
     if not reason:
         return None
     fault = PluginError(f"{who}: ask proposed {reason}")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, digest, f64, i8, i32, i64
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import FabricError, shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -141,21 +141,21 @@ class Fabric(OneLine):
         count = len(self.link_src)
         for field in ("link_dst", "link_count", "link_bandwidth", "link_latency", "link_kind"):
             if len(getattr(self, field)) != count:
-                raise TopoplanError(f"fabric {self.name!r}: {field} has {len(getattr(self, field))} rows, not {count}")
+                raise FabricError(f"fabric {self.name!r}: {field} has {len(getattr(self, field))} rows, not {count}")
         if not (self.n_hosts >= 0 and self.n_switches >= 0 and self.n_nodes <= MOST_NODES):
-            raise TopoplanError(
+            raise FabricError(
                 f"fabric {self.name!r}: {self.n_hosts} hosts and {self.n_switches} switches "
                 f"(at most {MOST_NODES} together)"
             )
         if self.switching not in (None, *get_args(Switching)):
             words = ", ".join(get_args(Switching))
-            raise TopoplanError(f"fabric {self.name!r}: switching is {self.switching!r} (must be one of {words})")
+            raise FabricError(f"fabric {self.name!r}: switching is {self.switching!r} (must be one of {words})")
         if count and (
             min(self.link_src.min(), self.link_dst.min()) < 0
             or max(self.link_src.max(), self.link_dst.max()) >= self.n_nodes
             or (self.link_src == self.link_dst).any()
         ):
-            raise TopoplanError(f"fabric {self.name!r}: a link joins a node to itself or to one that does not exist")
+            raise FabricError(f"fabric {self.name!r}: a link joins a node to itself or to one that does not exist")
         for field, low, high, unit in (
             ("bandwidth", SLOWEST, FASTEST, " bytes/s"),
             ("latency", 0, LONGEST_LATENCY, " s"),
@@ -165,13 +165,13 @@ class Fabric(OneLine):
             values = getattr(self, f"link_{field}")
             bad = np.flatnonzero(~((values >= low) & (values <= high)))  # what is no number is bad, too
             if len(bad):
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {self.name!r}: link {self.link_src[bad[0]]} -> {self.link_dst[bad[0]]} has {field} "
                     f"{values[bad[0]]}{unit} (must be {low:g} to {high:g})"
                 )
         ordered = np.sort(self.link_src.astype(np.int64) * self.n_nodes + self.link_dst, kind="stable")
         if (ordered[1:] == ordered[:-1]).any():
-            raise TopoplanError(
+            raise FabricError(
                 f"fabric {self.name!r}: an ordered pair of nodes has two link rows (merge parallel links)"
             )
         self._check_rings()
@@ -181,16 +181,16 @@ class Fabric(OneLine):
         """Raise where names are not one text for each node, each of its own and fit to print."""
         names = self.node_names
         if names and len(names) != self.n_nodes:
-            raise TopoplanError(f"fabric {self.name!r}: {len(names)} names of nodes, but {self.n_nodes} nodes")
+            raise FabricError(f"fabric {self.name!r}: {len(names)} names of nodes, but {self.n_nodes} nodes")
         earlier: set[str] = set()
         for name in names:
             if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {self.name!r}: a node is called {shown(name)} (expected a printable text of 1 to "
                     f"{LONGEST_NAME} characters)"
                 )
             if name in earlier:
-                raise TopoplanError(f"fabric {self.name!r}: two nodes are called {shown(name)}")
+                raise FabricError(f"fabric {self.name!r}: two nodes are called {shown(name)}")
             earlier.add(name)
 
     def node_name(self, node: int) -> str:
@@ -208,14 +208,12 @@ class Fabric(OneLine):
         """Raise where rings are of more members than there are hosts, or lead nowhere."""
         for size, rings in self.rings.items():
             if not 1 <= size <= self.n_hosts:
-                raise TopoplanError(
-                    f"fabric {self.name!r}: rings of {size} members, but there are {self.n_hosts} hosts"
-                )
+                raise FabricError(f"fabric {self.name!r}: rings of {size} members, but there are {self.n_hosts} hosts")
             if any(not jumps or any(abs(jump) >= 2**31 for jump in jumps) for jumps in rings):
-                raise TopoplanError(f"fabric {self.name!r}: a ring of {size} members has no jumps, or one beyond 2^31")
+                raise FabricError(f"fabric {self.name!r}: a ring of {size} members has no jumps, or one beyond 2^31")
         for cycle in self.cycles:
             if not 1 < len(set(cycle)) == len(cycle) or not 0 <= min(cycle) <= max(cycle) < self.n_hosts:
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {self.name!r}: the cycle {cycle} must be two or more of {self.n_hosts} hosts, each once"
                 )
 
@@ -251,7 +249,7 @@ class Fabric(OneLine):
         rows = np.asarray(links, dtype=np.int64).reshape(-1, 2)
         nodes = n_hosts + n_switches
         if len(rows) and (rows.min() < 0 or rows.max() >= nodes):
-            raise TopoplanError(f"fabric {name!r}: link to node {rows.max()} of {nodes}")
+            raise FabricError(f"fabric {name!r}: link to node {rows.max()} of {nodes}")
         keys, row, counts = np.unique(rows @ [nodes, 1], return_inverse=True, return_counts=True)
         total, slowest, kinds = np.zeros(len(keys)), np.zeros(len(keys)), np.zeros(len(keys), dtype=np.int64)
         np.add.at(total, row, bandwidth)
@@ -259,7 +257,7 @@ class Fabric(OneLine):
         kinds[row] = kind
         mixed = np.flatnonzero(kinds[row] != kind)
         if len(mixed):
-            raise TopoplanError(
+            raise FabricError(
                 f"fabric {name!r}: links of two kinds from node {rows[mixed[0], 0]} to node {rows[mixed[0], 1]} "
                 "(lead one of them over a switch of its own)"
             )

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.errors import TopoplanError
+from topoplan.errors import FabricError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
@@ -36,7 +36,7 @@ ROUNDING = 1e-9
 def check_fabric(fabric: AnyFabric, cluster: Cluster) -> None:
     """Raise `TopoplanError` where a fabric has other hosts, needs more than they have, or has paths without links."""
     if fabric.n_hosts != cluster.n_hosts:
-        raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
+        raise FabricError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
     check_interfaces(fabric, cluster)
     for wiring in fabric.wirings:
         check_rings(wiring)
@@ -58,12 +58,12 @@ def check_rewired(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> None:
     check_fabric(fabric, cluster)
     name = f"fabric {fabric.name!r}"
     if fabric.n_switches != own.n_switches:
-        raise TopoplanError(f"{name}: has {fabric.n_switches} packet switches, the topology's own {own.n_switches}")
+        raise FabricError(f"{name}: has {fabric.n_switches} packet switches, the topology's own {own.n_switches}")
     if isinstance(fabric, ReconfigurableFabric):
         if not isinstance(own, ReconfigurableFabric):
-            raise TopoplanError(f"{name}: is rebuilt during the iteration, which the topology's own is not")
+            raise FabricError(f"{name}: is rebuilt during the iteration, which the topology's own is not")
         if fabric.delay < own.delay * (1 - ROUNDING):
-            raise TopoplanError(f"{name}: is rebuilt in {fabric.delay:g} s, the topology's own in {own.delay:g} s")
+            raise FabricError(f"{name}: is rebuilt in {fabric.delay:g} s, the topology's own in {own.delay:g} s")
     most = np.max([_beside_interfaces(wiring) for wiring in own.wirings], axis=0)
     least = min((float(wiring.link_latency.min()) for wiring in own.wirings if wiring.n_links), default=0.0)
     for wiring in fabric.wirings:
@@ -71,13 +71,13 @@ def check_rewired(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> None:
         if len(over):
             way, node = over[0].tolist()
             what = f"inside host {node}" if node < fabric.n_hosts else f"at switch {node - fabric.n_hosts}"
-            raise TopoplanError(
+            raise FabricError(
                 f"{name}: links of {_gbps(_beside_interfaces(wiring)[way, node])} together {what}, "
                 f"where the topology's own has {_gbps(most[way, node])}"
             )
         fast = np.flatnonzero(wiring.link_latency < least * (1 - ROUNDING))
         if len(fast):
-            raise TopoplanError(
+            raise FabricError(
                 f"{name}: link {wiring.link_src[fast[0]]} -> {wiring.link_dst[fast[0]]} has a latency of "
                 f"{wiring.link_latency[fast[0]]:g} s, the topology's own links {least:g} s or more"
             )
@@ -106,7 +106,7 @@ def check_interfaces(fabric: AnyFabric, cluster: Cluster) -> None:
             if len(over):
                 host = int(over[0])
                 enough = max(int(count[host]), math.ceil(speed[host] / cluster.interface_bandwidth[host] - ROUNDING))
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {fabric.name!r}: {count[host]} links of {_gbps(speed[host])} together lead {way} host "
                     f"{host}, which has {cluster.interfaces[host]} interfaces of "
                     f"{_gbps(cluster.interface_bandwidth[host])}, {_gbps(allowed[host])} together "
@@ -123,7 +123,7 @@ def check_rings(fabric: Fabric) -> None:
     for cycle in fabric.cycles:
         lost = np.flatnonzero(fabric.link_rows(cycle, np.roll(cycle, -1)) < 0)
         if len(lost):
-            raise TopoplanError(
+            raise FabricError(
                 f"fabric {fabric.name!r}: the cycle {cycle} needs a link from host {cycle[lost[0]]} to host "
                 f"{cycle[(lost[0] + 1) % len(cycle)]} (add it, or leave the cycle out)"
             )
@@ -132,20 +132,20 @@ def check_rings(fabric: Fabric) -> None:
     for size, rings in fabric.rings.items():
         for jumps in filter(None, rings):
             if size < 2 or n % size:
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {fabric.name!r}: rings of groups of {size}, which do not part {n} hosts evenly "
                     f"(sizes are divisors of {n}, at least 2)"
                 )
             stride, total = n // size, sum(jumps)
             if total % stride or math.gcd(total // stride, size) != 1:
-                raise TopoplanError(
+                raise FabricError(
                     f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} does not visit all of them "
                     f"(its jumps must sum to {stride} times a number that shares no divisor with {size})"
                 )
             for jump in {jump % n for jump in jumps} - walked:
                 lost = np.flatnonzero(fabric.link_rows(hosts, (hosts + jump) % n) < 0)
                 if len(lost):
-                    raise TopoplanError(
+                    raise FabricError(
                         f"fabric {fabric.name!r}: the ring {jumps} of groups of {size} needs a link from host "
                         f"{lost[0]} to host {(lost[0] + jump) % n} (add it, or leave the ring out)"
                     )
@@ -166,10 +166,10 @@ def check_routes(fabric: Fabric) -> None:
         ("path_ptr", routes.path_ptr, n_paths, len(routes.links)),
     ):
         if len(ptr) != rows + 1 or ptr[0] != 0 or ptr[-1] != end or (np.diff(ptr) < 0).any():
-            raise TopoplanError(f"{name}: {field} must rise from 0 to {end} in {rows + 1} numbers")
+            raise FabricError(f"{name}: {field} must rise from 0 to {end} in {rows + 1} numbers")
     lengths = np.diff(routes.path_ptr)
     if n_paths and (not lengths.all() or not 0 <= routes.links.min() <= routes.links.max() < fabric.n_links):
-        raise TopoplanError(f"{name}: a path has no links, or one that is none of the {fabric.n_links} of the fabric")
+        raise FabricError(f"{name}: a path has no links, or one that is none of the {fabric.n_links} of the fabric")
     pair_of = np.repeat(np.arange(len(routes.pairs)), np.diff(routes.pair_ptr))
     first, last = routes.path_ptr[:-1], routes.path_ptr[1:] - 1
     inner = np.ones(len(routes.links), dtype=bool)
@@ -182,12 +182,12 @@ def check_routes(fabric: Fabric) -> None:
     broken |= fabric.link_dst[routes.links[last]] != routes.pairs[pair_of, 1]
     if broken.any():
         source, target = routes.pairs[pair_of[np.flatnonzero(broken)[0]]]
-        raise TopoplanError(f"{name}: a path from host {source} to host {target} does not lead there link by link")
+        raise FabricError(f"{name}: a path from host {source} to host {target} does not lead there link by link")
     shares = np.bincount(pair_of, routes.weight, minlength=len(routes.pairs))
     wrong = (np.diff(routes.pair_ptr) > 0) & ~(np.abs(shares - 1) < 1e-6)
     if wrong.any() or not (routes.weight >= 0).all():
         source, target = routes.pairs[np.flatnonzero(wrong)[0] if wrong.any() else 0]
-        raise TopoplanError(f"{name}: shares of the paths from host {source} to host {target} must sum to 1")
+        raise FabricError(f"{name}: shares of the paths from host {source} to host {target} must sum to 1")
 
 
 def ends_at_hosts(fabric: Fabric, end: I32) -> tuple[I64, F64, F64]:

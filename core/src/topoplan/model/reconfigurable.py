@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import digest
-from topoplan.errors import TopoplanError
+from topoplan.errors import FabricError
 from topoplan.model.fabric import Fabric, Switching
 
 __all__ = ["AnyFabric", "ReconfigurableFabric"]
@@ -39,14 +39,12 @@ class ReconfigurableFabric:
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.delay < float("inf"):
-            raise TopoplanError(f"fabric {self.name!r}: delay {self.delay} s must be finite and not negative")
+            raise FabricError(f"fabric {self.name!r}: delay {self.delay} s must be finite and not negative")
         for part in self.wirings:
             if not isinstance(part, Fabric):
-                raise TopoplanError(f"fabric {self.name!r}: a phase is {type(part).__name__} (must be a Fabric)")
+                raise FabricError(f"fabric {self.name!r}: a phase is {type(part).__name__} (must be a Fabric)")
             if (part.n_hosts, part.n_switches) != (self.n_hosts, self.n_switches):
-                raise TopoplanError(
-                    f"fabric {self.name!r}: a phase has other nodes ({part.n_nodes}, not {self.n_nodes})"
-                )
+                raise FabricError(f"fabric {self.name!r}: a phase has other nodes ({part.n_nodes}, not {self.n_nodes})")
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-from topoplan.errors import calling
+from topoplan.errors import FabricError, calling
 from topoplan.plugin.components import CONTRACTS, Registered
 
 R = TypeVar("R", bound=Registered)
@@ -44,8 +44,11 @@ def _checked(cls: type[Registered], name: str, who: str) -> Callable[..., Any]:
     def call(component: Any, *arguments: Any) -> Any:
         from topoplan.plugin._guarded_builds import check_returned  # which imports numpy
 
-        with calling(f"{who}: {name}"):
-            value = method(component, *arguments)
+        try:
+            with calling(f"{who}: {name}"):
+                value = method(component, *arguments)
+        except FabricError as error:
+            raise error.of(who) from None
         check_returned(value, cls.kind, name, who, arguments)
         return value
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan.arrays import I64
+from topoplan.errors import FabricError
 from topoplan.model.cluster import Cluster
 from topoplan.model.interfaces import ROUNDING, check_fabric, ends_at_hosts
 from topoplan.model.reconfigurable import AnyFabric
@@ -25,7 +26,10 @@ def build_fabric(topology: Topology, context: TopologyContext) -> AnyFabric:
         TopoplanError: the topology refuses, or its fabric is one that the cluster's hosts cannot have.
     """
     fabric = topology.build(context)
-    check_fabric(fabric, context.cluster)
+    try:
+        check_fabric(fabric, context.cluster)
+    except FabricError as error:
+        raise error.of(getattr(topology, "who", f"topology {topology.name!r}")) from None
     return fabric
 
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
-from topoplan.errors import TopoplanError
+from topoplan.errors import FabricError, TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
@@ -168,7 +168,7 @@ class Network:
 
     def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
         if fabric.n_hosts != cluster.n_hosts:
-            raise TopoplanError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
+            raise FabricError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
         self.fabric, self.cluster = fabric, cluster
         self._host = cluster.device_host
         inside = np.repeat(cluster.inside_bandwidth[self._host], 2)
@@ -243,7 +243,7 @@ class Network:
         return row
 
     def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
-        raise TopoplanError(
+        raise FabricError(
             f"fabric {self.fabric.name!r}: no path from host {self._host[src]} to host {self._host[dst]} for "
             f"{taskgraph.label(task)} (link them, or place the task elsewhere)"
         )

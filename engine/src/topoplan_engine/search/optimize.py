@@ -20,7 +20,7 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
+from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
@@ -257,8 +257,12 @@ def optimize(
     else:
         experiment = experiment_of(model, **options)
     host = host or Host.discover()
+    experiment = named(host, experiment)
     with naming_plugins(host):
-        return _optimized(named(host, experiment), host, perturbation, on_progress, folder, began)
+        try:
+            return _optimized(experiment, host, perturbation, on_progress, folder, began)
+        except FabricError as error:  # hosts that it does not join, say, which shows when they send
+            raise error.of(getattr(experiment.topology.make(host, Topology), "who", "")) from None
 
 
 def _optimized(
