@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,9 @@ def test_kernels_for_one_kind_of_cpu_are_not_shipped(folder):
 def test_kernels_run_without_scipy_and_others_still_find_it(folder, given):
     code = given + CALL + "import sys\nprint('scipy.linalg' in sys.modules, end=' ')\n" + PRODUCT
     assert run(folder, code).split()[-2:] == [str(bool(given)), "2.0"]
+
+
+def test_two_processes_compile_a_kernel_once(folder):
+    with ThreadPoolExecutor(2) as both:
+        said = list(both.map(run, [folder] * 2))
+    assert sorted(said) == ["5", "compiling 5"]

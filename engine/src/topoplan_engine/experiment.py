@@ -74,6 +74,12 @@ class Choice:
         """Read ``name`` or ``name:key=value,key=value``."""
         return cls(*parse_component(text, where), allow_code=allow_code, source=source)
 
+    @property
+    def text(self) -> str:
+        """What `parse` reads, e.g. ``fluid:level=stepped``."""
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
     def make(self, host: Host, kind: type[C] | Kind) -> C:
         """Make the component.
 

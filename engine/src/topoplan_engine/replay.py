@@ -133,8 +133,7 @@ def written_seconds(
         plan = exporter.read(read_file(Path(path)), str(path))
         simulate = build_simulate(choice.make(host, Simulator))
         seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
-    label = ",".join(f"{key}={value}" for key, value in choice.options.items())
-    return f"{choice.name}:{label}" if label else choice.name, seconds
+    return choice.text, seconds
 
 
 def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:

@@ -12,6 +12,9 @@ An entry fits if these are the same as when it was compiled:
   compiled into it, and the constants that they use;
 * the fields of the named tuples that it is called with.
 
+Processes that need the same kernel at the same time compile it once: who begins holds a lock on a file beside the
+cache, and the others wait for what it keeps.  Where a folder knows no locks, each compiles for itself.
+
 Times and folders of files do not matter.  Entries are pickles, as all of numba's.  They lie in the package's own
 folder: who can change them there can change the code of the package, too.
 """
@@ -36,6 +39,11 @@ import numpy as np
 from numba.core import compiler
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["SHIPPED", "KernelCache", "shipping"]
 
@@ -84,6 +92,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         """``is_part``: whether only other kernels call the function; such a one is shipped inside of them."""
         self._py_func, self._is_part = function, is_part
         self._name = repr(function)
+        #: The locked file, from a kernel that is not kept to its being kept.
+        self._turn: Any = None
         self.enable()
 
     @functools.cached_property
@@ -120,12 +130,25 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         target_context.refresh()
         if (overload := self._load_shipped(sig, target_context)) is not None or _called is not None:
             return overload
+        if (overload := self._load_kept(sig, target_context)) is not None or self._turn is not None:
+            return overload
+        self._turn = _locked(self)
+        if self._turn is not None and (overload := self._load_kept(sig, target_context)) is not None:
+            self._end_turn()
+        return overload
+
+    def _load_kept(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # numba can raise anything about a file that was cut off, and the kernel can be compiled
             with contextlib.suppress(OSError, RuntimeError):
                 self.flush()
             return None
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a version of the function; do nothing if there is no place for it."""
@@ -137,6 +160,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return
         with contextlib.suppress(OSError, RuntimeError):
             super().save_overload(sig, data)
+        self._end_turn()
 
     def _load_shipped(self, sig: Any, target_context: Any) -> Any:
         if self._shipped is None:
@@ -148,6 +172,22 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
         except Exception:  # as above
             return None
+
+
+def _locked(cache: KernelCache) -> Any:
+    """Wait until no other process compiles the function, then return its lock; None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        file = (Path(cache._cache_path) / f"{cache._impl.filename_base}.lock").open("ab")
+    except (OSError, RuntimeError):
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        file.close()
+        return None
+    return file
 
 
 @functools.cache

@@ -5,16 +5,33 @@ Commands use different kernels, so that there may be a wait more than once, but 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import typer
 
 __all__ = ["compilation_announced"]
 
+_NOTICE = "compiling kernels that this machine has not run before; they are cached (up to a minute) ..."
 
-def compilation_announced() -> AbstractContextManager[None]:
-    """Context manager that prints a notice on standard error if a kernel is compiled inside it."""
+
+@contextmanager
+def compilation_announced(simulators: Sequence[str] = ()) -> Iterator[None]:
+    """Context manager that prints a notice on standard error if a kernel is compiled inside it.
+
+    Args:
+        simulators: those that will be called, e.g. ``fluid:level=stepped``: with the first kernel that is compiled, a
+            second process begins to compile theirs.
+    """
     from topoplan_engine.kernels.jit import on_compilation
 
-    notice = "compiling kernels that this machine has not run before; they are cached (up to a minute) ..."
-    return on_compilation(lambda: typer.echo(notice, err=True))
+    with ExitStack() as stack:
+
+        def announce() -> None:
+            from topoplan_engine.reporting.ahead import ahead
+
+            typer.echo(_NOTICE, err=True)
+            stack.enter_context(ahead(simulators))
+
+        stack.enter_context(on_compilation(announce))
+        yield

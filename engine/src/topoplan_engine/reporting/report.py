@@ -65,19 +65,17 @@ def run_and_report(
     check_outputs(host, experiment.outputs, cluster, topology)
     if open_page:
         check_pages(host, experiment.outputs)
-    with (
-        compilation_announced(),
-        progress_shown(
+    with compilation_announced(_simulators(host, experiment)):
+        with progress_shown(
             experiment.run.budget,
             experiment.run.seconds,
             planning=_constructs(host, experiment),
             quiet=as_json,
             say=spelled_time,
-        ) as report,
-    ):
-        outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
-    outputs = write_outputs(host, outcome.plan, experiment.outputs)
-    document = _said(host, experiment, outcome, outputs, _as_run(host, outputs))
+        ) as report:
+            outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
+        outputs = write_outputs(host, outcome.plan, experiment.outputs)
+        document = _said(host, experiment, outcome, outputs, _as_run(host, outputs))
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
     _print(document, outcome.plan, outputs, as_json=as_json)
@@ -85,6 +83,12 @@ def run_and_report(
         on = "" if folder is None else f"; topoplan resume {shown_path(folder.path)} goes on"
         typer.echo(f"interrupted: this is the best of what was priced{on}", err=True)
     _end(host, document, outputs, open_page=open_page, interrupted=outcome.result.interrupted)
+
+
+def _simulators(host: Host, experiment: Experiment) -> list[str]:
+    """Return the simulators that run what a search writes, then that of the search, which it calls first."""
+    exporters = [choice.make(host, Exporter) for choice, _ in experiment.outputs]
+    return [*dict.fromkeys(exporter.runs_as for exporter in exporters if exporter.runs_as), experiment.simulator.text]
 
 
 def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False) -> bool:
