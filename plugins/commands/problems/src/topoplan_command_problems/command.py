@@ -114,7 +114,8 @@ def _improve(chosen: tuple[BenchmarkProblem, ...], options: ProblemOptions, fold
                 path = folder / "plans" / f"{problem.name}.json.gz"
                 typer.echo(f"{problem.name}: {best.seconds * 1e3:.6g} ms, seed {seed}, stored in {path}", err=True)
             if interrupted:
-                typer.echo(f"interrupted: what was better is in {folder}", err=True)
+                kept = f"what was better is in {folder}" if (folder / "best.csv").exists() else "nothing was better"
+                typer.echo(f"interrupted: {kept}", err=True)
                 raise typer.Exit(_INTERRUPTED)
 
 
