@@ -58,8 +58,10 @@ SECTIONS = {
 ...         return []
 >>> class Still(Searcher):
 ...     "Proposes nothing."
+...
 ...     name = "still"
 ...     axis = "strategy"
+...
 ...     def build(self, problem, rng):
 ...         return Nothing()
 """,
