@@ -5,18 +5,35 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TopoplanError
+from topoplan import Cluster, Fabric, LinkKind, Routes, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 from topoplan_engine.csr import indptr
 from topoplan_engine.network.rings import cycles_of, rings_of
-from topoplan_engine.network.routing import full_routes
+from topoplan_engine.network.routing import paths
 from topoplan_exporter_flatbuffer.links import take
 from topoplan_exporter_flatbuffer.schema import Rows
 
-__all__ = ["MOST_COPIES", "connections", "copies", "one_link", "receivers", "rings", "routes", "shifts"]
+__all__ = [
+    "ALL_PAIRS",
+    "MOST_COPIES",
+    "MOST_PATHS",
+    "connections",
+    "copies",
+    "listed_pairs",
+    "one_link",
+    "receivers",
+    "rings",
+    "routes",
+    "routes_of",
+    "shifts",
+]
 
 #: A pair's paths of unequal shares are listed so often at most, which meets shares to 1/32.
 MOST_COPIES = 16
+#: Hosts up to which a file lists the routes of all pairs.
+ALL_PAIRS = 256
+#: Paths of the largest file: at some 500 bytes each while it is written.
+MOST_PATHS = 1_000_000
 
 
 def one_link(fabric: Fabric, cluster: Cluster) -> float:
@@ -62,17 +79,79 @@ def _fractions(fabric: Fabric, link: float) -> tuple[F64, I64]:
     return count, np.flatnonzero((count < 1) | (count >= 2**31) | (np.abs(ratio - count) > 1e-6 * count))
 
 
-def routes(fabric: Fabric) -> Rows:
-    """List every ordered pair of hosts with all nodes of each path; none for a host and itself.
+def listed_pairs(fabric: Fabric, graph: TaskGraph) -> I64:
+    """Return the ordered pairs of hosts whose routes a file lists, as ``source * hosts + destination``, ascending.
+
+    They are all pairs, hosts with themselves among them, as FlexNet writes them.  Of more than `ALL_PAIRS` hosts they
+    are those between which messages go, members of a group with their next one on each ring, and all these backwards:
+    FlexNetPacket asks for no other one.
+
+    Args:
+        fabric: whose routes are listed.
+        graph: as it is written.
+    """
+    hosts = fabric.n_hosts
+    if hosts <= ALL_PAIRS:
+        return np.arange(hosts * hosts)
+    transfer = graph.kind == TaskKind.TRANSFER
+    source, target = [graph.src[transfer].astype(np.int64)], [graph.dst[transfer].astype(np.int64)]
+    for members, steps in zip(np.split(graph.group_members, graph.group_ptr[1:-1]), shifts(fabric, graph), strict=True):
+        for step in {1, *steps}:
+            source.append(members.astype(np.int64))
+            target.append(np.roll(members, -step).astype(np.int64))
+    ends = np.concatenate(source), np.concatenate(target)
+    pairs: I64 = np.unique(np.concatenate([ends[0] * hosts + ends[1], ends[1] * hosts + ends[0]]))
+    return pairs[pairs // hosts != pairs % hosts]
+
+
+def routes_of(fabric: Fabric, pairs: I64) -> Routes:
+    """Return the routes of ordered pairs of different hosts, unless there are too many to be written.
+
+    Args:
+        fabric: the network.
+        pairs: (k,) ``source * hosts + destination``.
+
+    Raises:
+        TopoplanError: there are more than `MOST_PATHS` paths.
+    """
+    hosts = fabric.n_hosts
+    source, target = pairs // hosts, pairs % hosts
+    # So many pairs at a time that even with all of `max_paths` each they are few.
+    step = max(1, MOST_PATHS // (4 * fabric.max_paths))
+    parts, count = [], 0
+    for first in range(0, max(len(pairs), 1), step):
+        parts.append(paths(fabric, source[first : first + step], target[first : first + step]))
+        count += len(parts[-1].weight)
+        if count > MOST_PATHS:
+            raise TopoplanError(
+                f"flatbuffer: the routes of {len(pairs):,} pairs of hosts have more than {MOST_PATHS:,} paths, "
+                f"{fabric.max_paths:,} for a pair at most, which takes more than 1 GB of memory to write (keep fewer "
+                "paths, e.g. --topology NAME:paths=4, or plan with fewer servers)"
+            )
+    return Routes(
+        pairs=np.stack([source, target], axis=1),
+        pair_ptr=indptr(np.concatenate([np.diff(part.pair_ptr) for part in parts])),
+        path_ptr=indptr(np.concatenate([np.diff(part.path_ptr) for part in parts])),
+        links=np.concatenate([part.links for part in parts]),
+        weight=np.concatenate([part.weight for part in parts]),
+    )
+
+
+def routes(fabric: Fabric, pairs: I64) -> Rows:
+    """List ordered pairs of hosts with all nodes of each path; none for a host and itself.
 
     FlexNetPacket draws any path of a pair as often as any other, whatever its chance, so paths of unequal shares are
     listed as often as these ask.
+
+    Args:
+        fabric: the network.
+        pairs: (k,) ``source * hosts + destination``, ascending (`listed_pairs`).
     """
     hosts = fabric.n_hosts
-    routes_ = _repeat_paths(full_routes(fabric))
-    # Pairs come sorted and without the diagonal: put an empty row where a host meets itself.
-    count = np.zeros(hosts * hosts, dtype=np.int64)
-    count[routes_.pairs[:, 0].astype(np.int64) * hosts + routes_.pairs[:, 1]] = np.diff(routes_.pair_ptr)
+    apart = pairs // hosts != pairs % hosts
+    routes_ = _repeat_paths(routes_of(fabric, pairs[apart]))
+    count = np.zeros(len(pairs), dtype=np.int64)
+    count[apart] = np.diff(routes_.pair_ptr)
     links = np.diff(routes_.path_ptr)
     hop_ptr = indptr(links + 1)
     node = np.empty(hop_ptr[-1], dtype="<u4")
@@ -80,7 +159,6 @@ def routes(fabric: Fabric) -> Rows:
     begins[hop_ptr[:-1]] = True
     node[begins] = fabric.link_src[routes_.links[routes_.path_ptr[:-1]]]  # a pair may stand for other ends: `pins`
     node[~begins] = fabric.link_dst[routes_.links]
-    pairs = np.arange(hosts * hosts)
     columns = {
         "fromnode": (pairs // hosts).astype("<u4"),
         "tonode": (pairs % hosts).astype("<u4"),
@@ -89,7 +167,7 @@ def routes(fabric: Fabric) -> Rows:
             {"hopnode": Rows(hop_ptr, node), "chance": routes_.weight.astype("<f4")},
         ),
     }
-    return Rows(np.array([0, hosts * hosts]), columns)
+    return Rows(np.array([0, len(pairs)]), columns)
 
 
 def _repeat_paths(table: Routes) -> Routes:
@@ -136,10 +214,10 @@ def rings(fabric: Fabric) -> Rows:
     """
     hosts = fabric.n_hosts
     result: dict[int, tuple[tuple[int, ...], ...]] = {}
-    for size, paths in fabric.rings.items() if fabric.n_switches == 0 else ():
+    for size, jumps_of_rings in fabric.rings.items() if fabric.n_switches == 0 else ():
         if not 1 <= size <= hosts:
             raise TopoplanError(f"flatbuffer: fabric {fabric.name!r} has rings of {size} of {hosts} hosts")
-        result[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in paths)
+        result[size] = tuple(tuple(jump % hosts for jump in jumps) for jumps in jumps_of_rings)
     ring = [jumps for paths in result.values() for jumps in paths]
     columns = {
         "ringsz": np.array(list(result), dtype="<u8"),

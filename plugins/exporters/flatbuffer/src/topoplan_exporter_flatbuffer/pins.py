@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from topoplan import Fabric, Routes, TaskGraph, TaskKind
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.network.rings import cycles_of, rings_of
-from topoplan_engine.network.routing import full_routes
+from topoplan_exporter_flatbuffer.network import ALL_PAIRS, routes_of
 from topoplan_exporter_flatbuffer.unroll import Unrolled
 
 __all__ = ["RING_SHARE", "pin_rings"]
@@ -54,12 +54,27 @@ def pin_rings(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[Fab
     message_pairs = np.unique(
         expanded.taskgraph.src[transfers].astype(np.int64) * hosts + expanded.taskgraph.dst[transfers]
     )
-    routes = full_routes(fabric)
+    routes = routes_of(fabric, _named_pairs(set(paths), message_pairs, hosts))
     names, changed = _assign_pairs(Counter(paths), set(message_pairs.tolist()), _node_paths(fabric, routes), hosts)
     src, dst = expanded.taskgraph.src.copy(), expanded.taskgraph.dst.copy()
     src[flows], dst[flows] = np.divmod([names[path] for path in paths], hosts)
     new_fabric = attrs.evolve(fabric, routes=_replace_routes(fabric, routes, changed))
     return new_fabric, attrs.evolve(expanded.taskgraph, src=src, dst=dst)
+
+
+def _named_pairs(paths: Collection[_Path], message_pairs: I64, hosts: int) -> I64:
+    """Return the pairs that paths of rings may get, ascending: all, or of many hosts enough of them.
+
+    These are the pairs of messages, the ends of all paths, as many others, and all of them backwards.
+    """
+    if hosts <= ALL_PAIRS:
+        pairs = np.arange(hosts * hosts)
+    else:
+        ends = [path[0] * hosts + path[-1] for path in paths]
+        taken = np.unique(np.concatenate([message_pairs, np.array(ends, dtype=np.int64)]))
+        pairs = np.unique(np.concatenate([taken, np.arange(min(len(taken) + 2 * len(paths) + hosts, hosts * hosts))]))
+        pairs = np.unique(np.concatenate([pairs, pairs % hosts * hosts + pairs // hosts]))
+    return np.asarray(pairs[pairs // hosts != pairs % hosts])
 
 
 def _ring_paths(fabric: Fabric, graph: TaskGraph, expanded: Unrolled) -> tuple[I64, list[_Path]]:

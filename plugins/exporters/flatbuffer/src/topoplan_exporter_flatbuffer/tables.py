@@ -22,7 +22,7 @@ from topoplan_engine.csr import indptr
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.simulation.gradients import as_simulated
 from topoplan_exporter_flatbuffer.importer import FOREIGN, RESOURCES, plan_of
-from topoplan_exporter_flatbuffer.network import connections, one_link, receivers, rings, routes, shifts
+from topoplan_exporter_flatbuffer.network import connections, listed_pairs, one_link, receivers, rings, routes, shifts
 from topoplan_exporter_flatbuffer.pins import pin_rings
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
@@ -49,6 +49,8 @@ _TYPE[[TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.UPDATE]] = FORWARD, BACKWAR
 _TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.COLLECTIVE]] = BARRIER, NOMINAL_COMM, ALLREDUCE
 #: Kind of a device that is no GPU -> DeviceType.
 _RESOURCE = {name: number for number, name in RESOURCES.items()}
+#: Tasks of the largest file: at some 1,200 bytes each while it is written.
+_MOST_TASKS = 500_000
 #: Constants of FlexNet, bytes/ms; no reader uses them.
 _INTERGPUBW, _DRAMBW = 20 * 1024 * 1024, 32 * 1024 * 1024
 
@@ -82,9 +84,9 @@ def tables_of(plan: Plan) -> Columns:
     ends = max(int(hosts.max(initial=0)) for hosts in (graph.src[transfer], graph.dst[transfer], graph.group_members))
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
-    expanded = unroll(
-        graph, _unsayable(graph, fabric), shifts(fabric, graph), cluster.n_devices, receivers(fabric, graph)
-    )
+    unsayable, steps = _unsayable(graph, fabric), shifts(fabric, graph)
+    _check_size(graph, unsayable, steps)
+    expanded = unroll(graph, unsayable, steps, cluster.n_devices, receivers(fabric, graph))
     fabric, pinned_graph = pin_rings(fabric, graph, expanded)
     extra += [CPU] * expanded.joins
     interface = one_link(fabric, cluster)
@@ -101,9 +103,27 @@ def tables_of(plan: Plan) -> Columns:
             _stagger_sends(plan, expanded.taskgraph, pinned_graph), fabric, _seconds(plan, origin, expanded)
         ),
         "devices": _devices(pinned_graph, fabric, extra),
-        "routes": routes(fabric),
+        "routes": routes(fabric, listed_pairs(fabric, pinned_graph)),
         "rings": rings(fabric),
     }
+
+
+def _check_size(graph: TaskGraph, unsayable: NDArray[np.bool_], steps: Sequence[tuple[int, ...]]) -> None:
+    """Raise if a file has too many tasks to be written: those of the graph, with its collectives written out."""
+    members = np.append(np.diff(graph.group_ptr), 0)[graph.group[unsayable]].astype(np.int64)
+    rings_of_group = np.array([len(several) for several in steps] + [0])[graph.group[unsayable]]
+    sends = 2 * members * members * np.maximum(rings_of_group, 1)
+    count = int(graph.n_tasks + sends.sum())
+    if count > _MOST_TASKS:
+        raise TopoplanError(
+            f"flatbuffer: {len(members):,} collectives, the largest of {int(members.max(initial=0)):,} devices, "
+            f"have to be written out as up to {count - graph.n_tasks:,} messages, for FlexNetPacket cannot run them "
+            f"here; a file of more than {_MOST_TASKS:,} tasks takes more than 1 GB of memory to write (plan with fewer "
+            "servers, or smaller groups)"
+            if len(members)
+            else f"flatbuffer: {count:,} tasks take more than 1 GB of memory to write, which {_MOST_TASKS:,} do not "
+            "(plan with fewer servers or micro-batches)"
+        )
 
 
 def _as_read(plan: Plan, fabric: Fabric) -> Columns | None:
