@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from topoplan_pipeline_planning.placing import placements, replicated_placements
 from topoplan_pipeline_planning.planning import plan, shortlist
 from topoplan_pipeline_planning.states import antichain_states
 from topoplan_reference.hpgo import reference_best, reference_candidates
+from topoplan_reference.hpgo import replicated_placements as device_by_device
 
 CHAIN_4 = [[1], [2], [3], []]
 
@@ -129,7 +132,26 @@ def test_policies_choose_fresh_used_or_scattered_devices():
     assert placements(machine, used, 3) == ((4, 5, 6), (2, 4, 8))  # two are left where some are used
     assert placements(machine, frozenset(), 12) == (tuple(range(12)),)
     assert placements(machine, frozenset(range(11)), 2) == ()
-    assert replicated_placements(machine, frozenset({0}), 1, 2) == ((4, 8), (1, 4), (1, 2))
+    assert replicated_placements(machine, frozenset({0}), 2) == ((4, 8), (1, 4), (1, 2))
+
+
+@given(data=st.data())
+def test_one_device_for_each_replica_is_placed_as_device_by_device(data):
+    ends = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    machine = Machine.split([sum(ends[: k + 1]) for k in range(len(ends))])
+    n_devices = sum(ends)
+    occupied = frozenset(data.draw(st.sets(st.integers(0, n_devices - 1))))
+    replicas = data.draw(st.integers(0, n_devices))
+    unions = replicated_placements(machine, occupied, replicas)
+    assert unions == device_by_device(machine, occupied, 1, replicas)
+
+
+def test_replicas_on_many_hosts_are_placed_in_the_time_of_their_number():
+    machine = Machine.split([8 * host for host in range(1, 513)])
+    before = time.process_time()
+    unions = replicated_placements(machine, frozenset(range(2048)), 2048)
+    assert unions == (tuple(range(2048, 4096)),)
+    assert time.process_time() - before < 5.0
 
 
 @given(

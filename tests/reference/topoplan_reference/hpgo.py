@@ -11,9 +11,9 @@ import itertools
 
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import Devices, Machine
-from topoplan_pipeline_planning.placing import placements, replicated_placements
+from topoplan_pipeline_planning.placing import placements
 
-__all__ = ["reference_best", "reference_candidates"]
+__all__ = ["reference_best", "reference_candidates", "replicated_placements"]
 
 #: Start, last layer, replication, devices.
 Span = tuple[int, int, int, Devices]
@@ -23,6 +23,18 @@ Candidate = tuple[float, list[Span], int]
 Key = tuple[int, int, frozenset[int]]
 #: Bottleneck, devices and size of the last stage, cell before it.
 Cell = tuple[float, Devices, int, Key | None]
+
+
+def replicated_placements(machine: Machine, occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
+    """Place ``need`` devices once for each replica, in all combinations of policies; return the different unions."""
+    unions: dict[Devices, None] = {(): None}
+    for _ in range(replicas):
+        unions = {
+            tuple(sorted((*union, *members))): None
+            for union in unions
+            for members in placements(machine, occupied | frozenset(union), need)
+        }
+    return tuple(unions)
 
 
 def reference_best(layers: Layers, machine: Machine, batch_size: int, micro_batch: int) -> Candidate:

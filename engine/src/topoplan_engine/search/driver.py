@@ -169,16 +169,18 @@ class SearchRun:
         """
         with obeyed(stop, self._seconds_left, self._most_tasks):
             ending = self._advanced(budget, stop, seconds)
-        if ending == "time limit" and self._unpriced is not None and self.best.cost == math.inf:
-            self._price_first()
+        if ending not in ("interrupt", "budget"):
+            self.price_something()
         return ending
 
-    def _price_first(self) -> None:
-        """Price the initial state after all, where nothing else has a price; say how long it took."""
+    def price_something(self) -> None:
+        """Price the initial state after all, where nothing has a price at the end; say how long it took."""
+        if self._unpriced is None or self.best.cost < math.inf:
+            return
         candidate, self._unpriced = self._unpriced, None
-        assert candidate is not None
         began = clock()
         self.initial = self._evaluator.price(candidate)
+        self.too_large -= 1
         warnings.warn(
             TopoplanWarning(
                 f"time-limit: no plan could be priced in {self._limits.seconds:.3g} s; the initial strategy is the "
@@ -645,6 +647,8 @@ def drive(
     search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder, journal, on_best)
     with interruptible() as stop:
         ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
+        if ended_by == "budget":
+            search_run.price_something()
     on_progress("evaluated", final := search_run.progress())
     shortlist, aside = search_run.shortlist()
     return Result(

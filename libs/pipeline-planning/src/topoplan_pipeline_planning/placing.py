@@ -25,21 +25,36 @@ def placements(machine: Machine, occupied: frozenset[int], need: int) -> tuple[D
     return _placements(machine.host, occupied, need)
 
 
-def replicated_placements(machine: Machine, occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
-    """Place ``need`` devices once for each replica, in all combinations of policies; return the different unions."""
-    return _replicated(machine.host, occupied, need, replicas)
+def replicated_placements(machine: Machine, occupied: frozenset[int], replicas: int) -> tuple[Devices, ...]:
+    """Place one device for each replica, in all combinations of policies; return the different unions.
+
+    Of a single device, *scatter first* chooses what one of the others does: it is the first free device of all, which
+    is the first one of unused hosts or of used ones.  So a union is a set of bits, and a policy the lowest bit of some.
+    """
+    return _replicated(machine.host, occupied, replicas)
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicated(host: tuple[int, ...], occupied: frozenset[int], need: int, replicas: int) -> tuple[Devices, ...]:
-    unions: dict[Devices, None] = {(): None}
+def _replicated(host: tuple[int, ...], occupied: frozenset[int], replicas: int) -> tuple[Devices, ...]:
+    bits_of_host: dict[int, int] = {}
+    for device, position in enumerate(host):
+        bits_of_host[position] = bits_of_host.get(position, 0) | 1 << device
+    free, on_used = (1 << len(host)) - 1, 0
+    for device in occupied:
+        free &= ~(1 << device)
+        on_used |= bits_of_host[host[device]]
+    #: For each union the devices that are left, and all devices of used hosts.
+    unions = {free: on_used}
     for _ in range(replicas):
-        unions = {
-            tuple(sorted((*union, *members))): None
-            for union in unions
-            for members in _placements(host, occupied | frozenset(union), need)
-        }
-    return tuple(unions)
+        stop_if_wanted()
+        longer: dict[int, int] = {}
+        for left, used in unions.items():
+            for allowed in (left & ~used, left & used):
+                if allowed:
+                    device = allowed & -allowed
+                    longer.setdefault(left & ~device, used | bits_of_host[host[device.bit_length() - 1]])
+        unions = longer
+    return tuple(tuple(device for device in range(len(host)) if (free & ~left) >> device & 1) for left in unions)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -92,7 +92,7 @@ def _next_step(step: _Step, layers: Layers, machine: Machine, replicas: int, com
     rows: dict[frozenset[int], _Row] = {}
     turns: list[_Turn] = []
     for number, (occupied, row) in enumerate(zip(step.device_sets, step.rows, strict=True)):
-        for devices in replicated_placements(machine, occupied, 1, replicas):
+        for devices in replicated_placements(machine, occupied, replicas):
             stop_if_wanted()
             bottleneck = np.maximum(row.value, _transfers(layers, machine, step, row, devices))
             np.maximum(compute, bottleneck, out=scratch)
