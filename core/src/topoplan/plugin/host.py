@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import attrs
 import pluggy
@@ -173,6 +173,10 @@ class Host:
             else:
                 del self._index[key]
 
+    @overload
+    def get(self, kind: Kind | str, name: str) -> type[Any]: ...
+    @overload
+    def get(self, kind: type[R] | Kind | str, name: str) -> type[R]: ...
     def get(self, kind: type[R] | Kind | str, name: str) -> type[R]:
         """Return the class of a component or a command; ``kind`` may be its base class, as `Topology`.
 
@@ -196,6 +200,19 @@ class Host:
             raise TopoplanError(f"{conflict}; write {ways}, or disable one with {DENY}=<distribution>")
         return hits[0]
 
+    @overload
+    def make(
+        self, kind: Kind | str, text: str, options: Mapping[str, Any] | None = None, *, allow_code: bool = False
+    ) -> Any: ...
+    @overload
+    def make(
+        self,
+        kind: type[C] | Kind | str,
+        text: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> C: ...
     def make(
         self,
         kind: type[C] | Kind | str,
@@ -223,6 +240,10 @@ class Host:
                 raise TopoplanError(f"{kind.value} {text!r}: {key!r} is given twice (here and beside it)")
         return structure(cls, {**table, **text_options}, f"{kind.value} {name}", allow_code=allow_code)
 
+    @overload
+    def components(self, kind: Kind | str | None = None) -> list[type[Any]]: ...
+    @overload
+    def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]: ...
     def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]:
         """List the usable components, of one kind or all, sorted by kind and name."""
         kinds = {*Kind} if kind is None else {_kind(kind)}
