@@ -173,7 +173,9 @@ def api() -> str:
         "",
         "Names of `topoplan`, which examples know, of the builder, and of the conformance kit.",
     ]
-    left = {name: module for name, module in topoplan._PUBLIC.items() if not module.startswith("topoplan_frontend")}
+    left = {
+        name: module for name, module in vars(topoplan)["_PUBLIC"].items() if not module.startswith("topoplan_frontend")
+    }
     for title, (prefix, example) in SECTIONS.items():
         names = sorted(name for name, module in left.items() if module.startswith(prefix))
         lines += ["", f"## {title}", "", "```pycon", example.rstrip(), "```"]
@@ -258,7 +260,8 @@ def _signature(name: str, function: Any) -> str:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in ("self", "cls"):
             continue
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else stars
         default = "" if parameter.default is parameter.empty else "=..."
         parts.append(f"{stars}{parameter.name}{default}")
     return f"{name}({', '.join(parts)})"
