@@ -335,16 +335,18 @@ def _rounds(
         shortlist=last,
         aside=aside,
         reports=reports,
-        planning=sum(status.planning for status in statuses.values()),
-        **{name: getattr(progress, name) for name in ("evaluations", "elapsed", "acceptance")},
         history=np.array(history),
-        rank=statuses[best].rank,
         ended_by=_ended_by(statuses, interrupted=stop.wanted),
-        unfinished=statuses[best].unfinished,
-        too_large=sum(status.too_large for status in statuses.values()),
-        left_out=statuses[best].left_out,
         recorded=recorded,
+        **{name: getattr(progress, name) for name in ("evaluations", "elapsed", "acceptance")},
+        **_said_of_all(statuses, statuses[best]),
     )
+
+
+def _said_of_all(statuses: Mapping[int, _Status], best: _Status) -> dict[str, Any]:
+    """Return what a result takes from all islands together, and from the best one."""
+    of_all = {name: sum(getattr(status, name) for status in statuses.values()) for name in ("planning", "too_large")}
+    return of_all | {name: getattr(best, name) for name in ("rank", "unfinished", "left_out")}
 
 
 def _migrants(states: Sequence[bytes], statuses: Mapping[int, _Status]) -> dict[int, _Migrant]:

@@ -40,6 +40,7 @@ from topoplan_engine.keywords import Keywords, Model, experiment_of
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.observing import tell
+from topoplan_engine.options import RunOptions
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
 from topoplan_engine.search import islands
@@ -307,11 +308,7 @@ def _optimized(
             return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
-    options = experiment.run
-    if options.time_limit is not None:
-        share = 1.0 if problem.restriction is None else _FOR_TRAINERS
-        left = max(share * options.seconds - (clock() - began), _LEAST * options.seconds)
-        options = attrs.evolve(options, time_limit=left)
+    options = _limited(experiment.run, clock() - began, 1.0 if problem.restriction is None else _FOR_TRAINERS)
     result = searched(options, Journals() if folder is None else folder.journals, search, report)
     _check_fits(setup, result)
     ends = Ends(began=began, seconds=experiment.run.seconds)
@@ -329,6 +326,13 @@ def _optimized(
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
+
+
+def _limited(options: RunOptions, spent: float, share: float) -> RunOptions:
+    """Return the options of a search whose limit is its share of the time, less the seconds that were spent."""
+    if options.time_limit is None:
+        return options
+    return attrs.evolve(options, time_limit=max(share * options.seconds - spent, _LEAST * options.seconds))
 
 
 def _driven(
