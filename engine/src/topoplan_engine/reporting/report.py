@@ -45,6 +45,8 @@ __all__ = ["outcome_rows", "outcome_title", "report_again", "run_and_report"]
 
 #: Standard deviation from which on it is shown, as a share of the mean.
 _LEAST_SHOWN = 1e-6
+#: Relative difference, between a plan's time and that of its file as it is run, that is said.
+_WORTH_SAYING = 0.01
 
 
 def run_and_report(
@@ -153,11 +155,14 @@ def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
     }
 
 
-def _time_as_run(of: Mapping[str, Any]) -> str:
-    """Return the time of a file as it is run, its standard deviation where draws differ, and by what."""
+def _time_as_run(of: Mapping[str, Any], seconds: float) -> str:
+    """Return the time of a file as it is run, how it differs from the plan's, from draw to draw, and by what it is."""
     mean, deviation = of["iteration_time_s"], of["standard_deviation_s"]
+    differs = mean / seconds - 1 if seconds > 0 else 0.0
+    more = "longer" if differs > 0 else "shorter"
+    of_plan = f", {abs(differs):.1%} {more} than the plan" if abs(differs) >= _WORTH_SAYING else ""
     varies = f", +- {deviation / mean:.2%} from draw to draw" if deviation > _LEAST_SHOWN * mean else ""
-    return f"{spelled_time(mean)}{varies} ({of['simulator']})"
+    return f"{spelled_time(mean)}{of_plan}{varies} ({of['simulator']})"
 
 
 def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
@@ -171,6 +176,7 @@ def _said(
 ) -> dict[str, Any]:
     """Return everything that is printed of an outcome, but for its strategy: JSON values."""
     notes = []
+    seconds = 0.0 if outcome.plan.timeline is None else outcome.plan.timeline.makespan
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")
@@ -181,7 +187,7 @@ def _said(
         "title": outcome_title(outcome),
         "rows": [
             *outcome_rows(outcome),
-            *((f"  as {name} is run", _time_as_run(of)) for name, of in as_run.items()),
+            *((f"  as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()),
             *([("such times were off", off)] if (off := _observed(host, experiment, outcome)) else []),
         ],
         "notes": [*notes, *([] if hint is None else [hint])],
