@@ -101,7 +101,7 @@ def listed_pairs(fabric: Fabric, graph: TaskGraph) -> I64:
             target.append(np.roll(members, -step).astype(np.int64))
     ends = np.concatenate(source), np.concatenate(target)
     pairs: I64 = np.unique(np.concatenate([ends[0] * hosts + ends[1], ends[1] * hosts + ends[0]]))
-    return pairs[pairs // hosts != pairs % hosts]
+    return np.asarray(pairs[pairs // hosts != pairs % hosts])
 
 
 def routes_of(fabric: Fabric, pairs: I64) -> Routes:
