@@ -84,7 +84,7 @@ class SearcherRuns:
 
 @attrs.frozen(kw_only=True)
 class Pair:
-    """Two searchers at one place: by how much the median times differ, and the corrected chance of that."""
+    """Two searchers at one place: by how much the median times differ, and the corrected p of their test."""
 
     first: str
     second: str

@@ -20,7 +20,7 @@ __all__ = ["plan_rows", "show"]
 _WIDTH = 80
 
 
-def show(file: Annotated[str, typer.Argument(help="Plan (.json), or task graph (.fbuf).")]) -> None:
+def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or task graph (.fbuf).")]) -> None:
     """Show a plan: times, critical path, fabric, memory, throughput, and the strategy in groups.
 
     topoplan explain LABEL says what a row means.
