@@ -43,7 +43,7 @@ def check_fabric(fabric: AnyFabric, cluster: Cluster) -> None:
         check_routes(wiring)
 
 
-def check_rewired(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> None:
+def check_rewired(fabric: AnyFabric, own_fabric: AnyFabric, cluster: Cluster) -> None:
     """Raise `TopoplanError` where a fabric is not the hardware of a topology, wired anew.
 
     Hosts keep within their interfaces (`check_fabric`).  What is no interface stays as it is in the topology's own
@@ -52,20 +52,24 @@ def check_rewired(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> None:
 
     Args:
         fabric: what a searcher proposes.
-        own: a fabric that the topology built.
+        own_fabric: a fabric that the topology built.
         cluster: its hosts.
     """
     check_fabric(fabric, cluster)
     name = f"fabric {fabric.name!r}"
-    if fabric.n_switches != own.n_switches:
-        raise FabricError(f"{name}: has {fabric.n_switches} packet switches, the topology's own {own.n_switches}")
+    if fabric.n_switches != own_fabric.n_switches:
+        raise FabricError(
+            f"{name}: has {fabric.n_switches} packet switches, the topology's own {own_fabric.n_switches}"
+        )
     if isinstance(fabric, ReconfigurableFabric):
-        if not isinstance(own, ReconfigurableFabric):
+        if not isinstance(own_fabric, ReconfigurableFabric):
             raise FabricError(f"{name}: is rebuilt during the iteration, which the topology's own is not")
-        if fabric.delay < own.delay * (1 - ROUNDING):
-            raise FabricError(f"{name}: is rebuilt in {fabric.delay:g} s, the topology's own in {own.delay:g} s")
-    most = np.max([_beside_interfaces(wiring) for wiring in own.wirings], axis=0)
-    least = min((float(wiring.link_latency.min()) for wiring in own.wirings if wiring.n_links), default=0.0)
+        if fabric.delay < own_fabric.delay * (1 - ROUNDING):
+            raise FabricError(f"{name}: is rebuilt in {fabric.delay:g} s, the topology's own in {own_fabric.delay:g} s")
+    most = np.max([_beside_interfaces(wiring) for wiring in own_fabric.wirings], axis=0)
+    least_latency = min(
+        (float(wiring.link_latency.min()) for wiring in own_fabric.wirings if wiring.n_links), default=0.0
+    )
     for wiring in fabric.wirings:
         over = np.argwhere(_beside_interfaces(wiring) > most * (1 + ROUNDING))
         if len(over):
@@ -75,11 +79,11 @@ def check_rewired(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> None:
                 f"{name}: links of {_gbps(_beside_interfaces(wiring)[way, node])} together {what}, "
                 f"where the topology's own has {_gbps(most[way, node])}"
             )
-        fast = np.flatnonzero(wiring.link_latency < least * (1 - ROUNDING))
+        fast = np.flatnonzero(wiring.link_latency < least_latency * (1 - ROUNDING))
         if len(fast):
             raise FabricError(
                 f"{name}: link {wiring.link_src[fast[0]]} -> {wiring.link_dst[fast[0]]} has a latency of "
-                f"{wiring.link_latency[fast[0]]:g} s, the topology's own links {least:g} s or more"
+                f"{wiring.link_latency[fast[0]]:g} s, the topology's own links {least_latency:g} s or more"
             )
 
 
@@ -174,10 +178,10 @@ def check_routes(fabric: Fabric) -> None:
     first, last = routes.path_ptr[:-1], routes.path_ptr[1:] - 1
     inner = np.ones(len(routes.links), dtype=bool)
     inner[last] = False
-    here = np.flatnonzero(inner)
+    positions = np.flatnonzero(inner)
     broken = np.zeros(n_paths, dtype=bool)
-    apart = fabric.link_dst[routes.links[here]] != fabric.link_src[routes.links[here + 1]]
-    broken[np.repeat(np.arange(n_paths), lengths)[here[apart]]] = True
+    apart = fabric.link_dst[routes.links[positions]] != fabric.link_src[routes.links[positions + 1]]
+    broken[np.repeat(np.arange(n_paths), lengths)[positions[apart]]] = True
     broken |= fabric.link_src[routes.links[first]] != routes.pairs[pair_of, 0]
     broken |= fabric.link_dst[routes.links[last]] != routes.pairs[pair_of, 1]
     if broken.any():

@@ -35,10 +35,10 @@ def _check_price(costs: CostFunction, who: str, graph: OperatorGraph, *arguments
 def _check_values(price: PartCosts, what: str, parts: int) -> None:
     """Raise where a price has no seconds or bytes for each part, or some that no part can take."""
     for field in ("forward", "backward", "memory", "weight_gradient", "kept", "states", "gradients"):
-        given = getattr(price, field)
-        if given is None:
+        column = getattr(price, field)
+        if column is None:
             continue
-        values = np.asarray(given)
+        values = np.asarray(column)
         if values.shape[-1:] != (parts,) or (values.ndim > 1) != (field in ("states", "gradients")):
             raise PluginError(
                 f"{what} of {parts} part{'s' * (parts > 1)}: {field} has shape {values.shape} (must be ({parts},))"

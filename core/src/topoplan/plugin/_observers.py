@@ -1,7 +1,7 @@
 """Observers of a plugin: pluggy calls them, in its order and with its wrappers; what one raises is a warning.
 
-Nothing depends on an observer.  The first exception of a plugin's is told in one line that names it, and none of its
-observers is called again: functions do nothing then, and wrappers pass on what they wrap.
+Nothing depends on an observer.  The first exception of a plugin's is reported in one line that names it, and none of
+its observers is called again: functions do nothing then, and wrappers pass on what they wrap.
 """
 
 from __future__ import annotations

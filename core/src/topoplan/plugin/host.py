@@ -283,7 +283,7 @@ class Host:
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """The hooks, called as pluggy calls them; an observer that raises is told of once, and called no more."""
+        """The hooks, called as pluggy calls them; an observer that raises is reported once, and called no more."""
         return self._manager.hook
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
