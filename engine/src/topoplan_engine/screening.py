@@ -6,8 +6,9 @@ along (`Screened`): it asks of each proposal whether that is rejected, and goes 
 What it then proposes as a candidate is priced as always.
 
 The short cut changes nothing but the time: `topoplan.Search.ask` and ``tell`` of the same searcher visit the same
-states, and stay what everybody else calls.  The driver takes it where a searcher is alone and nothing is written down
-of each price (`topoplan_engine.search.driver`).
+states, and stay what everybody else calls.  The driver takes it where nothing is written down of each price: many
+proposals at a time where a searcher is alone, or shares time with others, and one where it shares turns
+(`topoplan_engine.search.driver`).
 """
 
 from __future__ import annotations

@@ -163,6 +163,26 @@ class _Rings(NamedTuple):
         return len(self.stops) < len(self.devices)
 
 
+class _Rows(NamedTuple):
+    """New rows of paths, as `PathColumns` has them.
+
+    Attributes:
+        paths_of_row: (r,) how many.
+        links_of_path: (p,) how many.
+        links: of all paths, one after the other.
+        sums: (p,) columns, by their names.
+        cumulative_weight: (p,) of the paths of each row.
+        pair: (r,) which hosts.
+    """
+
+    paths_of_row: I64
+    links_of_path: I64
+    links: I32
+    sums: Mapping[str, F64]
+    cumulative_weight: F64
+    pair: I64
+
+
 class Network:
     """Links, paths and rings of one fabric and cluster, grown as task graphs ask for them."""
 
@@ -284,9 +304,7 @@ class Network:
         if (unknown := (numbers == 0) & (a != b)).any():
             keys = np.sort(key[unknown])  # `numpy.unique` hashes them first, which takes several times as long
             keys = keys[np.append(True, keys[1:] != keys[:-1])]
-            for first in range(0, len(keys), _AT_A_TIME):
-                stop_if_wanted()
-                self._route(keys[first : first + _AT_A_TIME])
+            self._route(keys)
             numbers = self._row_of_pair.get(key)
         rows = numbers - 2
         if (same := a == b).any():
@@ -295,39 +313,43 @@ class Network:
         return i32(rows)
 
     def _route(self, keys: I64) -> None:
-        """Ask for the paths of new host pairs and append their rows."""
+        """Ask for the paths of new host pairs, and append their rows: all at once, as columns may have gigabytes."""
+        answers = []
+        for first in range(0, len(keys), _AT_A_TIME):
+            stop_if_wanted()
+            answers.append(self._routed(keys[first : first + _AT_A_TIME]))
+        counts = np.concatenate([paths_of_pair for paths_of_pair, _ in answers])
+        reachable, first = counts > 0, len(self.paths.row_ptr) - 1
+        self._row_of_pair.put(keys, np.where(reachable, first + 1 + np.cumsum(reachable), 1).astype(np.int32))
+        self._append(*(rows for _, rows in answers))
+
+    def _routed(self, keys: I64) -> tuple[I64, _Rows]:
+        """Ask for the paths of host pairs; return their numbers, and rows of the pairs that have some."""
         answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
         counts = np.diff(answer.pair_ptr)
         reachable = counts > 0
-        first = len(self.paths.row_ptr) - 1
-        self._row_of_pair.put(keys, np.where(reachable, first + 1 + np.cumsum(reachable), 1).astype(np.int32))
         running = np.cumsum(answer.weight)
         before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
         cumulative_weight = running - before
         cumulative_weight[answer.pair_ptr[1:][reachable] - 1] = 1.0  # rounding must not leave a draw without a path
         lengths = np.diff(answer.path_ptr)
         sums = self._sums(lengths, answer.links)
-        self._append(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
+        return counts, _Rows(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
 
-    def _append(
-        self,
-        paths_of_row: I64,
-        links_of_path: I64,
-        links: I32,
-        sums: Mapping[str, F64],
-        cumulative_weight: F64,
-        pair: I64,
-    ) -> None:
+    def _append(self, *rows: _Rows) -> None:
+        """Append rows of paths."""
         old = self.paths
+        paths_of_row = np.concatenate([part.paths_of_row for part in rows])
+        links_of_path = np.concatenate([part.links_of_path for part in rows])
         self.paths = old._replace(
             row_ptr=append(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
             path_ptr=append(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
-            links=append(old.links, links),
-            delay=append(old.delay, sums["delay"]),
-            per_byte=append(old.per_byte, sums["per_byte"]),
-            slowest=append(old.slowest, sums["slowest"]),
-            cumulative_weight=append(old.cumulative_weight, cumulative_weight),
-            pair=append(old.pair, pair),
+            links=append(old.links, *(part.links for part in rows)),
+            delay=append(old.delay, *(part.sums["delay"] for part in rows)),
+            per_byte=append(old.per_byte, *(part.sums["per_byte"] for part in rows)),
+            slowest=append(old.slowest, *(part.sums["slowest"] for part in rows)),
+            cumulative_weight=append(old.cumulative_weight, *(part.cumulative_weight for part in rows)),
+            pair=append(old.pair, *(part.pair for part in rows)),
         )
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
@@ -508,7 +530,7 @@ class Network:
         sends, several_hosts = np.tile(rings.stops, rings.parallel).astype(np.int64), self.fabric.n_hosts**2
         stream = several_hosts + sends * self.cluster.n_devices + np.tile(np.roll(rings.stops, -1), rings.parallel)
         pair = np.where(paths.pair[rings.rows] < 0, -1, stream)
-        self._append(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair)
+        self._append(_Rows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair))
         return i32(rows)
 
     def _own_links(self, hosts: I32) -> list[I64]:
@@ -549,7 +571,8 @@ class Network:
             lengths = np.repeat([links.shape[1] for links in walks], members)
             links = np.concatenate([links.ravel() for links in walks])
             sums = self._sums(i64(lengths), i32(links))
-            self._append(np.ones(total, np.int64), lengths, i32(links), sums, np.ones(total), np.full(total, -1))
+            one_path = np.ones(total, np.int64)
+            self._append(_Rows(one_path, lengths, i32(links), sums, np.ones(total), np.full(total, -1)))
         rows = iter(np.split(np.arange(first, first + members.sum(), dtype=np.int32), np.cumsum(members)))
         return [[next(rows) for _ in rings] for rings in groups]
 

@@ -123,8 +123,14 @@ class SearchRun:
         self._leader: int | None = None
         #: Seconds that each searcher took to propose, and its candidates to be priced.
         self._spent = [0.0] * len(searchers)
-        sole_search = searchers[0][1] if len(searchers) == 1 and not journal.keeps else None
-        self._screened = sole_search if isinstance(sole_search, Screened) else None
+        #: Those that have something to propose, as far as their last turns say.
+        self._active = set(range(len(searchers)))
+        self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
+        self._screened = {
+            number: search
+            for number, (_, search) in enumerate(searchers)
+            if isinstance(search, Screened) and not journal.keeps
+        }
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         with obeyed(Stop(), most_tasks=self._most_tasks_at_first):
             self.initial = self._priced(Candidate(base=first))
@@ -229,18 +235,23 @@ class SearchRun:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
-            asked, planning = 0, self._any_plans()
-            for number in range(len(self._searchers)):
+            asked, more = 0, self._any_plans()
+            for number, (_, search) in enumerate(self._searchers):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
-                started = self._let_begin(number)
+                if not self._has_turn(number):
+                    more = True
+                    continue
+                started = clock()
                 rejected, candidates = self._proposed_by(number, remaining)
                 asked += rejected + len(candidates)
                 remaining -= rejected
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
                 self._spent[number] += clock() - started
-            if asked == 0 and not planning:
+                is_active = rejected or candidates or (number not in self._left_out and search.plans)
+                (self._active.add if is_active else self._active.discard)(number)
+            if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
 
@@ -248,17 +259,30 @@ class SearchRun:
         """Say whether a searcher is planning, so that it may propose something though it did not yet."""
         return any(search.plans for number, (_, search) in enumerate(self._searchers) if number not in self._left_out)
 
-    def _let_begin(self, number: int) -> float:
-        """Set whether a member of a portfolio has had less than its share of a time limit; return the clock.
+    @property
+    def _shares_time(self) -> bool:
+        """Whether members of a portfolio have shares of a time limit instead of turns.
 
         Without a limit, and where the search is written down to be repeated, a search does not depend on a clock.
         """
-        search, limit = self._searchers[number][1], self._limits.seconds
-        if isinstance(search, PortfolioMember) and limit < math.inf and not self._journal.keeps:
-            weights = [self._weight(peer) for peer in range(len(self._searchers))]
-            share = self.elapsed * weights[number] / sum(weights)
-            search.behind = self.elapsed >= _BEGINNING * limit and self._spent[number] < share
-        return clock()
+        limit = self._limits.seconds
+        if limit == math.inf or not self._is_portfolio or self._journal.keeps:
+            return False
+        return self.elapsed >= _BEGINNING * limit
+
+    def _has_turn(self, number: int) -> bool:
+        """Say whether it is a searcher's turn: where time is shared, if it has had no more than its share so far.
+
+        The share is of the time of those that have something to propose: who has nothing is always asked.
+        """
+        if not self._shares_time:
+            return True
+        peers = self._active | {number}
+        share = sum(self._spent[peer] for peer in peers) * self._weight(number) / sum(map(self._weight, peers))
+        search, is_behind = self._searchers[number][1], self._spent[number] <= share
+        if isinstance(search, PortfolioMember):
+            search.behind = is_behind
+        return is_behind or number not in self._active
 
     def _weight(self, number: int) -> float:
         """Return the weight of a searcher's share of the time: most for who leads, least for who found nothing."""
@@ -305,10 +329,13 @@ class SearchRun:
 
         def ask() -> Sequence[Candidate]:
             nonlocal rejected
-            if self._screened is None:
+            screened = self._screened.get(number)
+            if screened is None:
                 return search.ask()
-            patience = max(1, min(self._limits.patience - self._idle, MOST))
-            rejected, candidates = self._screened.ask_screened(rejects, int(min(most, patience)))
+            # Among others a turn is one proposal, unless they share time: the search is that without the short cut.
+            together = MOST if len(self._searchers) == 1 or self._shares_time else 1
+            patience = max(1, min(self._limits.patience - self._idle, together))
+            rejected, candidates = screened.ask_screened(rejects, int(min(most, patience)))
             return candidates
 
         started = clock()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,6 +92,22 @@ class AutoSearch(Search):
         self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
 
+    def ask_screened(
+        self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int
+    ) -> tuple[int, Sequence[Candidate]]:
+        """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
+        if self._plans is not None or self._moved is not None or self._current is None or self._best is None:
+            return 0, self.ask()
+        for rejected in range(most):
+            candidate = self._asked = self._new_proposal(self._current, self._best)
+            if not rejects(candidate.base, candidate.placements, candidate.cutoff_seconds):
+                return rejected, [candidate]
+            self.reached = None
+            self._proposed += 1
+            self._since_reset += 1
+            self._remember(_key(candidate.state()), math.inf, None, candidate.cutoff_seconds)
+        return most, []
+
     @property
     def plans(self) -> bool:
         """Whether it makes estimates, so that it may have nothing to propose yet."""
@@ -105,7 +121,7 @@ class AutoSearch(Search):
             assert self._best is not None
             self._proposed += 1
             self._since_reset += 1
-            self._remember(trial, self._asked.cutoff_seconds)
+            self._remember(_key(trial.state), trial.cost, trial, self._asked.cutoff_seconds)
             if self._moved is not None:
                 self._moved, self._current, self._best = None, trial, trial
                 continue
@@ -162,11 +178,10 @@ class AutoSearch(Search):
     def _that_differ(changes: Mapping[int, Placement], placements: Sequence[Placement]) -> dict[int, Placement]:
         return {op: placement for op, placement in changes.items() if placement is not placements[op]}
 
-    def _remember(self, trial: Trial, cutoff: float) -> None:
+    def _remember(self, key: bytes, cost: float, trial: Trial | None, cutoff: float) -> None:
         """Remember a cost, or that it is at least the cutoff."""
-        key = _key(trial.state)
         known_bound = self._remembered.pop(key, (0.0, None))[0]
-        self._remembered[key] = (trial.cost, trial) if trial.cost < math.inf else (max(known_bound, cutoff), None)
+        self._remembered[key] = (cost, trial) if cost < math.inf else (max(known_bound, cutoff), None)
         if len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
