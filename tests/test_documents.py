@@ -66,6 +66,9 @@ LEFT_OUT = {
     "topoplan optimize alexnet -t slim-fly": "a plugin that is not installed (plugins/commands/new/tests)",
 }
 LEFT_OUT |= {
+    "topoplan show best/plans/NAME.json.gz": "a placeholder (tests/test_best_known_plans.py)",
+    "topoplan compare FILE.toml": "a placeholder",
+    "topoplan compare --problems ... --best best": "likewise",
     "topoplan compare study.toml": "has no study, and waits for a cluster (tests/test_shared_runs.py)",
     "topoplan sweep torchgraph -o profile=bert-48 --devices '[8,16]' --executor": (
         "needs a cluster (tests/test_executors.py)"

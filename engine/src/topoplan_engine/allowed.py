@@ -65,8 +65,8 @@ class Allowed:
                 return reason
         if candidate.placements and self._axis == "network":
             return 'placements, though its axis is the network (declare axis = "joint" to move both)'
-        known = base.fabric is self._last[0] and base.strategy is self._last[1]
-        if not known and (reason := self._why_wrong_base(base)):
+        is_known = base.fabric is self._last[0] and base.strategy is self._last[1]
+        if not is_known and (reason := self._why_wrong_base(base)):
             return reason
         return "" if candidate.fabric is None else self._why_wrong_fabric(candidate.fabric, "a fabric")
 

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 __all__ = ["code_versions", "source_digest"]
 
 #: What every distribution of Topoplan requires, directly or not.
@@ -37,17 +35,17 @@ def code_versions(distributions: Iterable[str]) -> dict[str, str]:
     Args:
         distributions: names; those that are not installed are left out, as components of a notebook have none.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     waiting = sorted(set(filter(None, distributions)))
-    seen = set(waiting)
+    seen_names = set(waiting)
     while waiting:
         name = waiting.pop()
         text, required, counts = _code_of(name)
         if counts:
-            found[name] = text
-        waiting += [other for other in required if other not in seen]
-        seen.update(required)
-    return dict(sorted(found.items()))
+            versions[name] = text
+        waiting += [requirement for requirement in required if requirement not in seen_names]
+        seen_names.update(required)
+    return dict(sorted(versions.items()))
 
 
 @functools.cache
@@ -65,6 +63,8 @@ def _code_of(name: str) -> tuple[str, tuple[str, ...], bool]:
 
 def _required(distribution: importlib.metadata.Distribution) -> Iterator[str]:
     """Yield the names of what a distribution requires here, without its extras."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
     for line in distribution.requires or ():
         try:
             requirement = Requirement(line)

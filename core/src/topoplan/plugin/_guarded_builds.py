@@ -66,9 +66,9 @@ def _checking_prices(costs: CostFunction, who: str, graph: OperatorGraph) -> Non
 
         return price
 
-    own = [name for name in ("price", "price_micro_batch") if getattr(cls, name) is not getattr(CostFunction, name)]
+    methods = [name for name in ("price", "price_micro_batch") if getattr(cls, name) is not getattr(CostFunction, name)]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    checking = ABCMeta(cls.__name__, (cls,), {"__slots__": (), **names, **{name: checked(name) for name in own}})
+    checking = ABCMeta(cls.__name__, (cls,), {"__slots__": (), **names, **{name: checked(name) for name in methods}})
     with suppress(TypeError):  # of some layouts no other class can be taken
         object.__setattr__(costs, "__class__", checking)
 

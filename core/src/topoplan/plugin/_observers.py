@@ -52,14 +52,14 @@ class _Guard:
         @functools.wraps(function)
         def wrap(*arguments: Any, **named: Any) -> Generator[None, Any, Any]:
             steps: Generator[None, Any, Any] = function(*arguments, **named)  # nothing runs yet
-            begun = not self._silent and self._calling(what, lambda: (next(steps),)) is not None
+            is_begun = not self._silent and self._calling(what, lambda: (next(steps),)) is not None
             try:
                 result = yield
             except BaseException:  # Ctrl-C in what it wraps
-                if begun:
+                if is_begun:
                     steps.close()
                 raise
-            ended = self._calling(what, lambda: _end(steps, result)) if begun and not self._silent else None
+            ended = self._calling(what, lambda: _end(steps, result)) if is_begun and not self._silent else None
             return result if ended is None else ended[0]
 
         return wrap if marks["wrapper"] or marks["hookwrapper"] else call

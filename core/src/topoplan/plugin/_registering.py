@@ -138,8 +138,8 @@ def marked(plugin: object, name: str) -> dict[str, Any] | None:
 
     What a module imports on first use is left alone.
     """
-    held = vars(plugin).get(name) if inspect.ismodule(plugin) else inspect.getattr_static(plugin, name, None)
-    if not inspect.isroutine(held) and not name.startswith("topoplan_"):
+    attribute = vars(plugin).get(name) if inspect.ismodule(plugin) else inspect.getattr_static(plugin, name, None)
+    if not inspect.isroutine(attribute) and not name.startswith("topoplan_"):
         return None
     options = getattr(getattr(plugin, name), "topoplan_impl", None)
     return options if isinstance(options, dict) else None

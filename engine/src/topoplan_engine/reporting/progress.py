@@ -122,14 +122,14 @@ def _lines(
         last = _doing(event), progress
 
     def write() -> None:
-        said = began
+        last_time = began
         wait = min(every, _FIRST)
         while not ended.wait(wait):
             now = time.monotonic()
-            if last is None and now - said < every:
+            if last is None and now - last_time < every:
                 wait = min(every, _LOOK)
                 continue
-            said, wait = now, every
+            last_time, wait = now, every
             passed = f"{time.monotonic() - began:.0f} s"
             if last is None:
                 typer.echo(f"planning, {passed}" if planning else f"searching, {passed}", err=True)

@@ -214,16 +214,16 @@ class SearchRun:
             with obeyed(Stop()):  # else whoever counts tasks would ask here whether there is time
                 tasks, in_full = self._evaluator.tasks_in_full(state), self._evaluator.seconds_in_full(state) / pace
             self._end = state, in_full, float(tasks * _DRAWS if self._evaluator.may_draw(state) else 0)
-        _, in_full, drawn = self._end
-        return min(in_full * pace + min(drawn * pace, _DRAWN * limit), (1.0 - _SEARCHED) * limit)
+        _, in_full, draw_seconds = self._end
+        return min(in_full * pace + min(draw_seconds * pace, _DRAWN * limit), (1.0 - _SEARCHED) * limit)
 
     def _most_tasks(self) -> float:
         """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
         if self._limits.seconds == math.inf or self._journal.replaying:
             return math.inf
         share = _LONGEST if self.best.fits else _LONGEST_FIRST
-        left = max(self._limits.seconds - self.elapsed, 0.0) / _WITH_ITS_END
-        return min(share * self._limits.seconds, left) / self._evaluator.seconds_per_task
+        seconds_left = max(self._limits.seconds - self.elapsed, 0.0) / _WITH_ITS_END
+        return min(share * self._limits.seconds, seconds_left) / self._evaluator.seconds_per_task
 
     def _most_tasks_at_first(self) -> float:
         """Return the same for the first state."""

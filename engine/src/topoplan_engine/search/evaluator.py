@@ -183,8 +183,10 @@ class Evaluator:
             return ""
         if strategy.key not in self._refusals:
             why = "" if restriction is None else restriction.refusal(graph, self.problem.cluster, strategy)
-            said = (f"{each.name}: {part}" for each in self._formats if (part := each.unwritable_part(graph, strategy)))
-            self._refusals[strategy.key] = why or next(said, "")
+            texts = (
+                f"{each.name}: {part}" for each in self._formats if (part := each.unwritable_part(graph, strategy))
+            )
+            self._refusals[strategy.key] = why or next(texts, "")
         return self._refusals[strategy.key]
 
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:

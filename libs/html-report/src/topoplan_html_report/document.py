@@ -63,11 +63,11 @@ def report(plans: Sequence[NamedPlan], host: Host) -> bytes:
     """
     if not plans:
         raise TopoplanError("report: no plan (name at least one)")
-    known = [_with_machines(each, host) for each in plans]
-    leads = [headline(each.plan, host) for each in known]
+    known_plans = [_with_machines(each, host) for each in plans]
+    leads = [headline(each.plan, host) for each in known_plans]
     for halved in range(_HALVED):
         limits = Limits.of(len(plans), halved)
-        page = _page(plans, [_plan_data(each, lead, limits) for each, lead in zip(known, leads, strict=True)])
+        page = _page(plans, [_plan_data(each, lead, limits) for each, lead in zip(known_plans, leads, strict=True)])
         if len(page) <= LARGEST:
             break
     return page
@@ -127,8 +127,8 @@ def _named_operators(plan: Plan, most: int) -> tuple[I64, list[str]]:
     tasks, timeline = plan.taskgraph, plan.timeline
     assert timeline is not None
     count = len(tasks.op_names)
-    taken = np.bincount(tasks.op[tasks.op >= 0], (timeline.finish - timeline.start)[tasks.op >= 0], count)
-    chosen = np.sort(np.argsort(-taken, kind="stable")[:most])
+    task_seconds = np.bincount(tasks.op[tasks.op >= 0], (timeline.finish - timeline.start)[tasks.op >= 0], count)
+    chosen = np.sort(np.argsort(-task_seconds, kind="stable")[:most])
     number = np.full(count, -1, dtype=np.int64)
     number[chosen] = np.arange(len(chosen))
     return number, [panels.short_name(tasks.op_names[op]) for op in chosen.tolist()]

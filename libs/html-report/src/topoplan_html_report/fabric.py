@@ -50,10 +50,10 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
     np.maximum.at(most, row.ravel(), load)
     np.add.at(total, row.ravel(), links.link_bandwidth)
     too_large = links.n_nodes > limits.nodes
-    drawn = np.zeros(0, dtype=bool) if too_large else _between_hosts(links, load)
-    layout = _undrawn(links, limits) if too_large else _layout(links, drawn)
+    is_drawn = np.zeros(0, dtype=bool) if too_large else _between_hosts(links, load)
+    layout = _undrawn(links, limits) if too_large else _layout(links, is_drawn)
     order = np.lexsort((np.arange(line.shape[1]), most))  # the busiest are drawn last, on top
-    order = order[:0] if too_large else order[drawn[line[:, order]].all(axis=0)]
+    order = order[:0] if too_large else order[is_drawn[line[:, order]].all(axis=0)]
     lines = len(order)
     order = order[-limits.lines :]
     place = np.full(line.shape[1], -1)
@@ -61,7 +61,7 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
     sentences = [layout.said]
     if isinstance(plan.fabric, ReconfigurableFabric):
         sentences.append("rebuilt between the phases of the iteration: the links of all phases are drawn")
-    if hidden := int((~drawn).sum()):
+    if hidden := int((~is_drawn).sum()):
         sentences.append(f"switches on no shortest path between hosts are not drawn ({hidden:,})")
     if lines > len(order):
         sentences.append(f"the {len(order):,} busiest of {lines:,} lines are drawn")
@@ -98,16 +98,16 @@ def _between_hosts(links: Fabric, load: F64) -> Any:
     A shortest path of n links between hosts leads over nodes that are n / 2 links away from one of them at most, so
     switches that are farther from all hosts than half of the longest such path are on none: empty pods of a fat-tree.
     """
-    drawn = np.ones(links.n_nodes, dtype=bool)
+    is_drawn = np.ones(links.n_nodes, dtype=bool)
     if not links.n_switches:
-        return drawn
+        return is_drawn
     tier = _tier(links)
     ways = [links.link_dst[links.link_src == host].tobytes() for host in range(links.n_hosts)]
     apart = max(int(_distance(links, members[0])[: links.n_hosts].max()) for members in classes_of(ways))
-    drawn = tier <= apart // 2
-    drawn[: links.n_hosts] = True
-    drawn[links.link_src[load > 0]] = drawn[links.link_dst[load > 0]] = True
-    return drawn
+    is_drawn = tier <= apart // 2
+    is_drawn[: links.n_hosts] = True
+    is_drawn[links.link_src[load > 0]] = is_drawn[links.link_dst[load > 0]] = True
+    return is_drawn
 
 
 def _distance(links: Fabric, host: int) -> I64:
@@ -142,9 +142,9 @@ def _distribution(load: F64) -> dict[str, float]:
     return {"least": float(load.min()), "mean": float(load.mean()), "most": float(load.max())}
 
 
-def _layout(links: Fabric, drawn: Any) -> _Layout:
+def _layout(links: Fabric, is_drawn: Any) -> _Layout:
     if links.n_switches:
-        return _tiers(links, drawn)
+        return _tiers(links, is_drawn)
     offsets = _offsets(links)
     if offsets is None:
         grid = _torus(links)
@@ -204,13 +204,13 @@ def _grid(shape: tuple[int, ...]) -> _Layout:
     return _Layout("grid", np.stack([x, y], axis=1), f"a grid of {' x '.join(map(str, shape))} hosts")
 
 
-def _tiers(links: Fabric, drawn: Any) -> _Layout:
+def _tiers(links: Fabric, is_drawn: Any) -> _Layout:
     """Return hosts below and switches above, each as many tiers up as links away from the nearest host."""
-    tier = np.where(drawn, _tier(links), -1)
-    heights = np.unique(tier[drawn]).tolist()
+    tier = np.where(is_drawn, _tier(links), -1)
+    heights = np.unique(tier[is_drawn]).tolist()
     top = max(heights[-1], 1)
     position = np.full((links.n_nodes, 2), -1.0)
-    position[drawn, 1] = 1 - tier[drawn] / top
+    position[is_drawn, 1] = 1 - tier[is_drawn] / top
     for height in heights:
         nodes = np.flatnonzero(tier == height)
         if height:

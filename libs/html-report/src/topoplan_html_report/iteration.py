@@ -83,9 +83,9 @@ def iteration(plan: Plan, critical: I64, limits: Limits, number: I64) -> dict[st
                 "sort": row.sort,
                 "devices": row.devices[:1],
                 "lanes": int(row.lanes.max(initial=0)) + 1,
-                "slices": drawn,
+                "slices": slice_count,
             }
-            for row, drawn in zip(rows, per_row, strict=True)
+            for row, slice_count in zip(rows, per_row, strict=True)
         ],
         "start": packed(slices.start, "float64"),
         "finish": packed(slices.finish, "float64"),
@@ -109,11 +109,11 @@ def _said_of(slices: Slices, count: int) -> list[str]:
     if not slices.stretch:
         return []
     runs = int((slices.tasks > 1).sum())
-    alone = len(slices.tasks) - runs
+    single_count = len(slices.tasks) - runs
     return [
-        f"Of {count:,} slices {alone:,} are drawn one by one, among them the longest; the other {count - alone:,} are "
-        f"drawn as {runs:,} runs, each of one kind and in one stretch of {spelled_time(slices.stretch)}, as long as "
-        "its tasks together."
+        f"Of {count:,} slices {single_count:,} are drawn one by one, among them the longest; the other "
+        f"{count - single_count:,} are drawn as {runs:,} runs, each of one kind and in one stretch of "
+        f"{spelled_time(slices.stretch)}, as long as its tasks together."
     ]
 
 
@@ -204,8 +204,8 @@ def _nearly_alike(tasks: TaskGraph, timeline: Timeline, computes: list[I64]) -> 
                 break
         else:
             same.append((times, [device]))
-    found = [members for same in classes.values() for _, members in same]
-    return sorted(found, key=lambda members: members[0])
+    classes_found = [members for same in classes.values() for _, members in same]
+    return sorted(classes_found, key=lambda members: members[0])
 
 
 def _by_device(owner: Any, chosen: I64, timeline: Timeline, n_devices: int) -> list[I64]:

@@ -79,7 +79,7 @@ def memory(plan: Plan, limits: Limits) -> dict[str, Any] | None:
     fullest = fullest_device(use, capacity)
     share = use.total / np.maximum(capacity, 1e-300)
     classes.sort(key=lambda members: (fullest not in members, -float(share[members[0]]), members[0]))
-    shown, others = classes[: limits.bars], classes[limits.bars :]
+    shown, other_classes = classes[: limits.bars], classes[limits.bars :]
     over_time = _memory_over_time(plan, share)
     return {
         "purposes": list(_PURPOSES),
@@ -91,7 +91,7 @@ def memory(plan: Plan, limits: Limits) -> dict[str, Any] | None:
             }
             for members in shown
         ],
-        "said": _emptier(others, use.total) if others else "",
+        "said": _emptier(other_classes, use.total) if other_classes else "",
         "overTime": over_time,
         "reserve": plan.cluster.memory_reserve,
         "fits": plan.fits,
@@ -101,10 +101,10 @@ def memory(plan: Plan, limits: Limits) -> dict[str, Any] | None:
 def _emptier(classes: list[list[int]], total: F64) -> str:
     """Say what devices hold that have no bar."""
     devices = [device for members in classes for device in members]
-    held = total[devices]
+    total_bytes = total[devices]
     many = f"{len(devices):,} devices that are less full" if len(devices) > 1 else "1 device that is less full"
-    least, most = size_text(float(held.min())), size_text(float(held.max()))
-    return f"Not drawn: {many}, with {least if least == most else f'{least} to {most}'}."
+    least_text, most = size_text(float(total_bytes.min())), size_text(float(total_bytes.max()))
+    return f"Not drawn: {many}, with {least_text if least_text == most else f'{least_text} to {most}'}."
 
 
 def _memory_over_time(plan: Plan, share: F64) -> dict[str, Any] | None:

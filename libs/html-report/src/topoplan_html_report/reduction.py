@@ -60,27 +60,36 @@ def reduced(row: I64, lane: I64, start: F64, finish: F64, kind: Any, value: F64,
     if count <= most:
         return Slices(np.arange(count), start, finish, np.ones(count, dtype=np.int64), value, marked, 0.0)
     seconds, ends = finish - start, float(finish.max())
-    alone = np.zeros(count, dtype=bool)
-    alone[np.argsort(-seconds, kind="stable")[: int(most * _LONGEST)]] = True
+    is_single = np.zeros(count, dtype=bool)
+    is_single[np.argsort(-seconds, kind="stable")[: int(most * _LONGEST)]] = True
     # A task of its own ends the run before it.
     own_lane = row * (int(lane.max()) + 1) + lane
     order = np.lexsort((start, own_lane))
     segment = np.zeros(count, dtype=np.int64)
-    segment[order] = np.cumsum(alone[order])
-    rest = np.flatnonzero(~alone)
-    rest = rest[np.lexsort((start[rest], segment[rest], own_lane[rest]))]
+    segment[order] = np.cumsum(is_single[order])
+    short = np.flatnonzero(~is_single)
+    short = short[np.lexsort((start[short], segment[short], own_lane[short]))]
     stretches = _STRETCHES
     while True:
-        stretch = np.minimum((start[rest] * (stretches / ends)).astype(np.int64), stretches - 1) if ends else rest * 0
-        places = np.stack([own_lane[rest], segment[rest], stretch, kind[rest].astype(np.int64)])
+        stretch = np.minimum((start[short] * (stretches / ends)).astype(np.int64), stretches - 1) if ends else short * 0
+        places = np.stack([own_lane[short], segment[short], stretch, kind[short].astype(np.int64)])
         by_kind = np.lexsort((places[3], places[2], places[1], places[0]))
         places = places[:, by_kind]
         begins = np.append(True, (places[:, 1:] != places[:, :-1]).any(axis=0))
-        if stretches == 1 or begins.sum() + alone.sum() <= most:
+        if stretches == 1 or begins.sum() + is_single.sum() <= most:
             break
         stretches //= 2
     return _with_runs(
-        row, start, finish, value, marked, np.flatnonzero(alone), rest[by_kind], begins, places[:3], ends / stretches
+        row,
+        start,
+        finish,
+        value,
+        marked,
+        np.flatnonzero(is_single),
+        short[by_kind],
+        begins,
+        places[:3],
+        ends / stretches,
     )
 
 
@@ -90,8 +99,8 @@ def _with_runs(
     finish: F64,
     value: F64,
     marked: Any,
-    alone: I64,
-    rest: I64,
+    single_tasks: I64,
+    short: I64,
     begins: Any,
     places: I64,
     stretch: float,
@@ -101,25 +110,27 @@ def _with_runs(
     Runs of one place, which are of different kinds, stand behind each other.
     """
     first = np.flatnonzero(begins)
-    seconds = finish[rest] - start[rest]
+    seconds = finish[short] - start[short]
     length = np.add.reduceat(seconds, first)
     opens = np.append(True, (places[:, first[1:]] != places[:, first[:-1]]).any(axis=0))
     group = np.cumsum(opens) - 1
     opening = np.flatnonzero(opens)
-    earliest = np.minimum.reduceat(np.minimum.reduceat(start[rest], first), opening)
-    latest = np.maximum.reduceat(np.maximum.reduceat(finish[rest], first), opening)
+    earliest = np.minimum.reduceat(np.minimum.reduceat(start[short], first), opening)
+    latest = np.maximum.reduceat(np.maximum.reduceat(finish[short], first), opening)
     before = np.cumsum(length) - length
-    begin = np.minimum(earliest[group] + before - before[opening][group], latest[group])
+    run_start = np.minimum(earliest[group] + before - before[opening][group], latest[group])
     run = np.cumsum(begins) - 1
-    longest = rest[np.lexsort((-seconds, run))[first]]
-    tasks = np.concatenate([np.ones(len(alone), dtype=np.int64), np.diff(np.append(first, len(rest)))])
+    longest = short[np.lexsort((-seconds, run))[first]]
+    tasks = np.concatenate([np.ones(len(single_tasks), dtype=np.int64), np.diff(np.append(first, len(short)))])
     slices = Slices(
-        task=np.concatenate([alone, longest]),
-        start=np.concatenate([start[alone], begin]),
-        finish=np.concatenate([finish[alone], np.minimum(begin + length, np.maximum(latest[group], begin))]),
+        task=np.concatenate([single_tasks, longest]),
+        start=np.concatenate([start[single_tasks], run_start]),
+        finish=np.concatenate(
+            [finish[single_tasks], np.minimum(run_start + length, np.maximum(latest[group], run_start))]
+        ),
         tasks=tasks,
-        summed=np.concatenate([value[alone], np.add.reduceat(value[rest], first)]),
-        marked=np.concatenate([marked[alone], np.logical_or.reduceat(marked[rest], first)]),
+        summed=np.concatenate([value[single_tasks], np.add.reduceat(value[short], first)]),
+        marked=np.concatenate([marked[single_tasks], np.logical_or.reduceat(marked[short], first)]),
         stretch=stretch,
     )
     order = np.lexsort((slices.start, row[slices.task]))

@@ -281,12 +281,12 @@ class _Reader:
     def _kinds(self, device: str) -> set[str]:
         """Return the kinds of components, of composed devices too; each device is looked at once."""
         kinds: set[str] = set()
-        seen, waiting = {device}, [device]
+        seen_devices, waiting = {device}, [device]
         while waiting:
             for name, kind in self._devices[waiting.pop()].kinds.items():
                 kinds.add(kind)
-                if kind == "device" and name in self._devices and name not in seen:
-                    seen.add(name)
+                if kind == "device" and name in self._devices and name not in seen_devices:
+                    seen_devices.add(name)
                     waiting.append(name)
         return kinds
 

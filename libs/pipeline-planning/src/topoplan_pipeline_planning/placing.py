@@ -48,13 +48,13 @@ def _replicated(host: tuple[int, ...], occupied: frozenset[int], replicas: int) 
     for _ in range(replicas):
         stop_if_wanted()
         longer: dict[int, int] = {}
-        for left, used in unions.items():
-            for allowed in (left & ~used, left & used):
+        for mask, used in unions.items():
+            for allowed in (mask & ~used, mask & used):
                 if allowed:
                     device = allowed & -allowed
-                    longer.setdefault(left & ~device, used | bits_of_host[host[device.bit_length() - 1]])
+                    longer.setdefault(mask & ~device, used | bits_of_host[host[device.bit_length() - 1]])
         unions = longer
-    return tuple(tuple(device for device in range(len(host)) if (free & ~left) >> device & 1) for left in unions)
+    return tuple(tuple(device for device in range(len(host)) if (free & ~mask) >> device & 1) for mask in unions)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -189,12 +189,12 @@ def searcher_report(
     from topoplan_studies.searchers.statistics import check_scipy
 
     check_scipy()
-    known = {name: (row.seconds, row.bound) for name, row in best_of_all(best).items()}
+    known_rows = {name: (row.seconds, row.bound) for name, row in best_of_all(best).items()}
     values = _finished(specs, host, runs, executor, measure_searchers, wait=wait)
     refused = [value[REFUSED] for value in values if REFUSED in value]
     if len(refused) == len(values):
         raise TopoplanError(refused[0])
-    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, known)))
+    return SearcherReport(study=study, comparison=comparison(places_of(specs, values, known_rows)))
 
 
 def run_study(

@@ -48,8 +48,8 @@ def _searcher_rows(report: SearcherReport) -> Iterator[dict[str, Any]]:
         for runs in place.searchers:
             for run in runs.runs:
                 values = {key: value for key, value in run.items() if not isinstance(value, list | tuple | Mapping)}
-                known = {"best_known_s": place.best_known, "lower_bound_s": place.bound}
-                yield {"problem": place.name, "searcher": runs.label, **values, **known}
+                known_times = {"best_known_s": place.best_known, "lower_bound_s": place.bound}
+                yield {"problem": place.name, "searcher": runs.label, **values, **known_times}
 
 
 def _row(result: NetworkResult, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,10 +105,11 @@ def check_replicas_keep_all_weights(component: type[Estimator]) -> None:
     if not component.counts_weights or not costs.supports(0, degrees):
         return
     price, weights = costs.price(0, degrees, _devices(degrees)), sum(tensor.nbytes for tensor in operator.weights)
-    least = float(np.min(price.memory))
-    assert least >= 2 * weights, (
-        f"a replica of {weights} bytes of weights keeps {least:.6g} bytes (every replica keeps all weights and as many "
-        "bytes of gradients, and the optimizer's state; counts_weights = False says that memory is what was measured)"
+    least_bytes = float(np.min(price.memory))
+    assert least_bytes >= 2 * weights, (
+        f"a replica of {weights} bytes of weights keeps {least_bytes:.6g} bytes (every replica keeps all weights and "
+        "as many bytes of gradients, and the optimizer's state; counts_weights = False says that memory is what was "
+        "measured)"
     )
     if price.states is not None:
         assert (price.states[:2] == weights).all(), (

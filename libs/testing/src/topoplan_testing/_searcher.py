@@ -36,12 +36,12 @@ def check_global_randomness_is_untouched(component: type[Searcher]) -> None:
 def check_candidates_can_be_built(component: type[Searcher]) -> None:
     """Strategies fit the graph and the cluster; fabrics are the topology's hardware, wired anew."""
     problem, trials = _search(component, strict=True)
-    own = landscape.start(problem).fabric
+    own_fabric = landscape.start(problem).fabric
     assert trials, "the searcher asks for nothing"
     for number, trial in enumerate(trials):
         try:
             trial.state.strategy.check(problem.graph, problem.cluster.n_devices)
-            check_rewired(trial.state.fabric, own, problem.cluster)
+            check_rewired(trial.state.fabric, own_fabric, problem.cluster)
         except TopoplanError as error:
             raise AssertionError(f"candidate {number}: {error}") from None
 

@@ -110,16 +110,16 @@ def _by(key: U64, order: I64) -> Any:
     n, width = len(order), 1
     runs, merged = order.copy(), np.empty_like(order)
     while width < n:
-        for begin in range(0, n, 2 * width):
-            middle, end = min(begin + width, n), min(begin + 2 * width, n)
-            left, right = begin, middle
-            for k in range(begin, end):
+        for start in range(0, n, 2 * width):
+            middle, end = min(start + width, n), min(start + 2 * width, n)
+            first_index, second_index = start, middle
+            for k in range(start, end):
                 # The left one comes first where both are equal.
-                if left < middle and (right == end or key[runs[left]] <= key[runs[right]]):
-                    merged[k] = runs[left]
-                    left += 1
+                if first_index < middle and (second_index == end or key[runs[first_index]] <= key[runs[second_index]]):
+                    merged[k] = runs[first_index]
+                    first_index += 1
                 else:
-                    merged[k] = runs[right]
-                    right += 1
+                    merged[k] = runs[second_index]
+                    second_index += 1
         runs, merged, width = merged, runs, 2 * width
     return runs

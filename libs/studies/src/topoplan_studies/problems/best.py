@@ -199,8 +199,8 @@ def improve(
     outcome = optimize(experiment, host=host)
     interrupted = outcome.result.interrupted
     rows = best_known(folder)
-    known = [table[problem.name] for table in (rows, best_known(FOLDER)) if problem.name in table]
-    before = min(known, key=lambda row: row.seconds, default=None)
+    known_rows = [table[problem.name] for table in (rows, best_known(FOLDER)) if problem.name in table]
+    before = min(known_rows, key=lambda row: row.seconds, default=None)
     if not (outcome.fits or outcome.memory_ignored) or (before is not None and outcome.seconds >= before.seconds):
         return None, interrupted
     setup = _setup(problem, host)
@@ -245,13 +245,13 @@ def _repriced(setup: SearchSetup, state: State, seed: int, what: str) -> float:
     problem = setup.problem
     if not setup.evaluator.fits(state.strategy):
         raise TopoplanError(f"{what}: its strategy does not fit into the memory of the devices")
-    own = first_state(setup.evaluator, state.strategy, np.random.default_rng(seed).spawn(1)[0]).fabric
+    own_fabric = first_state(setup.evaluator, state.strategy, np.random.default_rng(seed).spawn(1)[0]).fabric
     if problem.reconfigurable:
         try:
-            check_rewired(state.fabric, own, problem.cluster)
+            check_rewired(state.fabric, own_fabric, problem.cluster)
         except TopoplanError as error:
             raise TopoplanError(f"{what}: its network cannot be built: {error}") from None
-    elif state.fabric.key != own.key:
+    elif state.fabric.key != own_fabric.key:
         raise TopoplanError(f"{what}: its network is not the one that topology {problem.topology!r} builds")
     return float(mean_trial(setup.evaluator, state).cost - setup.evaluator.penalty(state.strategy))
 

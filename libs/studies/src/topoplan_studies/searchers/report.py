@@ -150,10 +150,10 @@ def notes(report: SearcherReport) -> list[str]:
         if rank.critical_difference is not None:
             text += f"; mean ranks {rank.critical_difference:.2f} apart differ at {SIGNIFICANT:.0%}"
         lines.append(text)
-        least = least_rank_p(len(places), len(comparison.labels))
-        if least > SIGNIFICANT:
+        least_p = least_rank_p(len(places), len(comparison.labels))
+        if least_p > SIGNIFICANT:
             lines.append(
-                f"{len(places)} problems are too few for ranks to differ significantly: the least p is {least:.3g}"
+                f"{len(places)} problems are too few for ranks to differ significantly: the least p is {least_p:.3g}"
             )
     limit = study.run.time_limit
     if limit is not None:

@@ -165,8 +165,8 @@ def _values(kind: str, name: str) -> dict[str, str]:
     """Return what the placeholders of templates stand for."""
     component, short = component_kind(kind), name.replace("-", "_")
     cls = "".join(word.capitalize() for word in name.split("-"))
-    taken = keyword.iskeyword(cls) or hasattr(builtins, cls)  # None, False, Exception
-    if taken or any(re.search(rf"\b{cls}\b", _template(file)) for file in (f"{kind}.py", f"test_{kind}.py")):
+    is_taken = keyword.iskeyword(cls) or hasattr(builtins, cls)  # None, False, Exception
+    if is_taken or any(re.search(rf"\b{cls}\b", _template(file)) for file in (f"{kind}.py", f"test_{kind}.py")):
         cls += component.capitalize()
     major, minor = __version__.split(".")[:2]
     core = f">={major}.{minor},<{major}.{int(minor) + 1}"

@@ -114,8 +114,8 @@ def _improve(chosen: tuple[BenchmarkProblem, ...], options: ProblemOptions, fold
                 path = folder / "plans" / f"{problem.name}.json.gz"
                 typer.echo(f"{problem.name}: {best.seconds * 1e3:.6g} ms, seed {seed}, stored in {path}", err=True)
             if interrupted:
-                kept = f"what was better is in {folder}" if (folder / "best.csv").exists() else "nothing was better"
-                typer.echo(f"interrupted: {kept}", err=True)
+                note = f"what was better is in {folder}" if (folder / "best.csv").exists() else "nothing was better"
+                typer.echo(f"interrupted: {note}", err=True)
                 raise typer.Exit(_INTERRUPTED)
 
 

@@ -71,8 +71,8 @@ def _named_pairs(paths: Collection[_Path], message_pairs: I64, hosts: int) -> I6
         pairs = np.arange(hosts * hosts)
     else:
         ends = [path[0] * hosts + path[-1] for path in paths]
-        taken = np.unique(np.concatenate([message_pairs, np.array(ends, dtype=np.int64)]))
-        pairs = np.unique(np.concatenate([taken, np.arange(min(len(taken) + 2 * len(paths) + hosts, hosts * hosts))]))
+        named = np.unique(np.concatenate([message_pairs, np.array(ends, dtype=np.int64)]))
+        pairs = np.unique(np.concatenate([named, np.arange(min(len(named) + 2 * len(paths) + hosts, hosts * hosts))]))
         pairs = np.unique(np.concatenate([pairs, pairs % hosts * hosts + pairs // hosts]))
     return np.asarray(pairs[pairs // hosts != pairs % hosts])
 

@@ -380,11 +380,11 @@ def _next_hop(p: Prepared, s: _State, n: _Numbers, packets: Any, free: Any, pack
         return
     if first_byte == flow.arrived + 1:
         flow.arrived += size
-    said = answer(flow, sent_at, mark, now)
-    if said == 1:
+    answer_time = answer(flow, sent_at, mark, now)
+    if answer_time == 1:
         _message_ended(p, s, n, f, now)
         return
-    if said == -1:
+    if answer_time == -1:
         _send_one(p, s, packets, free, f, flow.answered, now)
     while may_send(flow):
         _send_one(p, s, packets, free, f, flow.sent, now)
@@ -409,7 +409,7 @@ def _begin(p: Prepared, s: _State, f: int, seed: int) -> bool:
 
 
 @_part
-def _send_one(p: Prepared, s: _State, packets: Any, free: Any, f: int, behind: int, now: int) -> None:
+def _send_one(p: Prepared, s: _State, packets: Any, free: Any, f: int, delay: int, now: int) -> None:
     """Send the packet of a flow that begins behind a byte, or the one that opens it.
 
     There is room.  Like in that program, the one that opens a flow keeps the time of the packet that was in its place.
@@ -425,7 +425,7 @@ def _send_one(p: Prepared, s: _State, packets: Any, free: Any, f: int, behind: i
     record.flow, record.message, record.mark = f, flow.message, 0
     record.hop, record.last_hop = p.paths.path_ptr[flow.path], p.paths.path_ptr[flow.path + 1] - 1
     if flow.opened:
-        record.first_byte, record.size, record.sent_at = behind + 1, PACKET, now
+        record.first_byte, record.size, record.sent_at = delay + 1, PACKET, now
     else:
         record.first_byte, record.size, flow.sent = 1, 1, 1
     _enter_queue(s, packets, packet, int(p.paths.links[record.hop]), now)
@@ -488,18 +488,18 @@ def _write(s: _State, rows: Any, number: int, task: int, now: int) -> None:
 @_part
 def _look_at_timers(s: _State, n: _Numbers, now: int) -> None:
     """Schedule the flows that have waited too long, and forget those that have ended."""
-    kept = 0
+    kept_count = 0
     for i in range(s.counts[_WATCHED]):
         f = int(s.watched[i])
         if s.flows[f].ended:
             s.flows[f].watched = 0
             continue
-        s.watched[kept] = f
-        kept += 1
+        s.watched[kept_count] = f
+        kept_count += 1
         later = is_late(s.flows[f], now)
         if later >= 0:
             _push(s, now + later, n.late + f)
-    s.counts[_WATCHED] = kept
+    s.counts[_WATCHED] = kept_count
 
 
 @_part
