@@ -108,7 +108,8 @@ def test_it_moves_both_alone_and_beside_searchers_of_each_axis():
     beside = optimize(attrs.evolve(WIDE, searchers=("mcmc", "together", "relink")), host=host())
     assert beside.seconds < outcome.initial_seconds
     fixed = optimize(attrs.evolve(ALONE, topology="bigswitch"), host=host())  # it moves the strategy alone
-    assert fixed.plan.fabric == optimize(with_run(attrs.evolve(ALONE, topology="bigswitch"), budget=0)).plan.fabric
+    start = optimize(with_run(attrs.evolve(ALONE, topology="bigswitch"), budget=0), host=host())
+    assert fixed.plan.fabric == start.plan.fabric
 
 
 def test_the_demand_of_a_strategy_is_that_of_its_trial():
