@@ -29,10 +29,12 @@ class LruCache(dict[K, V]):
 
     def find(self, key: K) -> V | None:
         """Return the value of ``key``, or None if there is none or it was dropped."""
-        try:
-            return self[key]
-        except KeyError:
-            return None
+        value = self.get(key)
+        if value is not None:
+            return value
+        if key in self._old:
+            return self.put(key, self._old.pop(key))
+        return None
 
     def put(self, key: K, value: V) -> V:
         """Keep ``value`` and return it."""

@@ -97,6 +97,13 @@ class PlacedStrategy(OneLine, Strategy):
         """A trivial one."""
         return Schedule.whole_batch(len(self.placements))
 
+    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
+        """Return the strategy with the placements of some operators replaced."""
+        placements = list(self.placements)
+        for index, placement in changes.items():
+            placements[index] = placement
+        return PlacedStrategy(tuple(placements))
+
 
 @attrs.frozen(repr=False)
 class PipelineStrategy(OneLine, Strategy):

@@ -35,6 +35,8 @@ __all__ = ["FragmentCache"]
 
 #: Entries of each cache; a fragment for 128 servers takes some 10 kB.
 _ENTRIES = 20_000
+#: Placements whose all-reduces are kept, for operators of one form.
+_PLACED = 2_000
 
 
 class FragmentCache:
@@ -87,6 +89,7 @@ class FragmentCache:
         self._edge_fragments: LruCache[FragmentKey, EdgeFragment] = LruCache(_ENTRIES)
         self._transfers: LruCache[Any, Transfers] = LruCache(_ENTRIES)
         self._slices: LruCache[Any, I64] = LruCache(_ENTRIES)
+        self._placed_groups: LruCache[Any, PlacedGroups] = LruCache(_PLACED)
         self._gradient_groups: LruCache[Any, GradientGroups] = LruCache(_ENTRIES)
 
     def operators(self, placements: Sequence[Placement]) -> list[OperatorFragment]:
@@ -162,8 +165,13 @@ class FragmentCache:
 
     def placed_groups(self, op: int, placement: Placement) -> PlacedGroups:
         """Return the all-reduces of an operator's gradients."""
-        groups = self._groups_of(op, placement.degrees)
-        return placed_groups(groups, placement.devices, self.cluster, self.graph.reduces_per_part)
+        key = (self._op_forms[op], placement.key)
+        placed = self._placed_groups.find(key)
+        if placed is None:
+            groups = self._groups_of(op, placement.degrees)
+            placed = placed_groups(groups, placement.devices, self.cluster, self.graph.reduces_per_part)
+            self._placed_groups.put(key, placed)
+        return placed
 
     def _groups_of(self, op: int, degrees: tuple[int, ...]) -> GradientGroups:
         key = (self._op_forms[op], degrees)

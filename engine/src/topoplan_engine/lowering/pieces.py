@@ -196,8 +196,9 @@ class Pieces:
         number = self._append_row(_PlacedOperator(op, placement), (op, placement.key), counts)
         ints = (placement.devices, reduces.part_counts, reduces.parts, reduces.device_counts, reduces.devices)
         floats = (prices.forward, prices.backward, reduces.seconds, prices.memory)
-        for place, arrays in ((1, ints), (2, floats), (3, (reduces.nbytes,))):
+        for place, arrays in ((1, ints), (2, floats)):
             np.concatenate(arrays, out=self._room(place, sum(map(len, arrays))))
+        self._room(3, counts[1])[:] = reduces.nbytes
         return number
 
     def _add_edge(self, edge: _Edge) -> int:

@@ -368,7 +368,13 @@ class Network:
         list_key = (taskgraph.group_ptr.tobytes(), members.tobytes(), backward)
         if (recalled := self._group_lists.find(list_key)) is not None:
             return recalled
-        ends, columns = taskgraph.group_ptr.tolist(), members.tobytes()
+        ends, columns = taskgraph.group_ptr.tolist(), list_key[1]
+        if not backward:
+            size, known = members.itemsize, self._groups
+            recalled_groups = [known.get(columns[size * a : size * b], -1) for a, b in itertools.pairwise(ends)]
+            if -1 not in recalled_groups:
+                result = np.array(recalled_groups, dtype=np.int32)
+                return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result
         result = np.empty(taskgraph.n_groups, dtype=np.int32)
         new: list[tuple[int, I32]] = []
         numbers: dict[bytes, int] = {}  # kept once all of them are known to work

@@ -21,7 +21,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryUse
-from topoplan.model.strategy import PlacedStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Exporter
@@ -320,7 +320,9 @@ class Evaluator:
 
     def _program_quotient(self, state: State) -> ProgramQuotient | None:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""
-        if not self._programs.has_program_quotient(state.fabric, self.problem.cluster):
+        if not isinstance(state.strategy, SpmdStrategy) or not self._programs.has_program_quotient(
+            state.fabric, self.problem.cluster
+        ):
             return None
         return self._lowering.program_quotient(state.strategy, self._programs.in_turn_bytes)
 

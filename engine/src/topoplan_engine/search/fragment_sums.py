@@ -44,10 +44,12 @@ class Rows:
 
     def __init__(self, width: int) -> None:
         self.columns = RowColumns(np.empty((256, width)), np.zeros(256, np.int8))
+        self._known: set[int] = set()
 
     def missing(self, numbers: Iterable[int]) -> I64:
         """Return the numbers that have no row yet, each once; there is room for all, in which anything may stand."""
-        fragments = dict.fromkeys(numbers)
+        known = self._known
+        fragments = [number for number in dict.fromkeys(numbers) if number not in known]
         rows, flags = self.columns
         largest = max(fragments, default=0)
         if largest >= len(flags):
@@ -55,11 +57,12 @@ class Rows:
             self.columns = RowColumns(np.empty((length, rows.shape[1])), np.zeros(length, np.int8))
             places = np.flatnonzero(flags)
             self.columns.rows[places], self.columns.known[places] = rows[places], 1
-        return np.array([number for number in fragments if not self.columns.known[number]], dtype=np.int64)
+        return np.array(fragments, dtype=np.int64)
 
     def complete(self, numbers: I64) -> None:
         """Take note that the rows of numbers, for which there is room, have been written."""
         self.columns.known[numbers] = 1
+        self._known.update(numbers.tolist())
 
 
 class Sums(NamedTuple):

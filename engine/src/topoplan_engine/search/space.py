@@ -187,7 +187,7 @@ class Space:
     def _widest(self, op: int) -> tuple[int, ...]:
         """Return the priced cut of most parts, of the sample dimension alone if there is one."""
         dim = self.graph.operators[op].sample_dim
-        return max(self.degrees(op), key=lambda d: (dim >= 0 and d[dim] == np.prod(d), int(np.prod(d)), d))
+        return max(self.degrees(op), key=lambda d: (dim >= 0 and d[dim] == math.prod(d), math.prod(d), d))
 
     def _regular_sets(self, parts: int) -> int:
         """Return how many device sets the placement rule has for ``parts`` parts."""
@@ -223,7 +223,7 @@ def _cuts(op: Operator, devices: int, batch: int) -> list[tuple[int, ...]]:
     for dim in op.dims:
         longer = []
         for vector in vectors:
-            parts = int(np.prod(vector, dtype=np.int64))
+            parts = math.prod(vector)
             for degree in divisors if dim.role is not None else [1]:
                 fits = degree <= dim.size and devices % (parts * degree) == 0
                 if fits and not (dim.role is Role.SAMPLE and dim.size == batch and batch % degree):

@@ -37,6 +37,11 @@ class Propagation:
         self._dims: list[dict[int, int]] = []
         #: By way and placement: the same of the neighbour, None where it cannot have it.
         self._mapped: dict[tuple[int, bytes], Placement | None] = {}
+        #: By what a way maps to what, and placement: the same, whether the neighbour can have it or not.
+        self._shared: dict[tuple[int, bytes], Placement | None] = {}
+        #: For every way: a number that is equal where dims and the neighbour's sizes are.
+        self._forms: list[int] = []
+        forms: dict[object, int] = {}
         for u, output_index, v, input_index in graph.edges.reshape(-1, 4).tolist():
             output, argument = graph.operators[u].outputs[output_index], graph.operators[v].inputs[input_index]
             pairs = [
@@ -44,7 +49,11 @@ class Propagation:
             ]
             self._neighbours[u].append((v, float(output.elements), len(self._dims)))
             self._neighbours[v].append((u, float(output.elements), len(self._dims) + 1))
-            self._dims += [dict(pairs), {b: a for a, b in pairs}]
+            ways = dict(pairs), {b: a for a, b in pairs}
+            self._dims += ways
+            for dims, end in zip(ways, (v, u), strict=True):
+                form = (tuple(dims.items()), graph.operators[end].sizes)
+                self._forms.append(forms.setdefault(form, len(forms)))
         #: Sums of these elements, from the first neighbour on.
         self._cumulative = [list(itertools.accumulate(n[1] for n in edges)) for edges in self._neighbours]
         self._sizes = [op.sizes for op in graph.operators]
@@ -99,12 +108,23 @@ class Propagation:
         try:
             return self._mapped[key]
         except KeyError:
-            mapped = map_placement(placement, self._dims[way], self._sizes[neighbour])
-            fits = mapped is not None and mapped.degrees in self._space.degrees(neighbour)
             if len(self._mapped) >= _ENTRIES:
                 self._mapped.clear()
-            self._mapped[key] = proposal = self._space.intern(mapped) if mapped is not None and fits else None
-            return proposal
+                self._shared.clear()
+            mapped = self._map(neighbour, way, placement)
+            if mapped is not None and mapped.degrees not in self._space.degrees(neighbour):
+                mapped = None
+            self._mapped[key] = mapped
+            return mapped
+
+    def _map(self, neighbour: int, way: int, placement: Placement) -> Placement | None:
+        """Return a placement over a way, whether the neighbour can have it or not; None where no dimension fits."""
+        form = (self._forms[way], placement.key)
+        if form in self._shared:
+            return self._shared[form]
+        mapped = map_placement(placement, self._dims[way], self._sizes[neighbour])
+        self._shared[form] = mapped = None if mapped is None else self._space.intern(mapped)
+        return mapped
 
 
 def map_placement(placement: Placement, dims: dict[int, int], sizes: tuple[int, ...]) -> Placement | None:
@@ -124,6 +144,8 @@ def map_placement(placement: Placement, dims: dict[int, int], sizes: tuple[int, 
         if isinstance(degree, Slices) and sum(degree.sizes) != size:
             degree = Slices(length * size // sum(degree.sizes) for length in degree.sizes)
         degrees[dims[d]] = degree
+    if all(dims[a] < dims[b] for a, b in itertools.pairwise(cut)):
+        return Placement(degrees, placement.devices)  # in the order of the parts, as they are
     grid = placement.devices.reshape([placement.degrees[d] for d in cut])
     order = sorted(range(len(cut)), key=lambda k: dims[cut[k]])
     return Placement(degrees, grid.transpose(order).ravel())
