@@ -258,13 +258,17 @@ def test_where_no_plan_can_be_priced_in_time_the_initial_strategy_is_priced_afte
 
 
 def test_a_member_that_leads_or_plans_has_more_of_the_time():
-    """Shares of a time limit: who leads two parts, who still plans one, who proposed nothing better half of one."""
+    """Shares of a time limit: who leads two parts, while it finds better; planners and the chain one; others half."""
     evaluator, first = set_up()
     planning, late = PortfolioMember(IdleSearch, name="planning"), PortfolioMember(IdleSearch(), name="late")
-    run = SearchRun(evaluator, first, [("strategy", s) for s in (IdleSearch(), planning, late)], Limits(budget=9))
-    assert [run._weight(number) for number in range(3)] == [0.5, 1.0, 0.5]
+    run = SearchRun(
+        evaluator, first, [("strategy", s) for s in (IdleSearch(), planning, late)], Limits(budget=9, seconds=1e4)
+    )
+    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
     run._leader = 2
-    assert [run._weight(number) for number in range(3)] == [0.5, 1.0, 2.0]
+    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 2.0]
+    run._spent[2] = 2e3
+    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
 
 
 def set_up():

@@ -18,6 +18,7 @@ from topoplan_engine.experiment import Experiment
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.options import RunOptions
 from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.limits import with_patience
@@ -422,3 +423,35 @@ def test_a_planner_that_proposes_nothing_yet_does_not_end_the_run():
     result, search = run_scripted(100, InTurns(small_problem()))
     assert len(search.told) == 3
     assert result.ended_by == "nothing left to propose"
+
+
+class EndlessPlanner(Endless):
+    """Plans for ever, between the turns of others."""
+
+    plans = True
+
+
+def test_a_planner_that_plans_for_long_waits_while_others_have_their_shares_of_the_time():
+    run_scripted(0)  # what is loaded at first use takes no part of the limit
+    problem = small_problem()
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+
+    def price(candidate, fitting_cutoff=0.0):
+        time.sleep(0.005)
+        return Evaluator.price(evaluator, candidate, fitting_cutoff)
+
+    evaluator.price = price
+    run = Run(problem=problem, budget=1000, seed=0, searchers=("slow", "endless"), time_limit=1.0)
+    members = [("strategy", One()), ("strategy", PortfolioMember(EndlessPlanner(), name="endless"))]
+    keep = Keep(others={0: "slow", 1: "endless"})
+    result = drive(run, evaluator, problem.space.initial(), members, np.random.default_rng(0), keep=keep)
+    assert (result.ended_by, result.unfinished) == ("time limit", "endless was planning")
+    assert result.elapsed < 1.3
+    assert result.evaluations > 10  # of about 100; before, the planner had all the time after the first turn
+
+
+class One(Search):
+    """Proposes the state that it has."""
+
+    def ask(self):
+        return [Candidate(base=self.state)]

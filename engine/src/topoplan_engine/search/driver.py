@@ -42,6 +42,7 @@ from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.limits import Ending, Limits, limits_of
 from topoplan_engine.search.recorder import NoRecorder, Row, history_of
 from topoplan_engine.search.result import Result
+from topoplan_engine.search.slices import Slices
 from topoplan_engine.search.starting import NoSearch, first_state, go_on_without
 
 __all__ = ["SearchRun", "drive"]
@@ -64,8 +65,15 @@ _WITH_ITS_END = 2.5
 #: Share of a time limit from which on members of the portfolio have theirs.
 _BEGINNING = 0.03
 
-#: Shares of a time limit: of who found the best state; of who still plans; of who proposed nothing better.
+#: Share of a time limit for which a planner plans before others have their turns.
+_SLICE = 0.02
+
+#: Shares of a time limit: of who found the best state; of members that still plan, and searchers that brought the
+#: members along; of members that proposed nothing better.
 _LEADS, _PLANS, _FOLLOWS = 2.0, 1.0, 0.5
+
+#: Share of a time limit that who leads spends without a better state before it has the share of any other.
+_FRESH = 0.1
 
 
 class SearchRun:
@@ -119,12 +127,16 @@ class SearchRun:
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that the slowest candidate took to be priced; the next one may take as long.
         self._longest = 0.0
-        # Who found the best state, if anybody did.
+        # Who found the best state, if anybody did, and the seconds that it had spent by then.
         self._leader: int | None = None
+        self._led_at = 0.0
         #: Seconds that each searcher took to propose, and its candidates to be priced.
         self._spent = [0.0] * len(searchers)
         #: Those that have something to propose, as far as their last turns say.
         self._active = set(range(len(searchers)))
+        #: Planners that are in the middle of a turn, and the states that they get at its end.
+        self._slices: dict[int, Slices[list[Candidate]]] = {}
+        self._given: dict[int, list[Trial]] = {}
         self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
         self._screened = {
             number: search
@@ -175,6 +187,8 @@ class SearchRun:
         """
         with obeyed(stop, self._seconds_left, self._most_tasks):
             ending = self._advanced(budget, stop, seconds)
+            if stop.wanted or self._seconds_left() <= 0.5 * self._longest:
+                self._leave_slices()
         if ending not in ("interrupt", "budget"):
             self.price_something()
         return ending
@@ -236,7 +250,7 @@ class SearchRun:
         self._clock_says = None
         while remaining > 0:
             asked, more = 0, self._any_plans()
-            for number, (_, search) in enumerate(self._searchers):
+            for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
                 if not self._has_turn(number):
@@ -249,7 +263,7 @@ class SearchRun:
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
                 self._spent[number] += clock() - started
-                is_active = rejected or candidates or (number not in self._left_out and search.plans)
+                is_active = rejected or candidates or self._plans(number)
                 (self._active.add if is_active else self._active.discard)(number)
             if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
@@ -257,7 +271,11 @@ class SearchRun:
 
     def _any_plans(self) -> bool:
         """Say whether a searcher is planning, so that it may propose something though it did not yet."""
-        return any(search.plans for number, (_, search) in enumerate(self._searchers) if number not in self._left_out)
+        return any(self._plans(number) for number in range(len(self._searchers)))
+
+    def _plans(self, number: int) -> bool:
+        """Say whether a searcher is planning."""
+        return number in self._slices or (number not in self._left_out and self._searchers[number][1].plans)
 
     @property
     def _shares_time(self) -> bool:
@@ -265,17 +283,14 @@ class SearchRun:
 
         Without a limit, and where the search is written down to be repeated, a search does not depend on a clock.
         """
-        limit = self._limits.seconds
-        if limit == math.inf or not self._is_portfolio or self._journal.keeps:
-            return False
-        return self.elapsed >= _BEGINNING * limit
+        return self._limits.seconds < math.inf and self._is_portfolio and not self._journal.keeps
 
     def _has_turn(self, number: int) -> bool:
         """Say whether it is a searcher's turn: where time is shared, if it has had no more than its share so far.
 
         The share is of the time of those that have something to propose: who has nothing is always asked.
         """
-        if not self._shares_time:
+        if not self._shares_time or self.elapsed < _BEGINNING * self._limits.seconds:
             return True
         peers = self._active | {number}
         share = sum(self._spent[peer] for peer in peers) * self._weight(number) / sum(map(self._weight, peers))
@@ -285,11 +300,14 @@ class SearchRun:
         return is_behind or number not in self._active
 
     def _weight(self, number: int) -> float:
-        """Return the weight of a searcher's share of the time: most for who leads, least for who found nothing."""
+        """Return the weight of a searcher's share of the time: most for who leads, least for members that follow.
+
+        Who has found nothing better for long leads no more.
+        """
         search = self._searchers[number][1]
-        if number == self._leader:
+        if number == self._leader and self._spent[number] - self._led_at <= _FRESH * self._limits.seconds:
             return _LEADS
-        return _PLANS if isinstance(search, PortfolioMember) and not search.proposed else _FOLLOWS
+        return _FOLLOWS if isinstance(search, PortfolioMember) and search.proposed else _PLANS
 
     def _ending(self, until: float, stop: Stop) -> Ending | None:
         """Return what ends the run now, if anything but its budget does."""
@@ -371,7 +389,7 @@ class SearchRun:
         if isinstance(search, PortfolioMember) and (planner := search.plans_next):
             self._on_progress(f"planning with {planner}", self.progress())
         try:
-            return list(ask())
+            return self._in_slices(number, lambda: list(ask()))
         except Stopped:
             self._stop_at(f"{self._name(number)} was planning")
             self._left_out.add(number)  # it is in the middle of something
@@ -385,6 +403,30 @@ class SearchRun:
             self._leave_out(number, error)
             return []
 
+    def _in_slices(self, number: int, ask: Callable[[], list[Candidate]]) -> list[Candidate]:
+        """Ask a planner for a slice of a shared time; nothing if it goes on in its next turn.  Ask others at once."""
+        search = self._searchers[number][1]
+        if number not in self._slices and not (
+            self._shares_time and isinstance(search, PortfolioMember) and search.plans
+        ):
+            return ask()
+        slices, began = self._slices.setdefault(number, Slices(ask)), clock()
+        if not slices.go_on(lambda: clock() - began > _SLICE * self._limits.seconds):
+            return []
+        del self._slices[number]
+        candidates = slices.answer()
+        for trial in self._given.pop(number, ()):
+            self._give(number, trial)
+        return candidates
+
+    def _leave_slices(self) -> None:
+        """Leave the planners that are in the middle of a turn: the search is over."""
+        for number, slices in self._slices.items():
+            slices.leave()
+            self._stop_at(f"{self._name(number)} was planning")
+            self._left_out.add(number)
+        self._slices.clear()
+
     def _name(self, number: int) -> str:
         """Return the name of a searcher, as messages have it."""
         return self._keep.constructing.get(number) or self._keep.others.get(number) or "a searcher of the network"
@@ -397,8 +439,10 @@ class SearchRun:
             self._journal.end("time limit", self.elapsed)
 
     def _give(self, number: int, trial: Trial) -> None:
-        """Let a searcher go on from a state."""
-        if number not in self._left_out:
+        """Let a searcher go on from a state, at the end of its turn."""
+        if number in self._slices:
+            self._given.setdefault(number, []).append(trial)
+        elif number not in self._left_out:
             try:
                 self._searchers[number][1].adopt(trial)
             except Stopped:
@@ -434,7 +478,7 @@ class SearchRun:
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
             self._take(trial, self._keep.others.get(number, ""))
         if self.best is not before:
-            self._leader = number
+            self._leader, self._led_at = number, self._spent[number]
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):
