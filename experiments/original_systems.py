@@ -42,7 +42,10 @@ SYSTEMS = ("flexnet", "flexflow", "hidup", "flexflow-simulator", "hpgo", "framew
 #: What can become of a row, best first.
 OUTCOMES = ("works", "out of scope", "partly", "missing")
 #: Folders of the checkout that a row's folder has links to, as a user in the checkout has them.
-LINKED = ("benchmarks", "core", "docs", "engine", "examples", "experiments", "libs", "plugins")
+LINKED = (
+    *("benchmarks", "core", "docs", "engine", "examples", "experiments", "libs", "plugins", "tools"),
+    *("LICENSE", "README.md", "packages.toml", "pyproject.toml"),  # with which `pip install .` works, too
+)
 #: Seconds after which a row has failed.
 LONGEST = 1800
 #: Letters of the output that a cell of the page holds.
