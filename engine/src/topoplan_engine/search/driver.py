@@ -127,16 +127,7 @@ class SearchRun:
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that the slowest candidate took to be priced; the next one may take as long.
         self._longest = 0.0
-        # Who found the best state, if anybody did, and the seconds that it had spent by then.
-        self._leader: int | None = None
-        self._led_at = 0.0
-        #: Seconds that each searcher took to propose, and its candidates to be priced.
-        self._spent = [0.0] * len(searchers)
-        #: Those that have something to propose, as far as their last turns say.
-        self._active = set(range(len(searchers)))
-        #: Planners that are in the middle of a turn, and the states that they get at its end.
-        self._slices: dict[int, Slices[list[Candidate]]] = {}
-        self._given: dict[int, list[Trial]] = {}
+        self._begin_turns(len(searchers))
         self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
         self._screened = {
             number: search
@@ -146,9 +137,30 @@ class SearchRun:
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         with obeyed(Stop(), most_tasks=self._most_tasks_at_first):
             self.initial = self._priced(Candidate(base=first))
+        self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
+        self._begin_bests()
+        self.history = [(1.0, self.elapsed, self.best.cost)]
+        self.recorder, self._current = recorder, self.initial.cost
+        self._note([self.initial], None, self.initial.cost)
+        on_progress("first", self.progress())
+        for number in range(len(searchers)):
+            self._give(number, self.initial)
+
+    def _begin_turns(self, count: int) -> None:
+        # Who found the best state, if a searcher did, and the seconds that it had spent by then.
+        self._leader: int | None = None
+        self._led_at = 0.0
+        #: Seconds that each searcher took to propose, and its candidates to be priced.
+        self._spent = [0.0] * count
+        #: Those that have something to propose, as far as their last turns say.
+        self._active = set(range(count))
+        #: Planners that are in the middle of a turn, and the states that they get at its end.
+        self._slices: dict[int, Slices[list[Candidate]]] = {}
+        self._given: dict[int, list[Trial]] = {}
+
+    def _begin_bests(self) -> None:
         # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
         self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
-        self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
         self._fastest, self._constructed = Bests(), Bests()
         # The fastest that each searcher constructed, by its name.
         self._constructed_by: dict[str, Bests] = {}
@@ -157,12 +169,6 @@ class SearchRun:
         self._origins: dict[bytes, Origin] = {}
         # Likewise of those that were the fastest when another searcher found them.
         self._found: dict[bytes, Origin] = {}
-        self.history = [(1.0, self.elapsed, self.best.cost)]
-        self.recorder, self._current = recorder, self.initial.cost
-        self._note([self.initial], None, self.initial.cost)
-        on_progress("first", self.progress())
-        for number in range(len(searchers)):
-            self._give(number, self.initial)
 
     @property
     def best(self) -> Trial:
@@ -720,8 +726,14 @@ def drive(
         ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
         if ended_by == "budget":
             search_run.price_something()
-    on_progress("evaluated", final := search_run.progress())
-    shortlist, aside = search_run.shortlist()
+    on_progress("evaluated", search_run.progress())
+    return _result(search_run, first, ended_by)
+
+
+def _result(search_run: SearchRun, first: State, ended_by: Ending) -> Result:
+    """Return what a run that has ended found."""
+    final, (shortlist, aside) = search_run.progress(), search_run.shortlist()
+    recorder = search_run.recorder
     return Result(
         best=search_run.best.state,
         best_cost=search_run.best.cost,

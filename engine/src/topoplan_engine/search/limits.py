@@ -15,10 +15,12 @@ from typing import Literal
 import attrs
 
 from topoplan_engine.experiment import Experiment
-from topoplan_engine.options import ComponentOptions, UnnamedBudget
+from topoplan_engine.options import ComponentOptions, RunOptions, UnnamedBudget
 
-__all__ = ["Ending", "Limits", "limits_of", "share", "time_share", "with_patience"]
+__all__ = ["LEAST_TIME", "Ending", "Limits", "limits_of", "share", "time_limited", "time_share", "with_patience"]
 
+#: Share of a time limit that a search has at least, however long its start took.
+LEAST_TIME = 0.05
 #: Share of a budget that nobody named after which the default searcher stops if nothing was better.
 _PATIENCE = 0.2
 
@@ -85,3 +87,10 @@ def share(budget: int, count: int, number: int) -> int:
 def time_share(seconds: float, spent: float, count: int) -> float:
     """Return what the next of ``count`` searches may take of the rest of a time limit."""
     return max(seconds - spent, 0.0) / count
+
+
+def time_limited(options: RunOptions, spent: float, share: float) -> RunOptions:
+    """Return the options of a search whose limit is its share of the time, less the seconds that were spent."""
+    if options.time_limit is None:
+        return options
+    return attrs.evolve(options, time_limit=max(share * options.seconds - spent, LEAST_TIME * options.seconds))

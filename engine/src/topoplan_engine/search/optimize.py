@@ -40,7 +40,6 @@ from topoplan_engine.keywords import Keywords, Model, experiment_of
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.observing import tell
-from topoplan_engine.options import RunOptions
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
 from topoplan_engine.search import islands
@@ -50,7 +49,7 @@ from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.keeping import Keeper
-from topoplan_engine.search.limits import limits_of, with_patience
+from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
@@ -89,7 +88,7 @@ class FreePlan:
 _INITIAL = 0.05
 
 #: Share of it that a run may take longer without saying so; and that a search has at least, however long it was built.
-_WORTH_A_WORD, _LEAST = 0.15, 0.05
+_WORTH_A_WORD = 0.15
 
 
 @attrs.frozen(kw_only=True)
@@ -308,7 +307,7 @@ def _optimized(
             return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
-    options = _limited(experiment.run, clock() - began, 1.0 if problem.restriction is None else _FOR_TRAINERS)
+    options = time_limited(experiment.run, clock() - began, 1.0 if problem.restriction is None else _FOR_TRAINERS)
     result = searched(options, Journals() if folder is None else folder.journals, search, report)
     _check_fits(setup, result)
     ends = Ends(began=began, seconds=experiment.run.seconds)
@@ -326,13 +325,6 @@ def _optimized(
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
-
-
-def _limited(options: RunOptions, spent: float, share: float) -> RunOptions:
-    """Return the options of a search whose limit is its share of the time, less the seconds that were spent."""
-    if options.time_limit is None:
-        return options
-    return attrs.evolve(options, time_limit=max(share * options.seconds - spent, _LEAST * options.seconds))
 
 
 def _driven(
@@ -386,7 +378,7 @@ def _free_plan(
     setup = set_up_search(host, for_no_trainer(experiment), perturbation)
     options = setup.experiment.run
     run = Run(problem=setup.problem, budget=options.budget, seed=options.seed, searchers=())
-    limits = limits_of(options.patience, options.budget, max(ends.remaining, _LEAST * ends.seconds))
+    limits = limits_of(options.patience, options.budget, max(ends.remaining, LEAST_TIME * ends.seconds))
     try:
         result = _driven(
             setup, run, setup.rng(), Part(limits=limits), lambda event, progress: None, lambda rank, state: None
