@@ -87,7 +87,7 @@ class FreePlan:
 #: Share of a time limit that the simulation of the initial state in full may take after it.
 _INITIAL = 0.05
 
-#: Share of it that a run may take longer without saying so; and that a search has at least, however long it was built.
+#: Share of it that a run may take longer without saying so.
 _WORTH_A_WORD = 0.15
 
 
