@@ -53,7 +53,6 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs/cooptimization.md": ("benchmarks/cooptimization.py", ("benchmarks/cooptimization.py", *PLANS)),
     "docs/one_gpu.md": ("experiments/one_gpu.py", ("experiments/one_gpu.py", "plugins/estimators", *TIMES)),
     "docs/growth.md": ("benchmarks/growth.py", ("benchmarks/growth.py", *PLANS)),
-    "docs/original_systems.md": ("experiments/original_systems.py", ("experiments/original_systems.py",)),
 }
 _STAMP = re.compile(r"\n<!-- Made from sources with the hash ([0-9a-f]{16})\. -->\n?$")
 

@@ -370,8 +370,8 @@ class Network:
             return recalled
         ends, columns = taskgraph.group_ptr.tolist(), list_key[1]
         if not backward:
-            size, known = members.itemsize, self._groups
-            recalled_groups = [known.get(columns[size * a : size * b], -1) for a, b in itertools.pairwise(ends)]
+            size, known_groups = members.itemsize, self._groups
+            recalled_groups = [known_groups.get(columns[size * a : size * b], -1) for a, b in itertools.pairwise(ends)]
             if -1 not in recalled_groups:
                 result = np.array(recalled_groups, dtype=np.int32)
                 return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result

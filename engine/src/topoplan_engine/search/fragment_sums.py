@@ -48,8 +48,8 @@ class Rows:
 
     def missing(self, numbers: Iterable[int]) -> I64:
         """Return the numbers that have no row yet, each once; there is room for all, in which anything may stand."""
-        known = self._known
-        fragments = [number for number in dict.fromkeys(numbers) if number not in known]
+        known_rows = self._known
+        fragments = [number for number in dict.fromkeys(numbers) if number not in known_rows]
         rows, flags = self.columns
         largest = max(fragments, default=0)
         if largest >= len(flags):
