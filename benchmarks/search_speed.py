@@ -45,8 +45,8 @@ from topoplan_engine.experiment import build_cluster, interfaces_unless_given
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.reporting.tables import markdown_row
 from topoplan_engine.search import islands
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.whole_run import drive
 from topoplan_estimator_measured import profiles
 
 #: FlexNet's mix of proposals.

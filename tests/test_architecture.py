@@ -112,15 +112,11 @@ def test_nobody_imports_what_is_private_to_another_room():
     refuse(PACKAGE_FILES, faults)
 
 
-#: Files that are to be divided: the driver of searches holds turns, time and results in one class.
-TO_BE_DIVIDED = {"engine/src/topoplan_engine/search/driver.py": 760}
-
-
 def test_no_file_is_too_long():
     def faults(path):
-        lines, most = len(path.read_text(encoding="utf-8").splitlines()), TO_BE_DIVIDED.get(label(path), 600)
-        if lines > most:
-            yield f"has {lines} lines, more than {most}"
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > 600:
+            yield f"has {lines} lines, more than 600"
 
     refuse(ALL_FILES, faults)
 

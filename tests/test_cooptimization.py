@@ -19,11 +19,12 @@ from topoplan_engine.executors import Processes
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.options import HostGroup
 from topoplan_engine.search import islands as chains
-from topoplan_engine.search.driver import SearchRun, drive
+from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
+from topoplan_engine.search.whole_run import drive
 
 #: Small tables and layers; most of the time is communication.
 MODEL = (

@@ -264,11 +264,11 @@ def test_a_member_that_leads_or_plans_has_more_of_the_time():
     run = SearchRun(
         evaluator, first, [("strategy", s) for s in (IdleSearch(), planning, late)], Limits(budget=9, seconds=1e4)
     )
-    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
-    run._leader = 2
-    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 2.0]
-    run._spent[2] = 2e3
-    assert [run._weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
+    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
+    run._shares.leader = 2
+    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 2.0]
+    run._shares.spent[2] = 2e3
+    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
 
 
 def set_up():

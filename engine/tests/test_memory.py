@@ -15,8 +15,8 @@ from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, leas
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import in_precision, optimizer_of, weight_states
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.whole_run import drive
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import linear_chain

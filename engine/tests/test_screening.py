@@ -12,10 +12,10 @@ from topoplan.errors import PluginError
 from topoplan.search.protocol import Run
 from topoplan_engine.guarded import build_search
 from topoplan_engine.search import change_bounds
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.recorder import SearchRecorder
+from topoplan_engine.search.whole_run import drive
 from topoplan_samples.models import model_problem
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_mcmc.chain import Chain

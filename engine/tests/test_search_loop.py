@@ -19,9 +19,9 @@ from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.options import RunOptions
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.companions import PortfolioMember
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.limits import with_patience
+from topoplan_engine.search.whole_run import drive
 from topoplan_operators import GraphBuilder
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears

@@ -1,6 +1,6 @@
 """The driver: the only search loop in the project.
 
-``drive`` prices the initial state, then lets its searchers take turns: each is asked for candidates,
+A `SearchRun` prices the initial state, then lets its searchers take turns: each is asked for candidates,
 the evaluator prices them, the searcher gets their costs.  When a searcher reaches a state better than all before,
 the searchers of *other* axes adopt it.  So do other network searchers, since another fabric for the same
 strategy is as good a start for them all; other strategy searchers do not, since a strategy of another kind, a
@@ -18,62 +18,39 @@ from __future__ import annotations
 
 import math
 import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from topoplan.errors import NoPlanFitsError, TopoplanError, TopoplanWarning
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
-from topoplan.search.protocol import Candidate, Progress, Run, Search, State, Trial
+from topoplan.search.protocol import Candidate, Progress, Search, State, Trial
 from topoplan.search.stopping import Stopped
 from topoplan_engine.guarded import strategy_fault
-from topoplan_engine.interrupt import Stop, TooLargeError, interruptible, obeyed
+from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.journal import NoJournal
-from topoplan_engine.search.limits import Ending, Limits, limits_of
-from topoplan_engine.search.recorder import NoRecorder, Row, history_of
-from topoplan_engine.search.result import Result
+from topoplan_engine.search.journal import NoJournal, checksum
+from topoplan_engine.search.limits import Ending, Limits
+from topoplan_engine.search.recorder import NoRecorder, Row
 from topoplan_engine.search.slices import Slices
-from topoplan_engine.search.starting import NoSearch, first_state, go_on_without
+from topoplan_engine.search.starting import NoSearch, go_on_without
+from topoplan_engine.search.time_left import TimeLeft
+from topoplan_engine.search.time_shares import TimeShares
 
-__all__ = ["SearchRun", "drive"]
+__all__ = ["SearchRun"]
 
 #: Seconds between two reports of progress.
 _REPORT_EVERY = 0.1
 
-#: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
-_LONGEST, _LONGEST_FIRST = 0.1, 0.5
-
-#: Share of a time limit that the search has, however long its end takes: the last simulation of its plan, in full.
-_SEARCHED = 0.3
-
-#: Draws of paths that its end takes of its plan and of those beside it, if there are any; share of the limit at most.
-_DRAWS, _DRAWN = 24, 0.15
-
-#: How much longer it takes to price a candidate and to simulate it once more, in full, than to price it.
-_WITH_ITS_END = 2.5
-
-#: Share of a time limit from which on members of the portfolio have theirs.
-_BEGINNING = 0.03
-
 #: Share of a time limit for which a planner plans before others have their turns.
 _SLICE = 0.02
-
-#: Shares of a time limit: of who found the best state; of members that still plan, and searchers that brought the
-#: members along; of members that proposed nothing better.
-_LEADS, _PLANS, _FOLLOWS = 2.0, 1.0, 0.5
-
-#: Share of a time limit that who leads spends without a better state before it has the share of any other.
-_FRESH = 0.1
 
 
 class SearchRun:
@@ -127,15 +104,15 @@ class SearchRun:
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that the slowest candidate took to be priced; the next one may take as long.
         self._longest = 0.0
-        self._begin_turns(len(searchers))
+        self._time = TimeLeft(evaluator, self._limits.seconds)
+        self._shares = TimeShares([search for _, search in searchers], self._limits.seconds)
+        #: Planners that are in the middle of a turn, and the states that they get at its end.
+        self._slices: dict[int, Slices[list[Candidate]]] = {}
+        self._given: dict[int, list[Trial]] = {}
         self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
-        self._screened = {
-            number: search
-            for number, (_, search) in enumerate(searchers)
-            if isinstance(search, Screened) and not journal.keeps
-        }
+        self._screened = {n: s for n, (_, s) in enumerate(searchers) if isinstance(s, Screened) and not journal.keeps}
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
-        with obeyed(Stop(), most_tasks=self._most_tasks_at_first):
+        with obeyed(Stop(), most_tasks=lambda: self._time.most_tasks_at_first() if self._has_limit else math.inf):
             self.initial = self._priced(Candidate(base=first))
         self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
         self._begin_bests()
@@ -146,21 +123,7 @@ class SearchRun:
         for number in range(len(searchers)):
             self._give(number, self.initial)
 
-    def _begin_turns(self, count: int) -> None:
-        # Who found the best state, if a searcher did, and the seconds that it had spent by then.
-        self._leader: int | None = None
-        self._led_at = 0.0
-        #: Seconds that each searcher took to propose, and its candidates to be priced.
-        self._spent = [0.0] * count
-        #: Those that have something to propose, as far as their last turns say.
-        self._active = set(range(count))
-        #: Planners that are in the middle of a turn, and the states that they get at its end.
-        self._slices: dict[int, Slices[list[Candidate]]] = {}
-        self._given: dict[int, list[Trial]] = {}
-
     def _begin_bests(self) -> None:
-        # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
-        self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
         self._fastest, self._constructed = Bests(), Bests()
         # The fastest that each searcher constructed, by its name.
         self._constructed_by: dict[str, Bests] = {}
@@ -217,39 +180,17 @@ class SearchRun:
         self._fastest.take(self.initial)
         self._improved()
 
+    @property
+    def _has_limit(self) -> bool:
+        return self._limits.seconds < math.inf and not self._journal.replaying
+
     def _seconds_left(self) -> float:
         """Return the seconds until the search must end, so that there is time to simulate its plan in full."""
-        if self._limits.seconds == math.inf or self._journal.replaying:
-            return math.inf
-        return self._limits.seconds - self.elapsed - self.seconds_at_end
-
-    @property
-    def seconds_at_end(self) -> float:
-        """Seconds that the end of a search takes which has a time limit: as long as what it measured says."""
-        limit, state = self._limits.seconds, self.best.state
-        if limit == math.inf:
-            return 0.0
-        pace = self._evaluator.seconds_per_task
-        if self._end[0] is not state:
-            with obeyed(Stop()):  # else whoever counts tasks would ask here whether there is time
-                tasks, in_full = self._evaluator.tasks_in_full(state), self._evaluator.seconds_in_full(state) / pace
-            self._end = state, in_full, float(tasks * _DRAWS if self._evaluator.may_draw(state) else 0)
-        _, in_full, draw_seconds = self._end
-        return min(in_full * pace + min(draw_seconds * pace, _DRAWN * limit), (1.0 - _SEARCHED) * limit)
+        return self._time.seconds(self.elapsed, self.best.state) if self._has_limit else math.inf
 
     def _most_tasks(self) -> float:
-        """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
-        if self._limits.seconds == math.inf or self._journal.replaying:
-            return math.inf
-        share = _LONGEST if self.best.fits else _LONGEST_FIRST
-        seconds_left = max(self._limits.seconds - self.elapsed, 0.0) / _WITH_ITS_END
-        return min(share * self._limits.seconds, seconds_left) / self._evaluator.seconds_per_task
-
-    def _most_tasks_at_first(self) -> float:
-        """Return the same for the first state."""
-        if self._limits.seconds == math.inf or self._journal.replaying:
-            return math.inf
-        return self._limits.seconds / _WITH_ITS_END / self._evaluator.seconds_per_task
+        """Return how many tasks an iteration may have that is priced."""
+        return self._time.most_tasks(self.elapsed, self.best) if self._has_limit else math.inf
 
     def _advanced(self, budget: int, stop: Stop, seconds: float) -> Ending:
         remaining, until = budget, self.elapsed + seconds
@@ -259,7 +200,7 @@ class SearchRun:
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
-                if not self._has_turn(number):
+                if self._shares_time and not self._shares.has_turn(number, self.elapsed):
                     more = True
                     continue
                 started = clock()
@@ -268,9 +209,8 @@ class SearchRun:
                 remaining -= rejected
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
-                self._spent[number] += clock() - started
-                is_active = rejected or candidates or self._plans(number)
-                (self._active.add if is_active else self._active.discard)(number)
+                is_active = bool(rejected or candidates or self._plans(number))
+                self._shares.end_turn(number, clock() - started, is_active=is_active)
             if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
@@ -290,30 +230,6 @@ class SearchRun:
         Without a limit, and where the search is written down to be repeated, a search does not depend on a clock.
         """
         return self._limits.seconds < math.inf and self._is_portfolio and not self._journal.keeps
-
-    def _has_turn(self, number: int) -> bool:
-        """Say whether it is a searcher's turn: where time is shared, if it has had no more than its share so far.
-
-        The share is of the time of those that have something to propose: who has nothing is always asked.
-        """
-        if not self._shares_time or self.elapsed < _BEGINNING * self._limits.seconds:
-            return True
-        peers = self._active | {number}
-        share = sum(self._spent[peer] for peer in peers) * self._weight(number) / sum(map(self._weight, peers))
-        search, is_behind = self._searchers[number][1], self._spent[number] <= share
-        if isinstance(search, PortfolioMember):
-            search.behind = is_behind
-        return is_behind or number not in self._active
-
-    def _weight(self, number: int) -> float:
-        """Return the weight of a searcher's share of the time: most for who leads, least for members that follow.
-
-        Who has found nothing better for long leads no more.
-        """
-        search = self._searchers[number][1]
-        if number == self._leader and self._spent[number] - self._led_at <= _FRESH * self._limits.seconds:
-            return _LEADS
-        return _FOLLOWS if isinstance(search, PortfolioMember) and search.proposed else _PLANS
 
     def _ending(self, until: float, stop: Stop) -> Ending | None:
         """Return what ends the run now, if anything but its budget does."""
@@ -484,7 +400,7 @@ class SearchRun:
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
             self._take(trial, self._keep.others.get(number, ""))
         if self.best is not before:
-            self._leader, self._led_at = number, self._spent[number]
+            self._shares.lead(number)
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):
@@ -557,7 +473,7 @@ class SearchRun:
             best_cost = self.best.cost if new_best else best_cost
             accepted = new_best or trial is reached_trial
             if accepted and self._journal.keeps:
-                self._journal.move(float(trial.cost), _checksum(trial.state), seconds)
+                self._journal.move(float(trial.cost), checksum(trial.state), seconds)
             self.recorder.note(Row(first + number, seconds, self._current, best_cost, accepted), new_best=new_best)
 
     def _priced(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
@@ -567,11 +483,11 @@ class SearchRun:
         entry = self._journal.recall()
         if entry is not None:
             trial = self._evaluator.recall(candidate, entry.cost, entry.fits)
-            self._journal.check(_checksum(trial.state), candidate.cutoff_seconds)
+            self._journal.check(checksum(trial.state), candidate.cutoff_seconds)
             return trial
         trial = self._priced_now(candidate, fitting_cutoff)
-        cutoff, checksum = candidate.cutoff_seconds, _checksum(trial.state)
-        self._journal.price(float(trial.cost), float(cutoff), trial.fits, checksum, self.elapsed)
+        cutoff, check = candidate.cutoff_seconds, checksum(trial.state)
+        self._journal.price(float(trial.cost), float(cutoff), trial.fits, check, self.elapsed)
         return trial
 
     def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:
@@ -679,78 +595,3 @@ class SearchRun:
             elapsed=self.elapsed,
             origin=self.origin(self.best.state.strategy).name,
         )
-
-
-def _checksum(state: State) -> str:
-    """Return what tells a state from others in a journal."""
-    return f"{zlib.crc32(state.strategy.key + state.fabric.key):08x}"
-
-
-def drive(
-    run: Run,
-    evaluator: Evaluator,
-    start: Strategy | State,
-    searchers: Sequence[tuple[str, Search]],
-    rng: np.random.Generator,
-    on_progress: Callable[[str, Progress], None] = lambda event, progress: None,
-    keep: Keep = Keep(),  # noqa: B008 - it is frozen
-    planning: float = 0.0,
-    recorder: NoRecorder = NoRecorder(),  # noqa: B008 - it has no state
-    limits: Limits | None = None,
-    journal: NoJournal = NoJournal(),  # noqa: B008 - it has no state
-    on_best: Callable[[SearchRun], None] = lambda search_run: None,
-) -> Result:
-    """Search from a strategy, whose fabric the topology builds, or from a state.
-
-    Args:
-        run: budget, and what observers see.
-        evaluator: prices candidates.
-        start: where to start.
-        searchers: (axis, search) in the order of their turns.
-        rng: draws the first fabric.
-        on_progress: called with ``"evaluated"`` at intervals and ``"new_best"`` at improvements.
-        keep: which searchers construct, and whether what they constructed is kept.
-        planning: seconds that the searchers took to be built.
-        recorder: takes note of evaluations.
-        limits: of this search, where it is one of several that share those of the run.
-        journal: of a run that can be resumed.
-        on_best: called when there is a new best state.
-
-    The initial state and every candidate that a searcher proposes are one evaluation each; the budget
-    counts the proposals, so a budget of 0 prices the initial state only.
-    """
-    first = start if isinstance(start, State) else first_state(evaluator, start, rng)
-    limits = limits or limits_of(run.patience, run.budget, run.time_limit)
-    search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder, journal, on_best)
-    with interruptible() as stop:
-        ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
-        if ended_by == "budget":
-            search_run.price_something()
-    on_progress("evaluated", search_run.progress())
-    return _result(search_run, first, ended_by)
-
-
-def _result(search_run: SearchRun, first: State, ended_by: Ending) -> Result:
-    """Return what a run that has ended found."""
-    final, (shortlist, aside) = search_run.progress(), search_run.shortlist()
-    recorder = search_run.recorder
-    return Result(
-        best=search_run.best.state,
-        best_cost=search_run.best.cost,
-        initial=first,
-        initial_cost=search_run.initial.cost,
-        shortlist=shortlist,
-        aside=aside,
-        reports=search_run.reports(),
-        evaluations=final.evaluations,
-        planning=search_run.planning,
-        elapsed=final.elapsed,
-        acceptance=final.acceptance,
-        history=np.array(search_run.history),
-        rank=search_run.rank,
-        ended_by=ended_by,
-        unfinished=search_run.unfinished,
-        too_large=search_run.too_large,
-        left_out=search_run.left_out(),
-        recorded=history_of([recorder.rows()]) if recorder.rows() else None,
-    )

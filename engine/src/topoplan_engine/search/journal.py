@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topoplan.errors import TopoplanError
+from topoplan.search.protocol import State
 from topoplan_engine.files import read_file, shown_path, why_not
 from topoplan_engine.search.limits import Ending
 from topoplan_engine.search.locks import locked
 
-__all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "parsed"]
+__all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "checksum", "parsed"]
 
 COLUMNS = "event,cost,cutoff,fits,state,seconds,check\n"
 _NUMBER = rb"(-?inf|-?[0-9.]{1,30}(?:e[+-]?[0-9]{1,3})?)"
@@ -295,3 +296,8 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     except OSError as error:
         raise TopoplanError(f"{shown_path(path)}: cannot be written ({why_not(error)})") from None
+
+
+def checksum(state: State) -> str:
+    """Return what tells a state from others in a journal."""
+    return f"{zlib.crc32(state.strategy.key + state.fabric.key):08x}"

@@ -21,7 +21,7 @@ __all__ = ["LEAST_TIME", "Ending", "Limits", "limits_of", "share", "time_limited
 
 #: Share of a time limit that a search has at least, however long its start took.
 LEAST_TIME = 0.05
-#: Share of a budget that nobody named after which the default searcher stops if nothing was better.
+#: Share of a default budget after which the default searcher stops if nothing was better.
 _PATIENCE = 0.2
 
 #: What ended a search.
@@ -67,7 +67,7 @@ def limits_of(patience: float | None, budget: int, seconds: float = math.inf, *,
 
 
 def with_patience(experiment: Experiment) -> Experiment:
-    """Return an experiment that says how patient its search is: where nobody named a budget, and `auto` searches.
+    """Return an experiment that says how patient its search is: where the budget is a default, and `auto` searches.
 
     `auto` begins with plans of planners, so that long without a better one there is hardly any; others may improve
     late, or try strategies one after the other.

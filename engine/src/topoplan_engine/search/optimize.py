@@ -46,7 +46,6 @@ from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
@@ -56,6 +55,7 @@ from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.search.trainers import for_no_trainer, launchable
+from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, throughput
 

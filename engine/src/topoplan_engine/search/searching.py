@@ -10,10 +10,10 @@ from topoplan.model.problem import Problem
 from topoplan.plugin.components import Searcher, Simulator
 from topoplan.search.protocol import Run
 from topoplan_engine.guarded import build_search, build_simulate
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.starting import initial_strategy
+from topoplan_engine.search.whole_run import drive
 
 __all__ = ["run_searchers"]
 

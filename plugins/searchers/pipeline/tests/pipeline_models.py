@@ -10,8 +10,8 @@ from topoplan import (
     PartCosts,
 )
 from topoplan.search.protocol import Run
-from topoplan_engine.search.driver import drive
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.whole_run import drive
 from topoplan_samples.graphs import layer_graph
 from topoplan_samples.problems import star_problem
 from topoplan_searcher_pipeline import DapplePipeline

@@ -1,0 +1,63 @@
+"""How much time a search with a limit has: what its end takes, and how large a candidate may be.
+
+The end simulates the plan in full, and draws its paths again.  What both take is not known before, but measured: the
+evaluator knows the seconds of a task from the candidates that it priced.
+"""
+
+from __future__ import annotations
+
+import math
+
+from topoplan.search.protocol import State, Trial
+from topoplan_engine.interrupt import Stop, obeyed
+from topoplan_engine.search.evaluator import Evaluator
+
+__all__ = ["TimeLeft"]
+
+#: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
+_LONGEST, _LONGEST_FIRST = 0.1, 0.5
+
+#: Share of a time limit that the search has, however long its end takes.
+_SEARCHED = 0.3
+
+#: Draws of paths that the end takes of the plan and of those beside it, if there are any; share of the limit at most.
+_DRAWS, _DRAWN = 24, 0.15
+
+#: How much longer it takes to price a candidate and to simulate it once more, in full, than to price it.
+_WITH_ITS_END = 2.5
+
+
+class TimeLeft:
+    """The time limit of one search run."""
+
+    def __init__(self, evaluator: Evaluator, limit: float) -> None:
+        """``limit``: seconds; infinite where there is none."""
+        self._evaluator, self._limit = evaluator, limit
+        # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
+        self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
+
+    def seconds(self, elapsed: float, state: State) -> float:
+        """Return the seconds until the search must end, so that there is time for the end of its best state."""
+        return self._limit - elapsed - self.seconds_at_end(state)
+
+    def seconds_at_end(self, state: State) -> float:
+        """Return the seconds that the end takes for a state: as long as what was measured says."""
+        if self._limit == math.inf:
+            return 0.0
+        pace = self._evaluator.seconds_per_task
+        if self._end[0] is not state:
+            with obeyed(Stop()):  # else whoever counts tasks would ask here whether there is time
+                tasks, in_full = self._evaluator.tasks_in_full(state), self._evaluator.seconds_in_full(state) / pace
+            self._end = state, in_full, float(tasks * _DRAWS if self._evaluator.may_draw(state) else 0)
+        _, in_full, drawn_tasks = self._end
+        return min(in_full * pace + min(drawn_tasks * pace, _DRAWN * self._limit), (1.0 - _SEARCHED) * self._limit)
+
+    def most_tasks(self, elapsed: float, best: Trial) -> float:
+        """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
+        share = _LONGEST if best.fits else _LONGEST_FIRST
+        seconds_left = max(self._limit - elapsed, 0.0) / _WITH_ITS_END
+        return min(share * self._limit, seconds_left) / self._evaluator.seconds_per_task
+
+    def most_tasks_at_first(self) -> float:
+        """Return the same for the first state."""
+        return self._limit / _WITH_ITS_END / self._evaluator.seconds_per_task
