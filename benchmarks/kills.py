@@ -1,4 +1,4 @@
-"""Kill runs in all ways and go on: every plan equals that of a run that nobody killed, bit for bit.
+"""Kill runs in all ways and go on: every plan equals that of a run that was not killed, bit for bit.
 
     nice -n 19 python benchmarks/kills.py --kills 50 --write docs/reliability.md
 
@@ -30,7 +30,7 @@ from topoplan_engine.reporting.tables import markdown_table
 _MARKS = "<!-- begin: kills -->", "<!-- end: kills -->"
 _SEARCH = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "-s", "mcmc", "--budget", "1500"]
 _SEARCH += ["--chains", "2"]
-#: Seconds after which a process that was told to end is given up.
+#: Seconds after which a process that was asked to end is given up.
 _PATIENCE = 120
 
 
@@ -180,8 +180,8 @@ def write(given: argparse.Namespace, counts: Counter[str], failures: list[str]) 
     rows = [[kind, str(counts[kind])] for kind in KINDS]
     rows.append(["**all**", str(sum(counts[kind] for kind in KINDS))])
     command = f"`nice -n 19 python benchmarks/kills.py --kills {given.kills} --seed {given.seed}`"
-    told = f"{counts[_FINISHED]} runs were finished and compared; {len(failures)} failures."
-    text = "\n".join([command, "", markdown_table(["killed by", "times"], rows, ["times"]), "", told])
+    summary = f"{counts[_FINISHED]} runs were finished and compared; {len(failures)} failures."
+    text = "\n".join([command, "", markdown_table(["killed by", "times"], rows, ["times"]), "", summary])
     if given.write:
         page = Path(given.write)
         before, _, rest = page.read_text(encoding="utf-8").partition(_MARKS[0])

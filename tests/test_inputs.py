@@ -1,4 +1,4 @@
-"""Every file that an option names is an input: plans and kept runs say what it held, and a changed one is told."""
+"""Every file that an option names is an input: plans and kept runs say what it held, and a changed one is reported."""
 
 from __future__ import annotations
 

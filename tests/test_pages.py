@@ -38,23 +38,23 @@ def commit(folder):
     git(folder, "commit", "-q", "-m", "m")
 
 
-def told(pages, monkeypatch, capsys, *words):
+def listed(pages, monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["pages.py", *words])
     return pages.main(), capsys.readouterr().out
 
 
 def test_a_page_is_stale_until_it_is_stamped_and_again_when_its_code_changes(pages, tmp_path, monkeypatch, capsys):
-    status, out = told(pages, monkeypatch, capsys)
+    status, out = listed(pages, monkeypatch, capsys)
     assert (status, out.splitlines()[-1]) == (1, "1 of 1 pages are stale")
     assert "page.md: is older than its code: python make.py, then" in out
-    assert told(pages, monkeypatch, capsys, "--stamp", "page.md") == (0, "")
+    assert listed(pages, monkeypatch, capsys, "--stamp", "page.md") == (0, "")
     commit(tmp_path)
-    assert told(pages, monkeypatch, capsys) == (0, "0 of 1 pages are stale\n")
+    assert listed(pages, monkeypatch, capsys) == (0, "0 of 1 pages are stale\n")
     (tmp_path / "code" / "of.py").write_text("2\n")
     commit(tmp_path)
-    assert told(pages, monkeypatch, capsys)[0] == 1
-    assert told(pages, monkeypatch, capsys, "--stamp", "page.md", "--at", "HEAD")[0] == 0
-    assert told(pages, monkeypatch, capsys)[0] == 0
+    assert listed(pages, monkeypatch, capsys)[0] == 1
+    assert listed(pages, monkeypatch, capsys, "--stamp", "page.md", "--at", "HEAD")[0] == 0
+    assert listed(pages, monkeypatch, capsys)[0] == 0
     assert (tmp_path / "page.md").read_text().count("<!--") == 1
 
 

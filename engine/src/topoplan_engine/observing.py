@@ -1,4 +1,4 @@
-"""Observer hooks, called at batch boundaries; one that raises harms nobody else (`topoplan.plugin._observers`)."""
+"""Observer hooks, called at batch boundaries; one that raises does not affect others (`topoplan.plugin._observers`)."""
 
 from __future__ import annotations
 

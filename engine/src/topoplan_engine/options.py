@@ -40,7 +40,7 @@ _COMPONENT = "NAME[:KEY=VALUE,...]"
 
 
 class UnnamedBudget(int):
-    """A number of candidates that nobody asked for, so that a search may end before it has priced them."""
+    """A number of candidates that is a default, so that a search may end before it has priced them."""
 
 
 #: Candidates that are priced at most where nobody says, and where only the time is limited.

@@ -142,9 +142,9 @@ def test_where_no_difference_can_be_significant_the_least_p_is_said(searchers, s
     pairs = len(chances)
     assert min(chances) == pytest.approx(least_p(seeds, pairs))
     assert seeds_needed(pairs) == needed
-    told = _too_few(seeds, pairs, 1.0)
-    assert (min(chances) > 0.05) == bool(told) == bool(least)
-    assert all(f"is {least}; {needed} seeds at least can" in line for line in told)
+    notes = _too_few(seeds, pairs, 1.0)
+    assert (min(chances) > 0.05) == bool(notes) == bool(least)
+    assert all(f"is {least}; {needed} seeds at least can" in line for line in notes)
 
 
 def test_ranges_of_seeds_are_written_out():

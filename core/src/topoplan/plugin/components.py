@@ -204,7 +204,7 @@ class Estimator(Component):
             and the user says how much faster the devices are (``--precision-speedup``).
         counts_weights: the memory of a part has its share of the weights, which is all of them where samples alone are
             cut, with their gradients and the optimizer's state.  An estimator whose bytes are those of a measurement,
-            of which nobody knows what they hold, says that it is false.
+            whose parts are unknown, says that it is false.
     """
 
     kind = Kind.ESTIMATOR
