@@ -18,11 +18,12 @@ from topoplan import (
     TaskKind,
     TopoplanError,
 )
+from topoplan.model.pass_order import Pass
 from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory import memory_curve
-from topoplan_engine.lowering.order import Pass, blocks_of, steps_under
+from topoplan_engine.lowering.order import blocks_of, steps_under
 from topoplan_engine.lowering.pipeline import scheduled_taskgraph
 from topoplan_engine.lowering.sent_once import sent_once
 from topoplan_engine.simulation.idle import bubble_fraction

@@ -17,6 +17,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
+from topoplan.model.pass_order import Pass
 from topoplan.model.placement import Placement
 from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
@@ -27,7 +28,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Pass, Steps, runs_of, steps_under
+from topoplan_engine.lowering.order import Steps, runs_of, steps_under
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.tied_groups import with_copies
 from topoplan_engine.partition import slice_elements

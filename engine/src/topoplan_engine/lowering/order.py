@@ -1,42 +1,25 @@
 """The order in which the devices of a pipeline run the passes of micro-batches.
 
-A *block* is one pass (`Pass`) of one micro-batch through one stage; a device runs its parts of a block one after the
-other.  `blocks_of` lists the blocks of the devices at one position of the pipeline; `steps_of` numbers the compute
-tasks of one micro-batch, and `runs_of` puts the two together: which tasks every device runs, in order.
+A *block* is one pass (`topoplan.model.pass_order.Pass`) of one micro-batch through one stage; a device runs its parts
+of a block one after the other.  `blocks_of` lists the blocks of the devices at one position of the pipeline; `steps_of`
+numbers the compute tasks of one micro-batch, and `runs_of` puts the two together: which tasks every device runs, in
+order.
 """
 
 from __future__ import annotations
 
 import functools
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import F64, I32
+from topoplan.model.pass_order import Pass
 from topoplan.model.schedule import Schedule, ScheduleKind, pipeline_depth
 from topoplan_engine.csr import expand, indptr
+from topoplan_engine.pass_orders import Rows, alternating_rows, repeated_rows
 
-__all__ = ["Blocks", "Pass", "Runs", "Steps", "blocks_of", "runs_of", "steps_of", "steps_under"]
-
-
-class Pass(IntEnum):
-    """What a device does with a micro-batch."""
-
-    FORWARD = 0
-    RECOMPUTE = 1
-    """The forward pass once more, for activations that were not stored."""
-    BACKWARD = 2
-    """The gradients of inputs, and those of weights unless they have a pass of their own."""
-    WEIGHTS = 3
-
-
-class Blocks(NamedTuple):
-    """(n,) blocks in the order in which the devices of one position run them."""
-
-    kind: I32
-    stage: I32
-    micro_batch: I32
+__all__ = ["Runs", "Steps", "blocks_of", "runs_of", "steps_of", "steps_under"]
 
 
 class Steps(NamedTuple):
@@ -78,7 +61,7 @@ class Runs(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def blocks_of(
     kind: ScheduleKind, depth: int, rounds: int, micro_batches: int, position: int, recompute: tuple[bool, ...]
-) -> Blocks:
+) -> Rows:
     """Return the blocks of the devices at ``position`` of ``depth``, in order.
 
     Args:
@@ -89,12 +72,10 @@ def blocks_of(
         position: which group.
         recompute: for each of its stages, whether it recomputes.
 
-    Every schedule is a number of forward passes to warm up, then a forward and a backward pass in turn, then the
-    backward passes that are left.  GPipe warms up with all; 1F1B with one for each position to come, its deep
-    form with two; the interleaved schedule with two and all rounds but the last one of ``depth`` micro-batches, which
-    keep together (Megatron-LM, schedules.py).  ZB-H1 is 1F1B whose position ``s`` puts off the gradients of weights by
-    ``s`` micro-batches, so that gradients of inputs arrive sooner and every position has as many micro-batches in
-    flight.
+    GPipe warms up with all forward passes; 1F1B with one for each position to come, its deep form with two; the
+    interleaved schedule with two and all rounds but the last one of ``depth`` micro-batches.  ZB-H1 is 1F1B whose
+    position ``s`` puts off the gradients of weights by ``s`` micro-batches, so that gradients of inputs arrive sooner
+    and every position has as many micro-batches in flight.
     """
     total, later = micro_batches * rounds, depth - 1 - position
     warm_up = {
@@ -102,32 +83,9 @@ def blocks_of(
         ScheduleKind.DEEP: 2 * later,
         ScheduleKind.INTERLEAVED: 2 * later + (rounds - 1) * depth,
     }.get(kind, later)
-    warm_up = min(warm_up, total)
-    passes = np.arange(total)
-    turn, place = np.divmod(passes, rounds * depth)
-    if rounds > 1:
-        turn_round, place = np.divmod(place, depth)
-        micro = turn * depth + place
-    else:
-        turn_round, micro = np.zeros(total, dtype=np.int64), passes
-    forward = np.where(passes < warm_up, passes, 2 * passes - warm_up)
-    backward = np.where(passes < total - warm_up, warm_up + 2 * passes + 1, total + passes)
-    forward_stage, backward_stage = turn_round * depth + position, (rounds - 1 - turn_round) * depth + position
-    repeats = np.array(recompute or (False,) * rounds)[rounds - 1 - turn_round]
-    # Four places for each pass: the one before it and the one behind it are free.
-    keys, kinds = [4 * forward, 4 * backward, 4 * backward[repeats] - 1], [Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTE]
-    stages, micros = [forward_stage, backward_stage, backward_stage[repeats]], [micro, micro, micro[repeats]]
-    if kind is ScheduleKind.ZERO_BUBBLE:
-        delayed = 4 * backward[np.minimum(passes + position, total - 1)] + 1
-        keys.append(np.where(passes + position < total, delayed, 8 * total + passes))
-        kinds, stages, micros = [*kinds, Pass.WEIGHTS], [*stages, backward_stage], [*micros, micro]
-    order = np.argsort(np.concatenate(keys))
-    kind_column = np.repeat(np.array(kinds, dtype=np.int32), [len(key) for key in keys])
-    return Blocks(
-        kind_column[order],
-        np.concatenate(stages).astype(np.int32)[order],
-        np.concatenate(micros).astype(np.int32)[order],
-    )
+    late = position if kind is ScheduleKind.ZERO_BUBBLE else None
+    rows = alternating_rows(depth, rounds, micro_batches, position, warm_up, late)
+    return repeated_rows(rows, np.array(recompute or (False,) * rounds)[rows.chunk // depth])
 
 
 def steps_of(recompute: np.ndarray, split: np.ndarray, backward: np.ndarray | None = None) -> Steps:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
+from topoplan.model.pass_order import Pass
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
@@ -25,7 +26,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Pass, Runs, Steps, runs_of, steps_under
+from topoplan_engine.lowering.order import Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.pieces import Pieces

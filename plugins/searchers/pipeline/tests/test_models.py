@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from pipeline_models import evaluator_of, random_case, solve
 
 from topoplan import Candidate, Cluster
+from topoplan.model.pass_order import Pass
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.order import Pass, blocks_of
+from topoplan_engine.lowering.order import blocks_of
 from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting

@@ -8,8 +8,9 @@ receives (``_PipelineScheduleRuntime``, format ``compute_only``).
 
 from __future__ import annotations
 
+from topoplan.model.pass_order import Pass
 from topoplan.model.schedule import ScheduleKind
-from topoplan_engine.lowering.order import Pass, blocks_of
+from topoplan_engine.lowering.order import blocks_of
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_trainer_plans import PlanLike
@@ -46,7 +47,7 @@ def actions_of(grid: Grid) -> list[list[Action]]:
     rows = []
     for position in range(grid.pipeline):
         blocks = blocks_of(grid.kind, grid.pipeline, grid.chunks, grid.micro_batches, position, (False,) * grid.chunks)
-        columns = (blocks.kind.tolist(), blocks.stage.tolist(), blocks.micro_batch.tolist())
+        columns = (blocks.kind.tolist(), blocks.chunk.tolist(), blocks.micro_batch.tolist())
         rows.append([(stage, letters[Pass(kind)], micro) for kind, stage, micro in zip(*columns, strict=True)])
     return rows
 

@@ -1,0 +1,299 @@
+"""How pass orders are made, and what they say before anything is simulated.
+
+`alternating_order` makes the order of every schedule that warms up with forward passes and then alternates: GPipe,
+1F1B, interleaved, ZB-H1, ZB-H2.  `block_order` makes that of a schedule which repeats one block of passes for every
+micro-batch: the V-shaped family.  `ideal_times` runs an order on ranks that take given seconds for each pass and send
+in no time, which is the setting of the published bubble formulas; `kept_passes` counts the activations that are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan.model.pass_order import Pass, PassOrder
+from topoplan_engine.csr import indptr
+
+__all__ = [
+    "Block",
+    "Rows",
+    "alternating_order",
+    "alternating_rows",
+    "block_order",
+    "bubble",
+    "ideal_times",
+    "kept_passes",
+    "pass_order",
+    "repeated_rows",
+    "with_recomputation",
+]
+
+
+class Rows(NamedTuple):
+    """(n,) passes of one rank, in order: `topoplan.model.pass_order.Pass`, chunk and micro-batch."""
+
+    kind: I32
+    chunk: I32
+    micro_batch: I32
+
+
+def pass_order(name: str, rows: Sequence[Rows]) -> PassOrder:
+    """Return the order whose ranks run these rows."""
+    kind, chunk, micro_batch = (np.concatenate(column) for column in zip(*rows, strict=True))
+    pointers = indptr([len(each.kind) for each in rows])
+    return PassOrder(name=name, rank_ptr=pointers, kind=kind, chunk=chunk, micro_batch=micro_batch)
+
+
+def alternating_order(
+    name: str, warm_up: Sequence[int], micro_batches: int, chunks: int = 1, weights_late: Sequence[int] | None = None
+) -> PassOrder:
+    """Return an order whose ranks warm up with forward passes, then run a forward and a backward pass in turn.
+
+    Args:
+        name: of the schedule.
+        warm_up: for each rank, forward passes before the first backward pass, less one.
+        micro_batches: of the batch; a multiple of the ranks where there are several chunks.
+        chunks: of each rank; chunk ``k`` of the model is on rank ``k % ranks``.
+        weights_late: for each rank, by how many micro-batches the gradients of weights are put off; None: they are a
+            part of the backward pass.
+    """
+    ranks = len(warm_up)
+    late = [None] * ranks if weights_late is None else weights_late
+    rows = [alternating_rows(ranks, chunks, micro_batches, rank, warm_up[rank], late[rank]) for rank in range(ranks)]
+    return pass_order(name, rows)
+
+
+def alternating_rows(
+    ranks: int, chunks: int, micro_batches: int, rank: int, warm_up: int, weights_late: int | None
+) -> Rows:
+    """Return the passes of one rank; see `alternating_order`.
+
+    Several chunks keep ``ranks`` micro-batches together, chunk after chunk (Megatron-LM, schedules.py).
+    """
+    total = micro_batches * chunks
+    warm_up = min(warm_up, total)
+    passes = np.arange(total)
+    turn, place = np.divmod(passes, chunks * ranks)
+    if chunks > 1:
+        chunk, place = np.divmod(place, ranks)
+        micro = turn * ranks + place
+    else:
+        chunk, micro = np.zeros(total, dtype=np.int64), passes
+    forward = np.where(passes < warm_up, passes, 2 * passes - warm_up)
+    backward = np.where(passes < total - warm_up, warm_up + 2 * passes + 1, total + passes)
+    forward_chunk, backward_chunk = chunk * ranks + rank, (chunks - 1 - chunk) * ranks + rank
+    # Two places for each pass: the one behind it is free.
+    keys, kinds = [2 * forward, 2 * backward], [Pass.FORWARD, Pass.BACKWARD]
+    numbers, micros = [forward_chunk, backward_chunk], [micro, micro]
+    if weights_late is not None:
+        delayed = 2 * backward[np.minimum(passes + weights_late, total - 1)] + 1
+        keys.append(np.where(passes + weights_late < total, delayed, 4 * total + passes))
+        kinds, numbers, micros = [*kinds, Pass.WEIGHTS], [*numbers, backward_chunk], [*micros, micro]
+    order = np.argsort(np.concatenate(keys))
+    kind = np.repeat(np.array(kinds, dtype=np.int32), total)
+    return Rows(
+        kind[order], np.concatenate(numbers).astype(np.int32)[order], np.concatenate(micros).astype(np.int32)[order]
+    )
+
+
+def repeated_rows(rows: Rows, repeated: np.ndarray) -> Rows:
+    """Return the rows with a recomputation in front of each backward pass that is marked; (n,) ``repeated``."""
+    backward = (rows.kind == Pass.BACKWARD) & repeated
+    copies = 1 + backward
+    row = np.repeat(np.arange(len(copies)), copies)
+    kind = rows.kind[row]
+    kind[np.cumsum(copies)[backward] - 2] = Pass.RECOMPUTE
+    return Rows(kind, rows.chunk[row], rows.micro_batch[row])
+
+
+def with_recomputation(order: PassOrder, chunks: Sequence[int]) -> PassOrder:
+    """Return the order with a recomputation in front of each backward pass of some chunks."""
+    spans = zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True)
+    kind = order.kind.astype(np.int32)
+    ranks = [Rows(kind[a:b], order.chunk[a:b], order.micro_batch[a:b]) for a, b in spans]
+    return pass_order(order.name, [repeated_rows(rows, np.isin(rows.chunk, list(chunks))) for rows in ranks])
+
+
+class Block(NamedTuple):
+    """When one micro-batch runs its passes in a schedule that repeats; the next one does ``interval`` later.
+
+    Attributes:
+        forward, backward: (chunks,) begin of each pass, every one of them one unit long.
+        interval: units from one micro-batch to the next.
+    """
+
+    forward: I64
+    backward: I64
+    interval: int
+
+
+def block_order(
+    name: str, rank_of: Sequence[int], block: Block, micro_batches: int, *, forward_sooner: bool = False
+) -> PassOrder:
+    """Return the order of a schedule that repeats one block for each micro-batch.
+
+    Each rank runs its passes in the order of their begins, gradients of weights in the units that are left.  Where a
+    pass has to wait, at the begin and at the end of the batch, gradients of weights that are put off come sooner
+    (`_filled`); after the last forward pass of a rank they wait until nothing else is there to do.
+
+    Source: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS 2024), section 3: building blocks.
+
+    Args:
+        name: of the schedule.
+        rank_of: (chunks,) rank of each.
+        block: no two passes of one rank begin at the same unit, modulo the interval.
+        micro_batches: of the batch.
+        forward_sooner: whether forward passes, too, come sooner where a rank would be idle.
+    """
+    ranks = np.array(rank_of)
+    rows = []
+    for rank in range(int(ranks.max()) + 1):
+        chunks = np.flatnonzero(ranks == rank)
+        starts = _starts_on_rank(block, chunks)
+        when = (starts[None] + block.interval * np.arange(micro_batches)[:, None]).ravel()
+        order = np.argsort(when, kind="stable")
+        kind = np.tile(np.repeat([Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS], len(chunks)), micro_batches)
+        micro_batch = np.repeat(np.arange(micro_batches), len(starts))
+        columns = (kind, np.tile(chunks, 3 * micro_batches), micro_batch)
+        rows.append(Rows(*(column[order].astype(np.int32) for column in columns)))
+    return _filled(pass_order(name, rows), forward_sooner)
+
+
+def _starts_on_rank(block: Block, chunks: I64) -> I64:
+    """(3 * chunks,) begins of forward, backward and weight passes of the chunks of one rank."""
+    forward, backward = block.forward[chunks], block.backward[chunks]
+    taken = set(np.concatenate([forward, backward]) % block.interval)
+    weights = np.empty(len(chunks), dtype=np.int64)
+    for place in np.argsort(backward):
+        unit = int(backward[place]) + 1
+        while unit % block.interval in taken:
+            unit += 1
+        taken.add(unit % block.interval)
+        weights[place] = unit
+    return np.concatenate([forward, backward, weights])
+
+
+def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
+    """Return the order with passes that need not wait in what would be idle units, if all passes take one unit.
+
+    Gradients of weights come sooner, or later once a rank has run its last forward pass.  With ``forward_sooner``,
+    forward passes of a rank's first chunk come sooner where it keeps fewer activations than ``order`` does at most.
+
+    Invariants: passes of one chunk and kind keep their order; a rank is idle only where nothing can run.
+    """
+    kind, chunk = order.kind.tolist(), order.chunk.tolist()
+    needs, backward_of = _needs_of(order), order.row_of[Pass.BACKWARD][order.chunk, order.micro_batch].tolist()
+    most = kept_passes(order).tolist()
+    done = [False] * len(kind)
+    ranks = []
+    for first, end in zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True):
+        left = list(range(first, end))
+        ranks.append((left, max(row for row in left if kind[row] == Pass.FORWARD), chunk[first]))
+    result: list[list[int]] = [[] for _ in ranks]
+    kept = [0] * len(ranks)
+
+    def can_run(row: int) -> bool:
+        return done[backward_of[row]] if kind[row] == Pass.WEIGHTS else all(done[each] for each in needs[row])
+
+    def choice(rank: int) -> int | None:
+        left, last_forward, first_chunk = ranks[rank]
+        weights = next((row for row in left if kind[row] == Pass.WEIGHTS), None)
+        main = next((row for row in left if kind[row] != Pass.WEIGHTS), None)
+        if main is not None and can_run(main) and (weights is None or main < weights or main > last_forward):
+            return main
+        if weights is not None and can_run(weights):
+            return weights
+        if main is not None and can_run(main):
+            return main
+        if not forward_sooner:
+            return None
+        ahead = next((row for row in left if kind[row] == Pass.FORWARD and chunk[row] == first_chunk), None)
+        return ahead if ahead is not None and kept[rank] < most[rank] and can_run(ahead) else None
+
+    while any(left for left, _, _ in ranks):
+        begun = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) is not None]
+        for rank, row in begun:
+            done[row] = True
+            ranks[rank][0].remove(row)
+            result[rank].append(row)
+            kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(Pass(kind[row]), 0)
+    rows = np.concatenate([np.array(each) for each in result])
+    columns = {name: getattr(order, name)[rows] for name in ("kind", "chunk", "micro_batch")}
+    return PassOrder(name=order.name, rank_ptr=order.rank_ptr, **columns)
+
+
+def _needs_of(order: PassOrder) -> list[list[int]]:
+    """Return what each pass needs of others."""
+    needs: list[list[int]] = [[] for _ in order.kind]
+    for tail, head in zip(*(ends.tolist() for ends in order.needs), strict=True):
+        needs[head].append(tail)
+    return needs
+
+
+@functools.lru_cache(maxsize=64)
+def _edges(order: PassOrder) -> tuple[list[int], list[list[int]]]:
+    """Return how many passes each one waits for, and those that wait for it."""
+    tails, heads = order.edges
+    followers: list[list[int]] = [[] for _ in order.kind]
+    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
+        followers[tail].append(head)
+    return np.bincount(heads, minlength=len(followers)).tolist(), followers
+
+
+def ideal_times(order: PassOrder, seconds: F64) -> tuple[F64, F64]:
+    """Return begin and end of each pass where each begins as soon as its rank and what it needs are done.
+
+    Args:
+        order: of passes.
+        seconds: (4, n_chunks) of each kind of pass; backward passes without one for weights take both.
+    """
+    waits, followers = _edges(order)
+    waits = list(waits)
+    alone = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch] < 0
+    duration = seconds[order.kind, order.chunk]
+    duration = np.where((order.kind == Pass.BACKWARD) & alone, duration + seconds[Pass.WEIGHTS, order.chunk], duration)
+    start, ready = [0.0] * len(waits), [row for row, count in enumerate(waits) if not count]
+    lengths = duration.tolist()
+    for row in ready:
+        end = start[row] + lengths[row]
+        for head in followers[row]:
+            start[head] = max(start[head], end)
+            waits[head] -= 1
+            if not waits[head]:
+                ready.append(head)
+    starts = np.array(start)
+    return starts, starts + duration
+
+
+def bubble(order: PassOrder, seconds: F64) -> float:
+    """Return the most seconds that a rank is idle between its first and its last pass; see `ideal_times`.
+
+    Example:
+        1F1B on four ranks is idle for three forward and backward passes, whatever the number of micro-batches:
+
+        >>> order = alternating_order("1f1b", [3, 2, 1, 0], micro_batches=8)
+        >>> bubble(order, np.ones((4, 4)))
+        9.0
+    """
+    start, end = ideal_times(order, seconds)
+    first, last = order.rank_ptr[:-1], order.rank_ptr[1:] - 1
+    work = np.add.reduceat(end - start, first)
+    return float((end[last] - start[first] - work).max())
+
+
+def kept_passes(order: PassOrder) -> I64:
+    """(n_ranks,) the most forward passes of each rank whose activations are kept at a time.
+
+    They are kept from the begin of the forward pass to the end of the last pass that needs them, which is that of the
+    gradients of weights where it is one of its own.
+    """
+    weights = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch]
+    frees = (order.kind == Pass.WEIGHTS) | ((order.kind == Pass.BACKWARD) & (weights < 0))
+    change = (order.kind == Pass.FORWARD).astype(np.int64) - np.append(False, frees[:-1])
+    # What the last pass of a rank frees is taken off in the first row of the next one.
+    most: I64 = np.maximum.reduceat(np.cumsum(change), order.rank_ptr[:-1])
+    return most
