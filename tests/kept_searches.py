@@ -16,7 +16,7 @@ def journals(path):
     """Return the entries of all journals in the folder of a run, without their seconds."""
     return {
         journal.name: [entry._replace(seconds=0.0) for entry in parsed(journal.read_bytes(), journal)]
-        for journal in sorted(path.glob("prices-*.csv"))
+        for journal in sorted(path.glob("*.csv"))
     }
 
 

@@ -145,11 +145,13 @@ def test_a_journal_may_end_at_every_byte(tmp_path):
         journal.price(1 / (number + 3), float("inf"), True, f"{number:08x}", number * 0.5)
         journal.move(1 / (number + 3), f"{number:08x}", number * 0.5)
     journal.fail(3.5)
+    assert journal.ending() is None
     journal.end("time limit", 4.0)
+    journal.finish(4.5)
     journal.close()
     data = whole.read_bytes()
     entries = parsed(data, whole)
-    assert [entry.event for entry in entries] == ["price", "moved"] * 6 + ["failed", "time limit"]
+    assert [entry.event for entry in entries] == ["price", "moved"] * 6 + ["failed", "time limit", "done"]
     path = tmp_path / "torn.csv"
     for size in range(len(data) + 1):
         path.write_bytes(data[:size])
@@ -166,6 +168,8 @@ def test_a_journal_may_end_at_every_byte(tmp_path):
                 journal.fail(seconds)
             elif event == "moved":
                 journal.move(cost, state, seconds)
+            elif event == "done":
+                journal.finish(seconds)
             elif journal.ending() is None:
                 journal.end(event, seconds)
         journal.close()

@@ -28,6 +28,7 @@ from topoplan.search.protocol import Candidate, State, Trial
 from topoplan.search.stopping import Stopped
 from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.search.bests import Origin, ShortlistEntry
+from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
@@ -119,6 +120,32 @@ class Verdict:
     aside: Judged | None
 
 
+@attrs.frozen
+class _Time:
+    """Time for draws; see `judge`."""
+
+    remaining: Callable[[], float] = lambda: math.inf
+    clocked: Clocked = attrs.field(factory=Clocked)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is none left."""
+        return self.clocked.says(lambda: self.remaining() <= 0.0)
+
+    def makespans(self, evaluator: Evaluator, state: State, seeds: Sequence[int]) -> F64:
+        """(n,) seconds of a state under draws with these seeds.
+
+        Raises:
+            Stopped: the time was up.
+        """
+
+        def left() -> float:
+            return math.inf if self.clocked.journal.replaying else self.remaining()
+
+        with obeyed(Stop(), left):
+            return self.clocked.call(lambda: evaluator.makespans(state, seeds))
+
+
 def judge(
     evaluator: Evaluator,
     shortlist: Sequence[ShortlistEntry],
@@ -128,6 +155,7 @@ def judge(
     constructed: bool,
     stop: Stop,
     remaining: Callable[[], float] = lambda: math.inf,
+    clocked: Clocked = Clocked(),  # noqa: B008 - it is frozen
 ) -> Verdict:
     """Choose a shortlisted state by its mean; time it, the initial state and the best state of the other kind.
 
@@ -140,15 +168,17 @@ def judge(
             constructed one win if they are faster in the mean.
         stop: once it is wanted, only the least number of draws is taken.
         remaining: seconds; without any no more draws are taken, and what has none has that of the search.
+        clocked: remembers where there were none.
     """
+    time = _Time(remaining, clocked)
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
-    if len(rivals) > 1 and remaining() > 0.0 and draws(best.state):
-        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, remaining)
+    if len(rivals) > 1 and not time.is_up and draws(best.state):
+        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, time)
 
     def judged(entry: ShortlistEntry, at_least: int) -> Judged:
-        times = _times(evaluator, entry, draws, at_least, stop, remaining)
+        times = _times(evaluator, entry, draws, at_least, stop, time)
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
@@ -169,7 +199,7 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     if trial.cost == float("inf"):
         return trial
     entry = ShortlistEntry(state=state, cost=trial.cost, origin=Origin(""))
-    times = _times(evaluator, entry, evaluator.draws, _AT_LEAST, Stop())
+    times = _times(evaluator, entry, evaluator.draws, _AT_LEAST, Stop(), _Time())
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
 
 
@@ -197,18 +227,17 @@ def _best_of(
     rivals: Sequence[ShortlistEntry],
     draws: Callable[[State], bool],
     stop: Stop,
-    remaining: Callable[[], float],
+    time: _Time,
 ) -> ShortlistEntry:
     """Return the rival with the best mean over the draws that choose, the first of equal ones."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
     for entry in rivals:
-        if ranks and (stop.wanted or remaining() <= 0.0):
+        if ranks and (stop.wanted or time.is_up):
             break
         cost = entry.cost
         if draws(entry.state):
             try:
-                with obeyed(Stop(), remaining):
-                    seconds = evaluator.makespans(entry.state, [evaluator.first_draw + number for number in _CHOOSING])
+                seconds = time.makespans(evaluator, entry.state, [evaluator.first_draw + k for k in _CHOOSING])
             except Stopped:
                 return min(ranks, key=lambda rival: ranks[rival], default=entry)
             cost = float(seconds.mean()) + evaluator.penalty(entry.state.strategy)
@@ -222,11 +251,11 @@ def _times(
     draws: Callable[[State], bool],
     at_least: int,
     stop: Stop,
-    remaining: Callable[[], float] = lambda: math.inf,
+    time: _Time,
 ) -> Draws:
     """Price a state under enough draws for a precise mean; its only time if nothing is drawn or no time left."""
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
-    if remaining() <= 0.0 or not draws(entry.state):
+    if time.is_up or not draws(entry.state):
         return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
     times = Draws(seconds=[])
@@ -235,8 +264,7 @@ def _times(
         if not batch:
             break
         try:
-            with obeyed(Stop(), remaining):
-                seconds = evaluator.makespans(entry.state, batch)
+            seconds = time.makespans(evaluator, entry.state, batch)
         except Stopped:
             break
         times = Draws(seconds=np.concatenate([times.seconds, seconds]), seeds=(*times.seeds, *batch))

@@ -16,6 +16,7 @@ The loop is a method of `SearchRun`, so that several search runs can advance in 
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
+from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.journal import NoJournal, checksum
@@ -99,6 +101,7 @@ class SearchRun:
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
+        self._clocked = Clocked(journal, Stop(), lambda: self.elapsed)
         self._keep, self.planning = keep, planning
         unbuilt = [search.unfinished for _, search in searchers if isinstance(search, NoSearch) and search.unfinished]
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
@@ -154,8 +157,11 @@ class SearchRun:
         Searchers and the evaluator are left where they are at the end of the whole search (`topoplan_engine.interrupt`)
         and of a round of it between two turns.
         """
+        self._clocked = attrs.evolve(self._clocked, stop=stop)
         with obeyed(stop, self._seconds_left, self._most_tasks):
             ending = self._advanced(budget, stop, seconds)
+            if self._limits.timed and ending != "interrupt" and self._clock_says is None:
+                self._journal.finish(self.elapsed)
             if stop.wanted or self._seconds_left() <= 0.5 * self._longest:
                 self._leave_slices()
         if ending not in ("interrupt", "budget"):
@@ -311,7 +317,7 @@ class SearchRun:
         if isinstance(search, PortfolioMember) and (planner := search.plans_next):
             self._on_progress(f"planning with {planner}", self.progress())
         try:
-            return self._in_slices(number, lambda: list(ask()))
+            return self._clocked.call(lambda: self._in_slices(number, lambda: list(ask())))
         except Stopped:
             self._stop_at(f"{self._name(number)} was planning")
             self._left_out.add(number)  # it is in the middle of something
@@ -356,9 +362,8 @@ class SearchRun:
     def _stop_at(self, doing: str) -> None:
         """Take note that the search ended in the middle of something."""
         self.unfinished = self.unfinished or doing
-        if self._seconds_left() <= 0.0 and self._clock_says is None:
-            self._clock_says = "time limit"
-            self._journal.end("time limit", self.elapsed)
+        if not self._clocked.stop.wanted:
+            self._clock_says = self._clock_says or "time limit"
 
     def _give(self, number: int, trial: Trial) -> None:
         """Let a searcher go on from a state, at the end of its turn."""
@@ -366,7 +371,7 @@ class SearchRun:
             self._given.setdefault(number, []).append(trial)
         elif number not in self._left_out:
             try:
-                self._searchers[number][1].adopt(trial)
+                self._clocked.call(lambda: self._searchers[number][1].adopt(trial))
             except Stopped:
                 self._stop_at(f"{self._name(number)} was planning")
                 self._left_out.add(number)
@@ -388,7 +393,7 @@ class SearchRun:
         started = clock()
         if trials and number not in self._left_out:
             try:
-                search.tell(trials)
+                self._clocked.call(lambda: search.tell(trials))
             except Stopped:
                 self._stop_at(f"{self._name(number)} was planning")
                 self._left_out.add(number)
@@ -428,11 +433,12 @@ class SearchRun:
         """Price the candidates of a searcher, and leave it out at one whose strategy is wrong."""
         trials: list[Trial] = []
         for candidate in candidates:
-            best, began = self.best, clock()
+            best, began, count = self.best, clock(), self._evaluator.evaluations
             try:
-                trials.append(self._priced(candidate, best.cost if best.fits else float("inf")))
+                cutoff = best.cost if best.fits else math.inf
+                trials.append(self._clocked.call(functools.partial(self._priced, candidate, cutoff)))
             except Stopped:
-                self._evaluator.evaluations -= 1
+                self._evaluator.evaluations = count
                 self._stop_at(f"a candidate of {self._name(number)} was priced")
                 break
             except Exception as error:
@@ -484,10 +490,13 @@ class SearchRun:
         if entry is not None:
             trial = self._evaluator.recall(candidate, entry.cost, entry.fits)
             self._journal.check(checksum(trial.state), candidate.cutoff_seconds)
+            self.too_large += entry.event == "too large"
             return trial
+        before = self.too_large
         trial = self._priced_now(candidate, fitting_cutoff)
-        cutoff, check = candidate.cutoff_seconds, checksum(trial.state)
-        self._journal.price(float(trial.cost), float(cutoff), trial.fits, check, self.elapsed)
+        cutoff, check = float(candidate.cutoff_seconds), checksum(trial.state)
+        too_large = self.too_large > before
+        self._journal.price(float(trial.cost), cutoff, trial.fits, check, self.elapsed, too_large=too_large)
         return trial
 
     def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:

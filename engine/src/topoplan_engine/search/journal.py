@@ -8,16 +8,19 @@ A journal is a CSV file with the columns of `COLUMNS` and a line for each event:
 
 - ``price``: seconds per iteration of a candidate, ``inf`` if it cannot be or reached its cutoff; the cutoff; whether it
   fits into memory; and a checksum of its strategy and fabric;
+- ``too large``: there was no time to price this candidate, which cost ``inf`` therefore;
 - ``failed``: a candidate could not be priced because its strategy is wrong, and its searcher was left out;
 - ``moved``: the search moved to this state, one of those priced since the last time, or of another chain;
-- ``time limit`` and ``patience``: a clock ended the search, or a round of it, here.
+- ``time limit`` and ``patience``: a clock ended the search, a round of it or a call of a searcher here: ``cost`` is the
+  number of places since the line before where a clock might have (`topoplan_engine.search.clocked`);
+- ``done``: a search with a time limit, or a round of it, ended before its time.
 
 ``seconds`` are those of the search so far.  ``check`` is the CRC-32 of the line up to the last comma, begun with that
 of the line before, so that a line that was changed, lost or moved is noticed.  A line that was torn when a process
 died is the last one, and is dropped.
 
 Data flow: `Journal` reads its file; `recall`, `move` and `ending` answer from it until it is used up, and from then on
-`price`, `move` and `end` append to it.
+`price`, `move`, `end` and `finish` append to it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ __all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "checksum", "parsed"]
 COLUMNS = "event,cost,cutoff,fits,state,seconds,check\n"
 _NUMBER = rb"(-?inf|-?[0-9.]{1,30}(?:e[+-]?[0-9]{1,3})?)"
 _LINE = re.compile(
-    rb"(price|failed|moved|time limit|patience),%b,%b,([01]),([0-9a-f]{8}),([0-9.]{1,20}),([0-9a-f]{8})"
+    rb"(price|too large|failed|moved|time limit|patience|done),%b,%b,([01]),([0-9a-f]{8}),([0-9.]{1,20}),([0-9a-f]{8})"
     % (_NUMBER, _NUMBER)
 )
 #: Seconds after which lines are handed to the system, and after which they are on the disk.
@@ -74,8 +77,10 @@ class NoJournal:
     def check(self, state: str, cutoff: float) -> None:
         """Compare a candidate with the one whose price was recalled."""
 
-    def price(self, cost: float, cutoff: float, fits: bool, state: str, seconds: float) -> None:
-        """Take note of a price."""
+    def price(
+        self, cost: float, cutoff: float, fits: bool, state: str, seconds: float, *, too_large: bool = False
+    ) -> None:
+        """Take note of a price, or that there was no time for one."""
 
     def fail(self, seconds: float) -> None:
         """Take note of a candidate that could not be priced."""
@@ -84,11 +89,14 @@ class NoJournal:
         """Take note of a state that the search moved to."""
 
     def ending(self) -> Ending | None:
-        """Return what ended a round at this place, if that is known."""
+        """Return what a clock ended at this place, if that is known; every call is another place."""
         return None
 
     def end(self, ending: Ending, seconds: float) -> None:
-        """Take note that a clock ended a round."""
+        """Take note that a clock ended something at the place that `ending` was last asked of."""
+
+    def finish(self, seconds: float) -> None:
+        """Take note that a search or a round ended before its time."""
 
     @property
     def replaying(self) -> bool:
@@ -126,6 +134,8 @@ class Journal(NoJournal):
             os.close(self._file)
             raise
         self._next, self._offset = 0, 0.0 if not self._entries else None
+        #: Places since the last line where a clock might have ended something.
+        self._places = 0
         self._end, self._check = _extent(data, len(self._entries))
         self._pending: list[str] = [] if self._end else [COLUMNS]
         self._whole = False
@@ -138,9 +148,9 @@ class Journal(NoJournal):
         entry = self._entries[self._next]
         if entry.event == "failed":
             return None
-        if entry.event != "price":
+        if entry.event not in ("price", "too large"):
             raise self._differs()
-        self._next += 1
+        self._pass()
         return entry
 
     def check(self, state: str, cutoff: float) -> None:
@@ -150,11 +160,14 @@ class Journal(NoJournal):
             self._next -= 1
             raise self._differs()
 
-    def price(self, cost: float, cutoff: float, fits: bool, state: str, seconds: float) -> None:
-        """Append a price."""
+    def price(
+        self, cost: float, cutoff: float, fits: bool, state: str, seconds: float, *, too_large: bool = False
+    ) -> None:
+        """Append a price, or that there was no time for one."""
         if self.replaying:  # it failed before
             raise self._differs()
-        self._append(f"price,{cost!r},{cutoff!r},{fits:d},{state},{seconds:.6f}")
+        event = "too large" if too_large else "price"
+        self._append(f"{event},{cost!r},{cutoff!r},{fits:d},{state},{seconds:.6f}")
 
     def fail(self, seconds: float) -> None:
         """Append that a candidate could not be priced, or compare it with what is in the file."""
@@ -163,7 +176,7 @@ class Journal(NoJournal):
         elif self._entries[self._next].event != "failed":
             raise self._differs()
         else:
-            self._next += 1
+            self._pass()
 
     def move(self, cost: float, state: str, seconds: float) -> None:
         """Append a state that the search moved to, or compare it with the one in the file."""
@@ -173,18 +186,31 @@ class Journal(NoJournal):
             entry = self._entries[self._next]
             if (entry.event, entry.cost, entry.state) != ("moved", cost, state):
                 raise self._differs()
-            self._next += 1
+            self._pass()
 
     def ending(self) -> Ending | None:
-        """Return what ended a round at this place of the file."""
-        if not self.replaying or self._entries[self._next].event not in ("time limit", "patience"):
+        """Return what a clock ended at this place of the file."""
+        self._places += 1
+        if not self.replaying:
             return None
-        self._next += 1
-        return "patience" if self._entries[self._next - 1].event == "patience" else "time limit"
+        entry = self._entries[self._next]
+        if entry.event not in ("time limit", "patience") or entry.cost != self._places:
+            return None
+        self._pass()
+        return "patience" if entry.event == "patience" else "time limit"
 
     def end(self, ending: Ending, seconds: float) -> None:
-        """Append that a clock ended a round."""
-        self._append(f"{ending},0.0,inf,1,00000000,{seconds:.6f}")
+        """Append that a clock ended something."""
+        self._append(f"{ending},{self._places}.0,inf,1,00000000,{seconds:.6f}")
+
+    def finish(self, seconds: float) -> None:
+        """Append that a search or a round ended before its time, or compare it with what is in the file."""
+        if not self.replaying:
+            self._append(f"done,0.0,inf,1,00000000,{seconds:.6f}")
+        elif self._entries[self._next].event != "done":
+            raise self._differs()
+        else:
+            self._pass()
 
     @property
     def replaying(self) -> bool:
@@ -210,6 +236,10 @@ class Journal(NoJournal):
         finally:
             os.close(self._file)
 
+    def _pass(self) -> None:
+        """Go on to the next line."""
+        self._next, self._places = self._next + 1, 0
+
     def _differs(self) -> TopoplanError:
         return TopoplanError(
             f"{shown_path(self._path)}: line {self._next + 1}: the search asks for something else than it did (a "
@@ -217,6 +247,7 @@ class Journal(NoJournal):
         )
 
     def _append(self, line: str) -> None:
+        self._places = 0
         if self._stopped:
             return
         self._check = zlib.crc32(line.encode(), self._check)

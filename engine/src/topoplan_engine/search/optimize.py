@@ -44,9 +44,11 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
 from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
+from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
@@ -308,10 +310,11 @@ def _optimized(
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
     options = time_limited(experiment.run, clock() - began, 1.0 if problem.restriction is None else _FOR_TRAINERS)
-    result = searched(options, Journals() if folder is None else folder.journals, search, report)
+    journals = Journals() if folder is None else folder.journals
+    result = searched(options, journals, search, report)
     _check_fits(setup, result)
     ends = Ends(began=began, seconds=experiment.run.seconds)
-    verdict = _verdict(setup, result, ends)
+    verdict = _verdict(setup, result, ends, journals)
     assumptions = dict(problem.costs.assumptions)
     record = {
         **provenance(host, experiment, perturbation),
@@ -320,7 +323,7 @@ def _optimized(
     }
     outcome = _outcome(setup, result, verdict, record, rng, ends, record_all=experiment.run.record)
     if not result.interrupted:
-        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends))
+        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends, journals))
     if keeper is not None:
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
@@ -337,13 +340,20 @@ def _driven(
 ) -> Result:
     """Run a search of one chain; ``rng`` draws its first fabric."""
     options, started = setup.experiment.run, clock()
-    limit = part.limits.seconds
-    with interruptible() as stop, obeyed(stop, lambda: limit - (clock() - started)):
-        searches = setup.searches(restart=part.number)[1]
-    planning = clock() - started
+
+    def elapsed() -> float:
+        return clock() - started
+
     recorder = SearchRecorder(options.restarts) if options.record else NoRecorder()
     evaluator = setup.new_evaluator() if part.number else setup.evaluator
     with closing(part.journals.open(part.number, 0)) as journal:
+
+        def left() -> float:
+            return math.inf if journal.replaying else part.limits.seconds - elapsed()
+
+        with interruptible() as stop, obeyed(stop, left):
+            searches = setup.searches(restart=part.number, clocked=Clocked(journal, stop, elapsed))[1]
+        planning = elapsed()
         return drive(
             run,
             evaluator,
@@ -356,12 +366,18 @@ def _driven(
             recorder,
             limits=part.limits,
             journal=journal,
+            interrupted=stop.wanted,
             on_best=lambda search_run: on_best(search_run.rank, search_run.best.state),
         )
 
 
 def _free_plan(
-    host: Host, experiment: Experiment, limited: SearchSetup, perturbation: Perturbation | None, ends: Ends
+    host: Host,
+    experiment: Experiment,
+    limited: SearchSetup,
+    perturbation: Perturbation | None,
+    ends: Ends,
+    journals: Journals,
 ) -> FreePlan | None:
     """Search once more without the restriction of a trainer, with the same searchers; None if there is none.
 
@@ -371,6 +387,7 @@ def _free_plan(
         limited: the set-up of the search that kept to it.
         perturbation: see `optimize`.
         ends: how much there is of the time limit.
+        journals: of the run.
     """
     restriction = limited.problem.restriction
     if restriction is None:
@@ -379,10 +396,9 @@ def _free_plan(
     options = setup.experiment.run
     run = Run(problem=setup.problem, budget=options.budget, seed=options.seed, searchers=())
     limits = limits_of(options.patience, options.budget, max(ends.remaining, LEAST_TIME * ends.seconds))
+    part = Part(limits=limits, journals=attrs.evolve(journals, name="free"))
     try:
-        result = _driven(
-            setup, run, setup.rng(), Part(limits=limits), lambda event, progress: None, lambda rank, state: None
-        )
+        result = _driven(setup, run, setup.rng(), part, lambda event, progress: None, lambda rank, state: None)
     except NoPlanFitsError:
         return None
     strategy, problem = result.best.strategy, setup.problem
@@ -483,13 +499,14 @@ def _other_networks(
     return pays, bound
 
 
-def _verdict(setup: SearchSetup, result: Result, ends: Ends) -> Verdict:
+def _verdict(setup: SearchSetup, result: Result, ends: Ends, journals: Journals) -> Verdict:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
     initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
     constructed = setup.keep.constructed and result.shortlist[-1].origin.constructed
     at_end = setup.evaluator.seconds_in_full(result.best) if ends.seconds < math.inf else 0.0
-    with interruptible() as stop:
-        return judge(
+    is_part = ends.seconds < math.inf and not result.interrupted  # else what follows has no clock, or is not the end
+    with interruptible() as stop, closing(journals.open_end() if is_part else NoJournal()) as journal:
+        verdict = judge(
             setup.evaluator,
             result.shortlist,
             initial,
@@ -497,7 +514,10 @@ def _verdict(setup: SearchSetup, result: Result, ends: Ends) -> Verdict:
             constructed=constructed,
             stop=stop,
             remaining=lambda: ends.remaining - at_end,
+            clocked=Clocked(journal, stop),
         )
+        journal.finish(0.0)
+    return verdict
 
 
 def _in_full(

@@ -2,6 +2,8 @@
 
 - ``run.json``: options, versions, hashes of inputs (`topoplan_engine.search.run_record`);
 - ``prices-S-C.csv``: the journal of chain C of search S (`topoplan_engine.search.journal`);
+- ``free-0-0.csv``: that of the search for a plan that no trainer limits, beside a search for a trainer;
+- ``end.csv``: where a clock ended the draws of paths at the end of a search with a time limit;
 - ``best.json``: the plan that is the best so far, as the exporter ``json`` writes it;
 - ``result.json``: what was printed at the end, once the run is finished;
 - ``lock``: which process works on it.
@@ -33,13 +35,23 @@ _NOTHING = {"lock"}
 
 @attrs.frozen
 class Journals:
-    """Where the chains of a run have their journals; nowhere without a folder."""
+    """Where the chains of a run have their journals; nowhere without a folder.
+
+    Attributes:
+        folder: of the run.
+        name: begins the names of their files.
+    """
 
     folder: Path | None = None
+    name: str = "prices"
 
     def open(self, search: int, chain: int) -> NoJournal:
         """Return the journal of a chain of one of the independent searches of a run."""
-        return NoJournal() if self.folder is None else Journal(self.folder / f"prices-{search}-{chain}.csv")
+        return NoJournal() if self.folder is None else Journal(self.folder / f"{self.name}-{search}-{chain}.csv")
+
+    def open_end(self) -> NoJournal:
+        """Return the journal of what follows the search."""
+        return NoJournal() if self.folder is None else Journal(self.folder / "end.csv")
 
 
 class RunFolder:

@@ -8,6 +8,7 @@ is set up by itself from the same experiment.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -28,6 +29,7 @@ from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import BringsCompanions, build_member, companions_of
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
@@ -84,7 +86,12 @@ class SearchSetup:
         """Return a new stream for the draws of the topology, as `searches` gives it to every island."""
         return np.random.default_rng(self.seed).spawn(1)[0]
 
-    def searches(self, island: int = 0, restart: int = 0) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
+    def searches(
+        self,
+        island: int = 0,
+        restart: int = 0,
+        clocked: Clocked = Clocked(),  # noqa: B008 - it is frozen, and nothing ends it
+    ) -> tuple[np.random.Generator, list[tuple[str, Search]]]:
         """Build the searchers of one island of one of several independent searches.
 
         One stream of random numbers draws the first fabric, the same for all islands; every searcher of
@@ -110,7 +117,7 @@ class SearchSetup:
                 search = build_member(searcher, searched, rng)
             else:
                 try:
-                    search = build_search(searcher, searched, rng)
+                    search = clocked.call(functools.partial(build_search, searcher, searched, rng))
                 except Stopped:
                     search = NoSearch(searcher.name)
                 except TopoplanError as error:

@@ -34,6 +34,8 @@ def drive(
     limits: Limits | None = None,
     journal: NoJournal = NoJournal(),  # noqa: B008 - it has no state
     on_best: Callable[[SearchRun], None] = lambda search_run: None,
+    *,
+    interrupted: bool = False,
 ) -> Result:
     """Search from a strategy, whose fabric the topology builds, or from a state.
 
@@ -50,6 +52,7 @@ def drive(
         limits: of this search, where it is one of several that share those of the run.
         journal: of a run that can be resumed.
         on_best: called when there is a new best state.
+        interrupted: the user has asked to stop while the searchers were built.
 
     The initial state and every candidate that a searcher proposes are one evaluation each; the budget
     counts the proposals, so a budget of 0 prices the initial state only.
@@ -58,6 +61,7 @@ def drive(
     limits = limits or limits_of(run.patience, run.budget, run.time_limit)
     search_run = SearchRun(evaluator, first, searchers, limits, on_progress, keep, planning, recorder, journal, on_best)
     with interruptible() as stop:
+        stop.wanted = interrupted
         ended_by = search_run.advance(limits.budget, stop, limits.seconds - search_run.elapsed)
         if ended_by == "budget":
             search_run.price_something()
