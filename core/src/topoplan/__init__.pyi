@@ -8,6 +8,7 @@ from topoplan.model.graph import Axis as Axis, Dimension as Dimension, Operator 
 from topoplan.model.graph import OperatorGraph as OperatorGraph, Profile as Profile, Role as Role, Tensor as Tensor
 from topoplan.model.graph import Term as Term
 from topoplan.model.machine import Device as Device, HostLink as HostLink, HostModel as HostModel, HostNode as HostNode
+from topoplan.model.pass_order import Pass as Pass, PassOrder as PassOrder
 from topoplan.model.placement import Placement as Placement
 from topoplan.model.plan import Plan as Plan
 from topoplan.model.problem import Demand as Demand, Problem as Problem
@@ -23,6 +24,7 @@ from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option
 from topoplan.plugin.components import Command as Command, Estimator as Estimator, Exporter as Exporter
 from topoplan.plugin.components import Frontend as Frontend, Machine as Machine, Searcher as Searcher
+from topoplan.plugin.components import PipelineSchedule as PipelineSchedule
 from topoplan.plugin.components import Simulator as Simulator, Topology as Topology, TopologyContext as TopologyContext
 from topoplan.plugin.hookspecs import hookimpl as hookimpl
 from topoplan.plugin.host import Host as Host

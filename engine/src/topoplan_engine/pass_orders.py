@@ -166,13 +166,13 @@ def block_order(
 def _starts_on_rank(block: Block, chunks: I64) -> I64:
     """(3 * chunks,) begins of forward, backward and weight passes of the chunks of one rank."""
     forward, backward = block.forward[chunks], block.backward[chunks]
-    taken = set(np.concatenate([forward, backward]) % block.interval)
+    occupied = set(np.concatenate([forward, backward]) % block.interval)
     weights = np.empty(len(chunks), dtype=np.int64)
     for place in np.argsort(backward):
         unit = int(backward[place]) + 1
-        while unit % block.interval in taken:
+        while unit % block.interval in occupied:
             unit += 1
-        taken.add(unit % block.interval)
+        occupied.add(unit % block.interval)
         weights[place] = unit
     return np.concatenate([forward, backward, weights])
 
@@ -188,21 +188,21 @@ def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
     kind, chunk = order.kind.tolist(), order.chunk.tolist()
     needs, backward_of = _needs_of(order), order.row_of[Pass.BACKWARD][order.chunk, order.micro_batch].tolist()
     most = kept_passes(order).tolist()
-    done = [False] * len(kind)
+    finished = [False] * len(kind)
     ranks = []
     for first, end in zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True):
-        left = list(range(first, end))
-        ranks.append((left, max(row for row in left if kind[row] == Pass.FORWARD), chunk[first]))
+        remaining = list(range(first, end))
+        ranks.append((remaining, max(row for row in remaining if kind[row] == Pass.FORWARD), chunk[first]))
     result: list[list[int]] = [[] for _ in ranks]
-    kept = [0] * len(ranks)
+    n_kept = [0] * len(ranks)
 
     def can_run(row: int) -> bool:
-        return done[backward_of[row]] if kind[row] == Pass.WEIGHTS else all(done[each] for each in needs[row])
+        return finished[backward_of[row]] if kind[row] == Pass.WEIGHTS else all(finished[each] for each in needs[row])
 
     def choice(rank: int) -> int | None:
-        left, last_forward, first_chunk = ranks[rank]
-        weights = next((row for row in left if kind[row] == Pass.WEIGHTS), None)
-        main = next((row for row in left if kind[row] != Pass.WEIGHTS), None)
+        remaining, last_forward, first_chunk = ranks[rank]
+        weights = next((row for row in remaining if kind[row] == Pass.WEIGHTS), None)
+        main = next((row for row in remaining if kind[row] != Pass.WEIGHTS), None)
         if main is not None and can_run(main) and (weights is None or main < weights or main > last_forward):
             return main
         if weights is not None and can_run(weights):
@@ -211,16 +211,16 @@ def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
             return main
         if not forward_sooner:
             return None
-        ahead = next((row for row in left if kind[row] == Pass.FORWARD and chunk[row] == first_chunk), None)
-        return ahead if ahead is not None and kept[rank] < most[rank] and can_run(ahead) else None
+        ahead = next((row for row in remaining if kind[row] == Pass.FORWARD and chunk[row] == first_chunk), None)
+        return ahead if ahead is not None and n_kept[rank] < most[rank] and can_run(ahead) else None
 
-    while any(left for left, _, _ in ranks):
-        begun = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) is not None]
-        for rank, row in begun:
-            done[row] = True
+    while any(rows for rows, _, _ in ranks):
+        starts = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) is not None]
+        for rank, row in starts:
+            finished[row] = True
             ranks[rank][0].remove(row)
             result[rank].append(row)
-            kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(Pass(kind[row]), 0)
+            n_kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(Pass(kind[row]), 0)
     rows = np.concatenate([np.array(each) for each in result])
     columns = {name: getattr(order, name)[rows] for name in ("kind", "chunk", "micro_batch")}
     return PassOrder(name=order.name, rank_ptr=order.rank_ptr, **columns)
@@ -253,9 +253,11 @@ def ideal_times(order: PassOrder, seconds: F64) -> tuple[F64, F64]:
     """
     waits, followers = _edges(order)
     waits = list(waits)
-    alone = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch] < 0
+    own_pass = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch] >= 0
     duration = seconds[order.kind, order.chunk]
-    duration = np.where((order.kind == Pass.BACKWARD) & alone, duration + seconds[Pass.WEIGHTS, order.chunk], duration)
+    duration = np.where(
+        (order.kind == Pass.BACKWARD) & ~own_pass, duration + seconds[Pass.WEIGHTS, order.chunk], duration
+    )
     start, ready = [0.0] * len(waits), [row for row, count in enumerate(waits) if not count]
     lengths = duration.tolist()
     for row in ready:
@@ -294,6 +296,6 @@ def kept_passes(order: PassOrder) -> I64:
     weights = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch]
     frees = (order.kind == Pass.WEIGHTS) | ((order.kind == Pass.BACKWARD) & (weights < 0))
     change = (order.kind == Pass.FORWARD).astype(np.int64) - np.append(False, frees[:-1])
-    # What the last pass of a rank frees is taken off in the first row of the next one.
+    # What the last pass of a rank frees is occupied off in the first row of the next one.
     most: I64 = np.maximum.reduceat(np.cumsum(change), order.rank_ptr[:-1])
     return most

@@ -114,11 +114,11 @@ class PassOrder:
         forward, backward = self.row_of[Pass.FORWARD], self.row_of[Pass.BACKWARD]
         micro_batch, chunk = np.nonzero(forward.T >= 0)
         same = micro_batch[1:] == micro_batch[:-1]
-        here, there = (micro_batch[:-1][same], chunk[:-1][same]), (micro_batch[1:][same], chunk[1:][same])
+        source, target = (micro_batch[:-1][same], chunk[:-1][same]), (micro_batch[1:][same], chunk[1:][same])
         last = np.append(~same, True)
         end = micro_batch[last], chunk[last]
-        tails = forward.T[here], backward.T[there], forward.T[end]
-        heads = forward.T[there], backward.T[here], backward.T[end]
+        tails = forward.T[source], backward.T[target], forward.T[end]
+        heads = forward.T[target], backward.T[source], backward.T[end]
         return i32(np.concatenate(tails)), i32(np.concatenate(heads))
 
     @functools.cached_property

@@ -14,6 +14,7 @@ from topoplan.errors import PluginError, calling, expect, printing_aside
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
+from topoplan.model.pass_order import PassOrder
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import Kind
 from topoplan.plugin.simulate import Simulate
@@ -79,6 +80,7 @@ _RETURNS: Mapping[tuple[Kind, str], Any] = {
     (Kind.MACHINE, "build"): HostModel,
     (Kind.TOPOLOGY, "build"): AnyFabric,
     (Kind.ESTIMATOR, "build"): CostFunction,
+    (Kind.SCHEDULE, "order"): PassOrder,
     (Kind.SIMULATOR, "build"): Simulate,
     (Kind.SEARCHER, "build"): Search,
     (Kind.EXPORTER, "write"): bytes,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from topoplan.model.costs import CostFunction
     from topoplan.model.graph import OperatorGraph
     from topoplan.model.machine import HostModel
+    from topoplan.model.pass_order import PassOrder
     from topoplan.model.plan import Plan
     from topoplan.model.problem import Demand, Problem
     from topoplan.model.reconfigurable import AnyFabric
@@ -46,6 +47,7 @@ __all__ = [
     "Kind",
     "Machine",
     "MemoryPolicy",
+    "PipelineSchedule",
     "Registered",
     "Searcher",
     "Simulator",
@@ -69,6 +71,7 @@ class Kind(StrEnum):
     MACHINE = "machine"
     TOPOLOGY = "topology"
     ESTIMATOR = "estimator"
+    SCHEDULE = "schedule"
     SIMULATOR = "simulator"
     SEARCHER = "searcher"
     EXPORTER = "exporter"
@@ -217,6 +220,21 @@ class Estimator(Component):
 
 
 @attrs.frozen
+class PipelineSchedule(Component):
+    """Orders the passes of a pipeline."""
+
+    kind = Kind.SCHEDULE
+
+    @abstractmethod
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Return which pass each of ``ranks`` runs after which, so that all micro-batches go through all chunks.
+
+        Raises:
+            TopoplanError: there is no such order for these numbers; the message says for which there is one.
+        """
+
+
+@attrs.frozen
 class Simulator(Component):
     """Times an iteration; see `topoplan.Simulate`."""
 
@@ -357,7 +375,7 @@ def unguarded(cls: Any) -> Any:
 #: The class of each kind.
 CONTRACTS: Mapping[Kind, type[Registered]] = {
     contract.kind: contract  # type: ignore[type-abstract]
-    for contract in (Frontend, Machine, Topology, Estimator, Simulator, Searcher, Exporter, Command)
+    for contract in (Frontend, Machine, Topology, Estimator, PipelineSchedule, Simulator, Searcher, Exporter, Command)
 }
 
 
@@ -365,10 +383,10 @@ def check_class(cls: type[Registered]) -> None:
     """Raise `TopoplanError` where a class declares no component: its name, options, methods or attributes are wrong."""
     name = getattr(cls, "name", None)
     kind = cls.kind.value
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*", name):
         raise TopoplanError(
             f"{kind} {cls.__name__}: {shown(name)} is no name of a component "
-            '(write name = "...": lower case letters, digits and single dashes, a letter first, as in my-ring)'
+            '(write name = "...": lower case letters, digits and single dashes, as in my-ring)'
         )
     if cls.__abstractmethods__:
         raise TopoplanError(f"{kind} {name!r}: has no method {', '.join(sorted(cls.__abstractmethods__))}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Exporter,
         Frontend,
         Machine,
+        PipelineSchedule,
         Searcher,
         Simulator,
         Topology,
@@ -64,6 +65,11 @@ def topoplan_topologies() -> type[Topology] | list[type[Topology]]:  # type: ign
 @hookspec
 def topoplan_estimators() -> type[Estimator] | list[type[Estimator]]:  # type: ignore[empty-body]
     """Return estimators: each compiles a function that prices the parts of operators."""
+
+
+@hookspec
+def topoplan_schedules() -> type[PipelineSchedule] | list[type[PipelineSchedule]]:  # type: ignore[empty-body]
+    """Return schedules: each orders the passes of micro-batches on the ranks of a pipeline."""
 
 
 @hookspec

@@ -28,8 +28,8 @@ def new(
         str,
         typer.Argument(
             metavar="KIND",
-            help="What it adds: frontend, machine, topology, estimator, simulator, searcher, exporter or command; "
-            "or collective, an algorithm of all-reduces as a simulator.",
+            help="What it adds: frontend, machine, topology, estimator, schedule, simulator, searcher, exporter or "
+            "command; or collective, an algorithm of all-reduces as a simulator.",
             autocompletion=_kinds,
         ),
     ],

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from topoplan import Host, TopoplanError, __version__
 from topoplan.errors import nearest, shown
-from topoplan.plugin.components import CONTRACTS, CORE_COMMANDS
+from topoplan.plugin.components import CONTRACTS, CORE_COMMANDS, Kind
 
 __all__ = [
     "KINDS",
@@ -40,6 +40,7 @@ _USAGE = {
     "machine": "topoplan optimize alexnet --device @name@",
     "topology": "topoplan optimize alexnet -t @name@",
     "estimator": "topoplan optimize alexnet -e @name@",
+    "schedule": "topoplan plugins --kind schedule",
     "simulator": "topoplan optimize alexnet --servers 4 --simulator @name@",
     "collective": "topoplan optimize alexnet --servers 4 --simulator @name@",
     "searcher": "topoplan optimize alexnet -s @name@",
@@ -50,13 +51,14 @@ _USAGE = {
 _NEEDS = {
     "frontend": ("topoplan-operators",),
     "estimator": ("numpy>=2.0",),
+    "schedule": ("topoplan-engine",),
     "simulator": ("numpy>=2.0",),
     "collective": ("topoplan-engine", "topoplan-simulator-fluid"),
     "searcher": ("numpy>=2.0",),
     "command": ("typer>=0.15.4",),
 }
 #: Kinds whose example has options, which attrs makes.
-_WITH_OPTIONS = ("frontend", "machine", "topology", "estimator", "simulator", "searcher", "exporter")
+_WITH_OPTIONS = ("frontend", "machine", "topology", "estimator", "schedule", "simulator", "searcher", "exporter")
 _PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 
@@ -176,7 +178,7 @@ def _values(kind: str, name: str) -> dict[str, str]:
         "kind": component,
         "hook": "topologies" if component == "topology" else f"{component}s",
         "class": cls,
-        "contract": component.capitalize(),
+        "contract": CONTRACTS[Kind(component)].__name__,
         "short": short,
         "module": f"topoplan_{component}_{short}",
         "distribution": f"topoplan-{component}-{name}",

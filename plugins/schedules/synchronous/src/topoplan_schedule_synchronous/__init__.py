@@ -1,0 +1,102 @@
+"""Synchronous schedules with one backward pass for inputs and weights: GPipe, 1F1B and the interleaved one.
+
+Bubble and kept activations of ``p`` ranks and ``m`` micro-batches, whose forward and whole backward pass take ``F`` and
+``B`` on a rank:
+
+    schedule      bubble               activations kept on the first rank
+    gpipe         (p - 1)(F + B)       m
+    1f1b          (p - 1)(F + B)       min(m, p)
+    1f1b-deep     (p - 1)(F + B)       min(m, 2p - 1)
+    interleaved   (p - 1)(F + B) / v   p (1 + (p - 1) / pv), with v chunks on each rank
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from topoplan import PassOrder, PipelineSchedule, TopoplanError, hookimpl, option
+
+__all__ = ["DeepOneFOneB", "Gpipe", "Interleaved", "OneFOneB", "topoplan_schedules"]
+
+
+class Gpipe(PipelineSchedule):
+    """All forward passes, then all backward passes (Huang et al., NeurIPS 2019).
+
+    Example:
+        >>> print(Gpipe().order(2, 2))
+        rank 0: F0 F1 B0 B1
+        rank 1: F0 F1 B0 B1
+    """
+
+    name = "gpipe"
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Warm up with all forward passes."""
+        from topoplan_engine.pass_orders import alternating_order
+
+        return alternating_order(self.name, [micro_batches] * ranks, micro_batches)
+
+
+class OneFOneB(PipelineSchedule):
+    """Forward passes for the ranks to come, then a backward and a forward pass in turn (DAPPLE, PPoPP 2021).
+
+    Example:
+        >>> print(OneFOneB().order(2, 3))
+        rank 0: F0 F1 B0 F2 B1 B2
+        rank 1: F0 B0 F1 B1 F2 B2
+    """
+
+    name = "1f1b"
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Warm up with one forward pass for each rank to come."""
+        from topoplan_engine.pass_orders import alternating_order
+
+        return alternating_order(self.name, range(ranks)[::-1], micro_batches)
+
+
+class DeepOneFOneB(PipelineSchedule):
+    """1F1B with twice as many forward passes ahead, which hides transfers as long as passes (DAPPLE, section 3.2)."""
+
+    name = "1f1b-deep"
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Warm up with two forward passes for each rank to come."""
+        from topoplan_engine.pass_orders import alternating_order
+
+        return alternating_order(self.name, [2 * rank for rank in range(ranks)][::-1], micro_batches)
+
+
+@attrs.frozen(kw_only=True)
+class Interleaved(PipelineSchedule):
+    """1F1B where every rank has several chunks of the model (Narayanan et al., SC'21, section 2.2).
+
+    Example:
+        >>> print(Interleaved(chunks=2).order(2, 2))
+        rank 0: F0/0 F1/0 F0/2 F1/2 B0/2 B1/2 B0/0 B1/0
+        rank 1: F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1
+    """
+
+    name = "interleaved"
+
+    chunks: int = option(2, help="chunks of the model on each rank", minimum=1, maximum=1024)
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Warm up with two forward passes for each rank to come, and all chunks but the last of ``ranks`` of them."""
+        from topoplan_engine.pass_orders import alternating_order
+
+        if self.chunks > 1 and micro_batches % ranks:
+            raise TopoplanError(
+                f"schedule interleaved: {micro_batches} micro-batches on {ranks} ranks (must be a multiple: "
+                f"{max(ranks, micro_batches - micro_batches % ranks)})"
+            )
+        warm_up = [2 * (ranks - 1 - rank) + (self.chunks - 1) * ranks for rank in range(ranks)]
+        if self.chunks == 1:
+            warm_up = list(range(ranks))[::-1]
+        return alternating_order(self.name, warm_up, micro_batches, self.chunks)
+
+
+@hookimpl
+def topoplan_schedules() -> list[type[PipelineSchedule]]:
+    """Register the schedules."""
+    return [Gpipe, OneFOneB, DeepOneFOneB, Interleaved]
