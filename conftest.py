@@ -1,30 +1,36 @@
-"""How the tests run: the same examples every time, side by side, on kernels that are compiled once.
+"""How the tests run: the same examples every time, side by side, on plugins that are loaded once.
 
 A run of the whole suite uses a process for each core, eight at most; a run of named files uses one.  ``-n`` of
-pytest-xdist overrides this.  Property-based tests try two of five of the examples that they ask for, always the same;
+pytest-xdist overrides this.  Property-based tests try one of five of the examples that they ask for, always the same;
 ``HYPOTHESIS_PROFILE=thorough`` tries all of them, ``HYPOTHESIS_PROFILE=explore`` new ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from numba.core.dispatcher import Dispatcher
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("thorough", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "repeatable")
 settings.load_profile(PROFILE)
+if PROFILE == "repeatable" and hasattr(providers, "_get_local_constants"):
+    # Constants of all modules that are imported would be tried too: reading these takes seconds, and which they are
+    # depends on the tests before.
+    providers._get_local_constants = lambda: providers._local_constants
 
 #: Objects after which Python looks for garbage, as in `topoplan` itself: collecting thousands of tests makes many.
 gc.set_threshold(100_000)
@@ -50,59 +56,75 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let processes that run side by side wait for each other's kernels, and print as wide as into a file."""
+    """Print as wide as into a file, and share the work of rewriting assertions among processes."""
     if hasattr(config, "workerinput"):
         os.environ.pop("COLUMNS", None)  # of pytest's own terminal
-        _compile_once(Path(config.option.basetemp).parent / "kernels")
+        _rewrite_in_turns(config, int(config.workerinput["workerid"][2:]), config.workerinput["workercount"])
 
 
-def _compile_once(folder: Path) -> None:
-    """Hold a lock for each function while numba looks for it on disk, compiles and keeps it."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: then some are compiled twice
+def _rewrite_in_turns(config: pytest.Config, number: int, count: int) -> None:
+    """Rewrite assertions of the test files that are this process's share, and keep them as pytest does.
+
+    Each process collects all files, in the same order: in a fresh checkout each would rewrite all of them, which takes
+    half of the time of collecting.  A pytest that does this otherwise does it by itself.
+    """
+    if sys.dont_write_bytecode or config.getoption("assertmode") != "rewrite":
         return
-    folder.mkdir(exist_ok=True)
-    compile_one, held = Dispatcher.compile, set[str]()
+    with contextlib.suppress(AttributeError, ImportError, TypeError):
+        from _pytest.assertion import rewrite
 
-    @contextlib.contextmanager
-    def lock(name: str) -> Iterator[None]:
-        if name in held:
-            yield
-            return
-        with (folder / name).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            held.add(name)
-            try:
-                yield
-            finally:
-                held.remove(name)
-
-    def compile_locked(self: Any, signature: Any) -> Any:
-        with lock(f"{self.py_func.__module__}.{self.py_func.__qualname__}".replace("<locals>", "_")):
-            return compile_one(self, signature)
-
-    Dispatcher.compile = compile_locked
+        state = config.stash[rewrite.assertstate_key]
+        folders = [folder for pattern in config.getini("testpaths") for folder in sorted(config.rootpath.glob(pattern))]
+        paths = [path for folder in folders for path in sorted(folder.rglob("test_*.py"))]
+        for path in paths[number::count]:
+            cache = rewrite.get_cache_dir(path)
+            kept = cache / f"{path.stem}{rewrite.PYC_TAIL}"
+            if rewrite.try_makedirs(cache) and rewrite._read_pyc(path, kept) is None:
+                stamp, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(state, code, stamp, kept)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def installed_plugins_are_read_once() -> Iterator[None]:
-    """Remember what is installed, for each search for plugins reads some seventy distributions, and a command has two.
+def installed_plugins_are_loaded_once() -> Iterator[None]:
+    """Remember what is installed, and the host that has loaded it: a command looks for some seventy plugins, twice.
 
-    Where a test has put folders on ``sys.path``, as those do that install a plugin, all is read anew.
+    A test gets a copy of that host.  Where it has put folders on ``sys.path``, as those do that install a plugin, or
+    asks for a host that is strict, all is read and loaded anew.
     """
     from topoplan.plugin import entry_points, host
 
-    path, read = list(sys.path), entry_points.installed_plugins
+    path, read, discover = list(sys.path), entry_points.installed_plugins, host.Host.discover
     remembered = functools.cache(lambda prefix: tuple(read(prefix)))
+    loaded = functools.cache(lambda prefix, *variables: discover(prefix=prefix))
 
     def installed_plugins(prefix: str = "") -> list[entry_points.InstalledPlugin]:
         return list(remembered(prefix)) if sys.path == path else read(prefix)
 
+    def discovered(strict: bool = False, prefix: str = "") -> host.Host:
+        if strict or sys.path != path or host.installed_plugins is not installed_plugins:
+            return discover(strict=strict, prefix=prefix)
+        return _copied(loaded(prefix, os.environ.get(entry_points.ALLOW), os.environ.get(entry_points.DENY)))
+
     with pytest.MonkeyPatch.context() as patch:
         for module in (entry_points, host):
             patch.setattr(module, "installed_plugins", installed_plugins)
+        patch.setattr(host.Host, "discover", staticmethod(discovered))
         yield
+
+
+def _copied(host: Any) -> Any:
+    """Return a host of its own with the same components and hooks: what is added to it is in no other one."""
+    copied = type(host)()
+    for name, value in vars(host).items():
+        if name != "_manager":
+            setattr(copied, name, copy.copy(value))
+    copied._index = defaultdict(list, {key: list(entries) for key, entries in host._index.items()})
+    for name, plugin in host._manager.list_name_plugin():
+        copied._manager._name2plugin[name] = plugin
+    for name, caller in vars(host._manager.hook).items():
+        for implementation in caller.get_hookimpls():
+            getattr(copied._manager.hook, name)._add_hookimpl(implementation)
+    return copied
 
 
 def pytest_collection_finish() -> None:
@@ -128,8 +150,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fewer_examples(function: Any) -> None:
-    """Have a property-based test try two of five examples, but at least ten (or what it asks for, if that is less)."""
+    """Have a property-based test try one of five examples, but at least ten (or what it asks for, if that is less)."""
     asked = getattr(function, "_hypothesis_internal_use_settings", None)
     if asked is not None:
-        count = max(min(10, asked.max_examples), asked.max_examples * 2 // 5)
+        count = max(min(10, asked.max_examples), asked.max_examples // 5)
         function._hypothesis_internal_use_settings = settings(asked, max_examples=count)

@@ -28,14 +28,17 @@ ALL_FILES = sorted(
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def nodes(path: Path) -> list[ast.AST]:
+    """The imports and the functions of a file: all that rules look at."""
+    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def imports(path: Path) -> set[str]:
     """Names of the modules that a file imports."""
     names: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -48,7 +51,7 @@ def modules(path: Path) -> set[str]:
     """Names of the modules that a file imports, and of what it imports from them: some of these are modules, too."""
     pairs = {
         f"{node.module}.{alias.name}"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -68,7 +71,7 @@ def refuse(paths: Iterable[Path], faults: Callable[[Path], Iterable[str]]) -> No
 
 def names_from_siblings(path: Path) -> Iterator[tuple[str, str]]:
     """Packages of ours, and the names that a file imports from them or from their modules."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             root = (node.module or "").partition(".")[0]
             if root.startswith("topoplan"):
@@ -132,7 +135,7 @@ def test_the_formatter_formats_everything():
 
 def test_no_function_of_a_package_is_too_long():
     def faults(path):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > 60:

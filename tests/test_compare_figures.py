@@ -12,6 +12,7 @@ import pytest
 from topoplan import Host, TopoplanError
 from topoplan_engine.tomlfiles import read_toml
 from topoplan_estimator_measured import profiles
+from topoplan_samples.long_tail import at_night
 from topoplan_studies.hypotheses import Comparison
 from topoplan_studies.prices import Basis, default_prices
 from topoplan_studies.results import NetworkResult, Spread
@@ -25,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = sorted(
     path for path in (ROOT / "experiments").glob("*.toml") if path.read_text().startswith("# topoplan compare ")
 )
+#: Experiments of many runs, whose networks are all built to be priced.
+LARGE = ("dedicated-d4", "dedicated-d8", "degree")
 BAD_FIGURES = [
     ({"titel": "x"}, "no section 'titel'; did you mean 'title'"),
     ({"model": []}, "needs at least one [[model]]"),
@@ -232,7 +235,9 @@ def study_and_runs(path):
     return study, run_specs(study, Host.discover(), default_prices(), None)
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", at_night(EXPERIMENTS, *(path for path in EXPERIMENTS if path.stem not in LARGE)), ids=lambda path: path.stem
+)
 def test_an_experiment_names_what_exists(path):
     study, todo = study_and_runs(path)
     if not study.compares_planners:

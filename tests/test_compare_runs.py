@@ -24,6 +24,7 @@ def contents(folder):
     return {path.name: without_clock(json.loads(path.read_bytes())) for path in Path(folder).glob("*.json")}
 
 
+@pytest.mark.slow
 def test_one_worker_and_two_find_the_same(run, finished):
     words = ("compare", "small.toml", "--json")
     one = run(*words, "--jobs", "1")
@@ -60,6 +61,7 @@ def test_another_price_repeats_only_what_it_makes_faster_or_slower(run, finished
     assert json.loads(out)["prices"]["file"] == "dear.toml"
 
 
+@pytest.mark.slow
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(run, interrupted, comparison, tmp_path):
     words = ["compare", "small.toml", "--budget", "5", "--seeds", "1", "--jobs", "2", "--json"]
     status, out, err = interrupted(*words, once=".topoplan-runs/*.json")

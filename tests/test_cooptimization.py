@@ -25,6 +25,7 @@ from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
 from topoplan_engine.search.whole_run import drive
+from topoplan_samples.long_tail import at_night
 
 #: Small tables and layers; most of the time is communication.
 MODEL = (
@@ -78,7 +79,7 @@ CLUSTERS = {
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
-@pytest.mark.parametrize("rules", ["paper", "greedy"])
+@pytest.mark.parametrize("rules", at_night(["paper", "greedy"], "paper"))
 def test_every_cluster_can_be_searched(host, cluster, rules):
     searchers = ["mcmc", f"totientperm:every=5,rules={rules}", "relink"]
     batch = 16 * (6 if "hosts" in cluster else cluster.get("servers", 8) * cluster.get("gpus_per_server", 1))
@@ -109,15 +110,8 @@ def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
     assert network.best_cost <= network.initial_cost
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param([], marks=pytest.mark.slow),
-        ["--chains", "2"],
-        pytest.param(["-s", "totientperm:after=accepted"], marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.mark.slow  # plans that are stored are simulated by every run: tests/test_best_known_plans.py
+@pytest.mark.parametrize("more", [[], ["--chains", "2"], ["-s", "totientperm:after=accepted"]], ids=str)
 def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
     words = [
         "--servers",

@@ -55,6 +55,9 @@ PROBLEMS = {
     ),
 }
 
+#: Problems that run on each save: one for each way to propose what is drawn, and a network without a topology's rings.
+QUICK = ("alexnet on topoopt", "ncf on topoopt", "moe on random", "a program on topoopt")
+
 SIXTEEN = {
     f"{name} on 16 hosts": job(model, "topoopt", 16, 25.0, batch, "mcmc", "totientperm", budget=500)
     for name, model, batch in (
@@ -73,7 +76,7 @@ def means(host, experiment, *plans):
 
 @pytest.mark.parametrize(
     "experiment",
-    [*PROBLEMS.values(), *(pytest.param(one, marks=pytest.mark.slow) for one in SIXTEEN.values())],
+    at_night([*PROBLEMS.values(), *SIXTEEN.values()], *(PROBLEMS[name] for name in QUICK)),
     ids=[*PROBLEMS, *SIXTEEN],
 )
 def test_the_reported_time_is_that_of_fresh_draws_and_no_plan_is_slower_than_its_start(host, experiment):
@@ -208,7 +211,7 @@ def test_a_switch_draws_nothing(host, monkeypatch):
 
 @pytest.mark.parametrize("more", at_night([{}, {"chains": 2}], {}), ids=["one chain", "two chains"])
 def test_what_is_written_is_one_of_the_draws(host, more):
-    experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 20, **more})
+    experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 10, **more})
     outcome = optimize(experiment, host=host)
     times = outcome.plan.provenance["iteration_time"]
     assert times["mean_s"] == outcome.seconds == outcome.draws.seconds.mean()

@@ -181,7 +181,7 @@ def test_lines_of_the_scripts_give_flexnets_times(flexnet, flexnet_file, line, f
 PAIRS = list(itertools.product((program.names[0] for program in PROGRAMS), TOPOLOGIES))
 
 
-@pytest.mark.parametrize(("program", "topology"), at_night(PAIRS, *PAIRS[::3]))
+@pytest.mark.parametrize(("program", "topology"), at_night(PAIRS, *PAIRS[::5]))
 def test_every_program_runs_on_every_topology(flexnet, tmp_path, program, topology):
     line = f"{program} {SMALL.get(program, '')} --nsimnode 4 --topology {topology} --budget 2 --taskgraph a --export b"
     status, out, err = flexnet(line, "--json")

@@ -9,6 +9,8 @@ Strategies are random walks over the placements of all models, and the states th
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 import numpy as np
 import pytest
@@ -76,8 +78,10 @@ def class_of_task(symmetry, n_tasks):
 
 
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("servers", [4, 16])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "servers"),
+    at_night(itertools.product(MODELS, [4, 16]), *((model, 4) for model in MODELS), ("alexnet", 16)),
+)
 def test_every_task_runs_when_the_whole_simulation_says(host, model, servers, share):
     problem, simulate = model_problem(host, model, batch=BATCH, servers=servers), fluid()
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -140,6 +141,18 @@ TEXTS = sorted(
 )
 
 
+@functools.cache
+def text_of(name: str) -> str:
+    """Return the text of a file, relative to the repository."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def lines_with(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
+    """Yield the numbers and the texts of the lines in which something matches; most texts have none."""
+    if pattern.search(text):
+        yield from ((number, line) for number, line in enumerate(text.splitlines(), 1) if pattern.search(line))
+
+
 #: Names of variables that are no nouns: they say what happened to a thing, or how it lies to others, not what it is.
 BARE_NAMES = frozenset(
     re.findall(
@@ -180,9 +193,8 @@ def bare_names(source: str) -> list[str]:
 def bare_names_of(package: str) -> list[str]:
     """Return these bindings in the sources of a package, each with its file."""
     paths = [path for path in SOURCES if package_of(path) == package]
-    return [
-        f"{path.relative_to(ROOT)}:{place}" for path in paths for place in bare_names(path.read_text(encoding="utf-8"))
-    ]
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    return [f"{name}:{place}" for name in names for place in bare_names(text_of(name))]
 
 
 def exists(symbol: str) -> bool:
@@ -218,12 +230,12 @@ def test_symbols_exist(symbol):
 
 @pytest.mark.parametrize("coined", COINED, ids=lambda coined: coined.pattern)
 def test_coined_words_do_not_come_back(coined):
+    pattern = re.compile(coined.pattern, re.IGNORECASE)
     places = [
         f"{name}:{number}: {line.strip()}"
         for name in TEXTS
         if name not in coined.allowed and name.startswith(coined.within)
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
-        if re.search(coined.pattern, line, re.IGNORECASE)
+        for number, line in lines_with(pattern, text_of(name))
     ]
     assert not places, f"write {coined.replacement!r} instead:\n" + "\n".join(places)
 
@@ -232,8 +244,7 @@ def test_coined_words_do_not_come_back(coined):
 def test_files_with_an_allowance_need_it(coined):
     for name, reason in coined.allowed.items():
         assert reason
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert re.search(coined.pattern, text, re.IGNORECASE), f"{name} needs no allowance any more"
+        assert re.search(coined.pattern, text_of(name), re.IGNORECASE), f"{name} needs no allowance any more"
 
 
 @pytest.mark.parametrize("package", sorted({package_of(path) for path in SOURCES}))

@@ -43,7 +43,11 @@ def test_every_topology_that_ships_is_tried_here():
 
 @pytest.mark.parametrize(
     ("networks", "degree", "wanted"),
-    [(SWITCHED, [], 1), (DIRECT, [], 4), ((*SWITCHED, *DIRECT), ["--degree", "3"], 3)],
+    [
+        (SWITCHED, [], 1),
+        (DIRECT, [], 4),
+        pytest.param((*SWITCHED, *DIRECT), ["--degree", "3"], 3, marks=pytest.mark.slow),
+    ],
     ids=["switched", "direct", "all with three"],
 )
 def test_optimize_and_compare_say_the_same(run, compared, networks, degree, wanted):

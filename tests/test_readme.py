@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from topoplan.cli import main
+from topoplan.testing import check_component
 from topoplan_samples.long_tail import at_night
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,6 +66,24 @@ def test_there_are_two_commands_and_their_quick_pair():
     assert pip[0].split("topoplan optimize")[1] == uv[0].split("topoplan optimize")[1]
 
 
+#: Where Python of the README runs: at night in a process of its own, which knows nothing but what it imports.
+WHERE = at_night(["this process", "another process"], "this process")
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch, tmp_path):
+    """Return a function that runs Python in an empty folder, here or in another process; it returns what is printed."""
+
+    def printed(text, where):
+        if where == "another process":
+            return run("-c", text, cwd=tmp_path)
+        monkeypatch.chdir(tmp_path)
+        exec(compile(text, "README.md", "exec"), {"__name__": "__main__"})
+        return capsys.readouterr().out
+
+    return printed
+
+
 @pytest.mark.slow
 def test_the_first_command_prints_what_the_readme_shows(tmp_path):
     words = COMMANDS[0].split("topoplan ")[-1].split()
@@ -77,13 +98,15 @@ def test_install_commands_name_extras_that_exist():
     assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
-def test_python_example_runs(tmp_path):
-    assert "->" in run("-c", block("python", "outcome = optimize("), cwd=tmp_path)
+@pytest.mark.parametrize("where", WHERE)
+def test_python_example_runs(printed, where):
+    assert "->" in printed(block("python", "outcome = optimize("), where)
 
 
-def test_searchers_run_on_a_problem(tmp_path):
+@pytest.mark.parametrize("where", WHERE)
+def test_searchers_run_on_a_problem(printed, where):
     text = block("python", "run_searchers(")
-    initial, best = map(float, re.findall(r"[\d.]+", run("-c", text, cwd=tmp_path)))
+    initial, best = map(float, re.findall(r"[\d.]+", printed(text, where)))
     assert best < initial
 
 
@@ -144,12 +167,23 @@ def test_own_topology_is_found_by_its_entry_point(site, tmp_path):
     assert "reach" in topoplan("plugins", "show", "chord", cwd=tmp_path, site=site)
 
 
-def test_own_topology_is_used(site, tmp_path):
+def test_own_topology_is_used(site, monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.chdir(tmp_path)
     (words,) = re.findall(r"`topoplan (optimize dlrm -t chord[^`]*)`", README)
-    assert topoplan(*words.split(), "--budget", "0", cwd=tmp_path, site=site).strip()
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--budget", "0"])
+    assert not ended.value.code
+    assert capsys.readouterr().out.strip()
 
 
-def test_own_topology_keeps_its_promises(site, tmp_path):
+def test_own_topology_keeps_its_promises(site, monkeypatch):
+    monkeypatch.syspath_prepend(str(site))
+    check_component(importlib.import_module("topoplan_topology_chord").Chord)
+
+
+@pytest.mark.slow
+def test_tests_of_the_own_topology_pass(site, tmp_path):
     test = tmp_path / "test_chord.py"
     test.write_text(block("python", "parametrize_with_checks(Chord)"), encoding="utf-8")
     assert re.search(r"\d+ passed", run("-m", "pytest", "-q", str(test), cwd=tmp_path, site=site))

@@ -17,7 +17,8 @@ def test_every_column_is_that_of_the_published_file(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "100dlrm_128" else ()) for name in names()]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name.endswith(("_32", "_128")) else ()) for name in names()],
 )
 def test_its_strategy_is_read_back_from_a_file(name):
     exporter = Host.discover().get("exporter", "flatbuffer")

@@ -140,8 +140,8 @@ def test_a_format_without_phases_refuses(capsys, tmp_path):
 
 
 def test_a_task_graph_of_others_on_a_rebuilt_fabric(capsys, tmp_path):
-    path = tmp_path / "plan.fbuf"
-    static = ["optimize", *MODEL, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
+    path, small = tmp_path / "plan.fbuf", ["--batch-size", "64", "--servers", "6", "--budget", "0"]
+    static = ["optimize", "dlrm", *small, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
     code, _, err = command(capsys, *static)
     assert code == 0, err
     code, out, err = command(capsys, "simulate", str(path), "-t", "ocs:delay-ms=3", "--degree", "4", "--json")

@@ -23,6 +23,7 @@ from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.optimize import Ends
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
+from topoplan_samples.long_tail import at_night
 
 SMALL = Experiment(
     model="alexnet",
@@ -156,7 +157,7 @@ def test_histories_have_seconds():
     assert (np.diff(history[:, 2]) < 0).all()
 
 
-@pytest.mark.parametrize("chains", [1, 2])
+@pytest.mark.parametrize("chains", at_night([1, 2], 1))
 def test_restarts_are_independent_and_the_best_is_the_result(chains):
     alone = optimize(small(chains=chains, budget=20)).result
     several = optimize(small(chains=chains, budget=60, restarts=3, record=True))

@@ -15,6 +15,7 @@ from topoplan_command_sensitivity.provenance import experiment_of
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.perturbation import Perturbation
+from topoplan_samples.long_tail import at_night
 
 TABLES = {"arch-embedding-size": "1000-1000", "arch-mlp-bot": "64-64-64", "arch-mlp-top": "192-64-1"}
 #: A network so slow that a search which believes it to be fast does badly.
@@ -80,7 +81,12 @@ def test_a_plan_made_under_perturbation_says_so():
         experiment_of(plan, "p.json")
 
 
-@pytest.mark.parametrize("searcher", [component.name for component in Host.discover().components("searcher")])
+@pytest.mark.parametrize(
+    "searcher",
+    at_night(
+        [component.name for component in Host.discover().components("searcher")], "mcmc", "pipeline", "totientperm"
+    ),
+)
 def test_every_searcher_takes_part(searcher):
     if searcher == "exhaustive":
         searcher = "exhaustive:tied=true"  # the whole space is too large

@@ -45,6 +45,7 @@ def own(summary="s", build=lambda *_: Still()):
     return type(Searcher)("Own", (Searcher,), {"__module__": "__main__", **members})
 
 
+@pytest.mark.slow
 def test_chains_in_workers_have_the_components_of_this_process():
     report = optimize(attrs.evolve(SMALL, searchers=[own()])).plan.provenance["reports"]["still"]
     assert report["pid"] != os.getpid()

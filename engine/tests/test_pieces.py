@@ -82,7 +82,9 @@ def test_bounds_are_sums_over_devices_and_links(problem, share):
         assert found.seconds <= simulate.makespan(taskgraph, fabric, problem.cluster) + excess
 
 
-@pytest.mark.parametrize("component", [Fluid, Flexnet, partial(Fluid, level="stepped")])
+@pytest.mark.parametrize(
+    "component", [Fluid, Flexnet, pytest.param(partial(Fluid, level="stepped"), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("per_part", [False, True], ids=["each device once", "each part once"])
 def test_interfaces_carry_what_their_links_do(problem, component, per_part):
     """What a fragment loads on one switch is what it loads over routes and rings."""

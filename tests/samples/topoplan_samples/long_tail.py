@@ -28,7 +28,7 @@ def at_night(cases: Iterable[Any], *kept: Any) -> list[Any]:
 
 
 def _slow(case: Any) -> Any:
-    """Return a case, of one argument or of a tuple of them, as slow parameters; one that has marks keeps them."""
+    """Return a case, of one argument or of a tuple of them, as slow parameters, with the marks that it has."""
     if hasattr(case, "marks"):
-        return case
+        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.slow], id=case.id)
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -22,6 +23,8 @@ _CORE = "topoplan-core"
 _MAJOR, _MINOR = map(int, __version__.split(".")[:2])
 #: What all packages of this series ask for, word for word; other words need a library to read them.
 _SERIES = f"{_CORE}>={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
+#: Most of what a module holds, and none of it implements a hook.
+_NO_HOOKS = (type, types.ModuleType, str, types.NoneType)
 #: Registration hook -> the class that its components are subclasses of.
 REGISTRATION: Mapping[str, type[Registered]] = {
     f"topoplan_{kind}s".replace("ys", "ies"): contract for kind, contract in CONTRACTS.items()
@@ -139,7 +142,7 @@ def marked(plugin: object, name: str) -> dict[str, Any] | None:
     What a module imports on first use is left alone.
     """
     attribute = vars(plugin).get(name) if inspect.ismodule(plugin) else inspect.getattr_static(plugin, name, None)
-    if not inspect.isroutine(attribute) and not name.startswith("topoplan_"):
+    if not name.startswith("topoplan_") and (isinstance(attribute, _NO_HOOKS) or not inspect.isroutine(attribute)):
         return None
     options = getattr(getattr(plugin, name), "topoplan_impl", None)
     return options if isinstance(options, dict) else None

@@ -34,18 +34,22 @@ class _Space:
     def __init__(self, graph: OperatorGraph, n_devices: int) -> None:
         self._graph, self._n_devices = graph, n_devices
         self._interned: dict[Placement, Placement] = {}
+        divisors = [degree for degree in range(1, n_devices + 1) if n_devices % degree == 0]
+        vectors = (itertools.product(divisors, repeat=len(op.dims)) for op in graph.operators)
+        self._degrees = [tuple(v for v in each if n_devices % math.prod(v) == 0) for each in vectors]
+        self._placed: dict[tuple[tuple[int, ...], int], Placement] = {}
 
     def degrees(self, op: int) -> tuple[tuple[int, ...], ...]:
         """Return the degree vectors of an operator."""
-        count = self._n_devices
-        divisors = [degree for degree in range(1, count + 1) if count % degree == 0]
-        vectors = itertools.product(divisors, repeat=len(self._graph.operators[op].dims))
-        return tuple(vector for vector in vectors if count % math.prod(vector) == 0)
+        return self._degrees[op]
 
     def place(self, degrees: tuple[int, ...], start: int) -> Placement:
         """Return the placement whose first part is on device ``start``."""
-        parts = math.prod(degrees)
-        return self.intern(Placement(degrees, start + np.arange(parts) * (self._n_devices // parts)))
+        if (placement := self._placed.get((degrees, start))) is None:
+            parts = math.prod(degrees)
+            placement = self.intern(Placement(degrees, start + np.arange(parts) * (self._n_devices // parts)))
+            self._placed[degrees, start] = placement
+        return placement
 
     def placements(self, op: int) -> Iterator[Placement]:
         """Go through all placements of an operator."""

@@ -6,6 +6,7 @@ hand, and so is the lowering of the plans that exporters get.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import attrs
@@ -60,9 +61,17 @@ def two_switches(n_hosts: int = 4) -> Fabric:
 
 def hops(fabric: Fabric, host: int) -> dict[int, int]:
     """Return the nodes that can be reached from ``host``, itself included -> over how many links."""
-    import networkx as nx
-
-    return dict(nx.single_source_shortest_path_length(fabric.to_networkx(), host))
+    neighbours: dict[int, list[int]] = defaultdict(list)
+    for source, target in zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True):
+        neighbours[source].append(target)
+    distances, queue = {host: 0}, deque([host])
+    while queue:
+        node = queue.popleft()
+        for target in neighbours[node]:
+            if target not in distances:
+                distances[target] = distances[node] + 1
+                queue.append(target)
+    return distances
 
 
 def rebuilt(delay: float) -> ReconfigurableFabric:

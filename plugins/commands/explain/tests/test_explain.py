@@ -55,7 +55,10 @@ def row_labels(path):
 
 def column_labels(path):
     """First arguments of ``Column``."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if "Column" not in text:
+        return
+    for node in ast.walk(ast.parse(text)):
         called = node.func if isinstance(node, ast.Call) else None
         name = called.value if isinstance(called, ast.Subscript) else called
         if isinstance(name, ast.Name) and name.id == "Column" and node.args:

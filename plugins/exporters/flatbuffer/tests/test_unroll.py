@@ -25,6 +25,7 @@ from topoplan_exporter_flatbuffer.network import receivers, shifts
 from topoplan_exporter_flatbuffer.unroll import unroll
 from topoplan_exporter_flatbuffer.wire import decode
 from topoplan_samples.as_flows import as_flows
+from topoplan_samples.long_tail import at_night
 
 WRITE = Flatbuffer().write
 read = Flatbuffer().read
@@ -302,7 +303,7 @@ FABRICS = {
 }
 
 
-@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("copies", at_night([1, 2], 2))
 @pytest.mark.parametrize("mesh", [(4,), (2, 2), (8,), (2, 4), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_files_of_programs_take_as_long_as_their_plans(fabric, mesh, copies):

@@ -34,7 +34,7 @@ def check_file(plan, trainer):
         assert b"--tensor-model-parallel-size" in data
 
 
-@pytest.mark.parametrize("trainer", at_night(WRITERS, "megatron", "torch"))
+@pytest.mark.parametrize("trainer", at_night(WRITERS, "megatron"))
 @pytest.mark.parametrize("model", ["llama-3-8b", pytest.param("mixtral-8x7b", marks=pytest.mark.slow)])
 def test_models_of_two_layers_have_files(tmp_path, model, trainer):
     outcome = searched(tmp_path, model, 8, trainer, layers=2)
