@@ -100,7 +100,8 @@ def installed_plugins_are_loaded_once() -> Iterator[None]:
     def installed_plugins(prefix: str = "") -> list[entry_points.InstalledPlugin]:
         return list(remembered(prefix)) if sys.path == path else read(prefix)
 
-    def discovered(strict: bool = False, prefix: str = "") -> host.Host:
+    @functools.wraps(discover.__func__)
+    def discovered(cls: type[host.Host], strict: bool = False, prefix: str = "") -> host.Host:
         if strict or sys.path != path or host.installed_plugins is not installed_plugins:
             return discover(strict=strict, prefix=prefix)
         return _copied(loaded(prefix, os.environ.get(entry_points.ALLOW), os.environ.get(entry_points.DENY)))
@@ -108,7 +109,7 @@ def installed_plugins_are_loaded_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (entry_points, host):
             patch.setattr(module, "installed_plugins", installed_plugins)
-        patch.setattr(host.Host, "discover", staticmethod(discovered))
+        patch.setattr(host.Host, "discover", classmethod(discovered))
         yield
 
 
