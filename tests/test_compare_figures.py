@@ -249,7 +249,9 @@ def test_an_experiment_names_what_exists(path):
 OF_NETWORKS = [path for path in EXPERIMENTS if not path.stem.startswith("hidup-")]
 
 
-@pytest.mark.parametrize("path", OF_NETWORKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", at_night(OF_NETWORKS, *(p for p in OF_NETWORKS if p.stem not in LARGE)), ids=lambda path: path.stem
+)
 def test_an_experiment_has_its_measurements(path):
     study, todo = study_and_runs(path)
     assert all_measured(study, None)

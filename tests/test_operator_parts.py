@@ -148,7 +148,12 @@ def gradients(function: Callable[..., float], values: list[np.ndarray], wanted: 
 
 DIFFERENTIABLE = [name for name, case in CASES.items() if case.differentiable]
 #: Their differences take a second each; "transposed convolution with positions behind" has what they have.
-LARGE = ("transposed convolution", "dilated transposed convolution", "depthwise convolution")
+LARGE = (
+    "transposed convolution",
+    "transposed convolution with positions behind",
+    "dilated transposed convolution",
+    "depthwise convolution",
+)
 
 
 @pytest.mark.parametrize("name", at_night(DIFFERENTIABLE, *(name for name in DIFFERENTIABLE if name not in LARGE)))

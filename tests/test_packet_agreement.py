@@ -6,6 +6,7 @@ file's own TopoOpt network, or on a fat-tree, all with 1 us per link.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -15,6 +16,7 @@ from reference import tables, task_graphs
 
 from topoplan import Cluster, Fabric
 from topoplan_samples.as_flows import as_flows
+from topoplan_samples.long_tail import at_night
 from topoplan_simulator_fluid import Fluid
 
 #: level -> median, the ninth of ten rows, the worst; errors in percent.
@@ -68,16 +70,18 @@ def rows():
 
 @pytest.fixture(scope="module")
 def found(rows):
-    """(n,) absolute errors at each level, ascending, and in words."""
-    result = {}
-    for level in LIMITS:
+    """Return a function from a level to (n,) absolute errors, ascending, and errors by row."""
+
+    @cache
+    def found(level):
         simulate, errors = as_flows(level=level), {}
         for name, taskgraph, fabric, cluster, expected in rows:
             if level == "coupled" or taskgraph.n_tasks <= 20_000:  # beyond, stepped takes seconds
                 seconds = simulate.makespans(taskgraph, fabric, cluster, range(DRAWS)).mean()
                 errors[name] = 100 * (seconds / expected - 1)
-        result[level] = np.sort(np.abs(list(errors.values()))), errors
-    return result
+        return np.sort(np.abs(list(errors.values()))), errors
+
+    return found
 
 
 def most(size):
@@ -85,16 +89,17 @@ def most(size):
     return size[int(np.ceil(0.9 * len(size))) - 1]
 
 
-@pytest.mark.parametrize("level", ["coupled", "stepped"])
+@pytest.mark.parametrize("level", at_night(LIMITS, "coupled"))
 def test_iteration_times_agree(found, level):
-    (size, errors), (median, nine_of_ten, worst) = found[level], LIMITS[level]
+    (size, errors), (median, nine_of_ten, worst) = found(level), LIMITS[level]
     assert np.median(size) <= median, errors
     assert most(size) <= nine_of_ten, errors
     assert size[-1] <= worst, errors
 
 
+@pytest.mark.slow
 def test_stepped_is_no_worse_than_coupled(found):
-    coupled, stepped = found["coupled"][0], found["stepped"][0]
+    coupled, stepped = found("coupled")[0], found("stepped")[0]
     assert np.median(stepped) <= np.median(coupled)
     assert most(stepped) <= most(coupled)
 
@@ -109,7 +114,7 @@ def packets_agree(rows, names):
 
 
 def test_packet_by_packet_ends_with_the_packet_simulator(rows):
-    packets_agree(rows, ["1600dlrm_16 flat", "400transformer_16 flat", "100vgg_16 flat"])
+    packets_agree(rows, ["1600dlrm_16 flat"])
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_estimator_hidup import Hidup
 from topoplan_frontend_hidup import BertSgmoe, VitSwitch
 from topoplan_samples.as_flows import as_flows
+from topoplan_samples.long_tail import at_night
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
 from topoplan_simulator_fluid import Fluid
@@ -176,7 +177,7 @@ def test_random_programs_take_as_long_as_all_their_tasks_in_flexnetpacket(monkey
     assert np.mean(devices == 1) > 0.2
 
 
-@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 2000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", at_night([range(20), range(20, 2000)], range(20)))
 def test_random_programs_take_as_long_as_all_their_tasks(seeds):
     """On the wire no messages wait for each other: one device stands for all, but for rounding."""
     for seed in seeds:

@@ -63,7 +63,7 @@ def check_equal(path, outcome, other_path, other):
 
 
 #: In every run of the tests; the others are slow.
-QUICK = {"mcmc", "network", "restarts"}
+QUICK = {"mcmc", "network"}
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
 SHARES = [0.37, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.0, 0.8, 1.0))]
 
@@ -345,7 +345,7 @@ def test_a_finished_run_is_printed_again(tmp_path, monkeypatch, run):
 def test_a_search_that_a_clock_ended_is_repeated_as_it_was(tmp_path):
     for chains in (1, 2):
         path = tmp_path / f"a{chains}"
-        timed = with_run(SMALL, time_limit=0.3, budget=10**9, chains=chains)
+        timed = with_run(SMALL, time_limit=0.15, budget=10**9, chains=chains)
         with begun(path, HOST, timed) as folder:
             outcome = optimize(timed, host=HOST, folder=folder)
         assert outcome.result.ended_by == "time limit"

@@ -85,6 +85,10 @@ def least_and_message(problem, strategies):
     return min(prices), least_message_seconds(problem, simulate)
 
 
+#: A model that branches and joins.
+BRANCHES = ((0, 1), (1, 2), (0, 3), (2, 3), (3, 4))
+
+
 @pytest.mark.parametrize("seed", at_night(range(3), 0))
 def test_no_placement_is_below_the_bound(seed):
     problem = small_problem(seed, 4)
@@ -96,7 +100,7 @@ def test_no_placement_is_below_the_bound(seed):
 
 
 @pytest.mark.parametrize("seed", at_night(range(4), 0))
-@pytest.mark.parametrize("edges", [None, ((0, 1), (1, 2), (0, 3), (2, 3), (3, 4))])
+@pytest.mark.parametrize("edges", at_night([None, BRANCHES], BRANCHES))
 def test_no_pipeline_is_below_the_bound(seed, edges):
     problem = small_problem(seed, 5, edges)
     least, message = least_and_message(problem, pipelines(problem.graph, HOSTS))

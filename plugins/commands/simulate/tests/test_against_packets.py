@@ -58,7 +58,7 @@ def test_a_simulator_that_was_not_compared_says_nothing(file, capsys):
 
 def test_a_file_whose_messages_draw_paths_says_what_other_draws_take(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = "optimize alexnet --batch-size 32 -t random --servers 8 --degree 3 -s mcmc --budget 0 -x flatbuffer=a.fbuf"
+    words = "optimize moe --batch-size 64 -t random --servers 8 --degree 3 -s mcmc --budget 0 -x flatbuffer=a.fbuf"
     with pytest.raises(SystemExit):
         main([*words.split(), "--json"])
     as_run = json.loads(capsys.readouterr().out)["as_run"]["flatbuffer"]
