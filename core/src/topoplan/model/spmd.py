@@ -12,12 +12,14 @@ one slices the slices of the earlier one.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 import attrs
+import numpy as np
 
-from topoplan.arrays import ints
+from topoplan.arrays import I32, i32, ints
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.sharding import MeshSharding, Signature, arguments
 
 __all__ = ["SpmdProgram"]
@@ -75,6 +77,17 @@ class SpmdProgram:
                 degrees[rule.dim] *= size
         return tuple(degrees)
 
+    def part_of_place(self, op: int, n_dims: int) -> I32:
+        """(D,) the part of an operator that each place of the mesh runs, the last axis being the fastest."""
+        place = np.unravel_index(np.arange(self.n_devices), self.mesh)
+        along = [np.zeros(self.n_devices, dtype=np.int64) for _ in range(n_dims)]
+        for rule, size, position in zip(self.rules[op], self.mesh, place, strict=True):
+            if rule.dim >= 0:
+                along[rule.dim] = along[rule.dim] * size + position
+        if not n_dims:
+            return i32(np.zeros(self.n_devices))
+        return i32(np.ravel_multi_index(along, self.degrees(op, n_dims)))
+
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why it does not fit model and devices, or None (soundness: `sharding.programs` of the engine)."""
         if self.n_devices != n_devices:
@@ -82,8 +95,16 @@ class SpmdProgram:
         n_ops = len(graph.operators)
         if len(self.rules) != n_ops or len(self.stored) != n_ops:
             return f"program: signatures of {len(self.rules)} operators, model {graph.name!r} has {n_ops}"
-        fed_inputs = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
-        for index, op in enumerate(graph.operators):
+        return self.why_unfit(graph.operators, {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()})
+
+    def why_unfit(self, operators: Sequence[Operator], fed: Collection[tuple[int, int]]) -> str | None:
+        """Return which signature or storage does not fit its operator, or None.
+
+        Args:
+            operators: those that the program is of.
+            fed: (operator, argument) of what another of them makes.
+        """
+        for index, op in enumerate(operators):
             where, count = f"program: operator {op.name!r}", len(arguments(op))
             rules, stored = self.rules[index], self.stored[index]
             if len(rules) != len(self.mesh) or len(stored) != count:
@@ -92,6 +113,6 @@ class SpmdProgram:
                 if len(rule.inputs) != count or len(rule.outputs) != len(op.outputs) or rule.dim >= len(op.dims):
                     return f"{where}: signature {rule} does not fit its {count} arguments"
             for argument, shardings in enumerate(stored):
-                if len(shardings) != (0 if (index, argument) in fed_inputs else len(self.mesh)):
+                if len(shardings) != (0 if (index, argument) in fed else len(self.mesh)):
                     return f"{where}: argument {argument} has {len(shardings)} shardings in storage"
         return None

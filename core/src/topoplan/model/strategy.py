@@ -49,6 +49,11 @@ class Strategy(ABC):
         return True
 
     @property
+    def order_name(self) -> str:
+        """What reports call the order of passes."""
+        return str(self.schedule.kind)
+
+    @property
     def _order_key(self) -> bytes:
         """What `key` says besides the placements."""
         return b""

@@ -24,7 +24,7 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
 
-__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers"]
+__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "units_of"]
 
 #: The part of an operator's name that names its layer: up to the first number that more of the name follows.
 _LAYER = re.compile(r"(.*?\d+)[._]")
@@ -58,10 +58,17 @@ def gather_units(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph)
     """Return the layers; None for a program that keeps what it gathers, or gathers nothing."""
     if not program.gathers_again:
         return None
-    gathers = [reshard for reshard in reshards_of(program, graph) if _is_gather(program, reshard)]
+    return units_of(program, graph, reshards_of(program, graph), schedule.stage.tolist())
+
+
+def units_of(
+    program: SpmdProgram, graph: OperatorGraph, reshards: Sequence[Reshard], stage: Sequence[int]
+) -> GatherUnits | None:
+    """Return the layers of a program that gathers again, given its reshardings and the stage of each operator."""
+    gathers = [reshard for reshard in reshards if _is_gather(program, reshard)]
     if not gathers:
         return None
-    unit = _units([op.name for op in graph.operators], schedule.stage.tolist(), {r.users[0] for r in gathers})
+    unit = _units([op.name for op in graph.operators], stage, {r.users[0] for r in gathers})
     given_back = [reshard for reshard in gathers if len({int(unit[op]) for op in reshard.users}) == 1]
     nbytes = np.zeros(int(unit[-1]) + 1)
     for reshard in given_back:

@@ -11,6 +11,7 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryLevels, MemoryUse
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -204,4 +205,8 @@ def _lowering_of(kind: type[Strategy], fragments: FragmentCache, pieces: Pieces)
         from topoplan_engine.lowering.placements import PlacementLowering
 
         return PlacementLowering(fragments, pieces)
+    if kind is StagedStrategy:
+        from topoplan_engine.lowering.staged import StagedLowering
+
+        return StagedLowering(fragments.graph, fragments.cluster, fragments.costs)
     raise TypeError(f"no lowering for strategies of type {kind.__name__}")

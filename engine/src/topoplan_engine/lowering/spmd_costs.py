@@ -6,6 +6,7 @@ several devices run the same part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,13 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
-from topoplan.model.graph import OperatorGraph
+from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.lowering.fragments import weight_seconds
 from topoplan_engine.lowering.gather_units import gather_units
 from topoplan_engine.lowering.gradient_peaks import order_of_edges
 from topoplan_engine.lowering.memory import memory_use_of
@@ -42,7 +44,7 @@ __all__ = [
 class DeviceCosts(NamedTuple):
     """(D,) seconds in which every device runs an operator, and bytes of memory, before those of other operators.
 
-    Seconds are those of one micro-batch, bytes those of the batch.
+    Seconds are those of one micro-batch, bytes those of the batch; ``weight_gradient`` is a part of ``backward``.
 
     ``kept`` and ``states`` (three rows) are those of `PartCosts`; ``outputs`` are bytes of the largest part's, and
     so are both ``gradients``.
@@ -55,6 +57,7 @@ class DeviceCosts(NamedTuple):
     states: F64 | None
     outputs: int
     gradients: tuple[float, float] | None
+    weight_gradient: F64
 
 
 class _Parts(NamedTuple):
@@ -83,42 +86,72 @@ class ProgramPrices:
         Raises:
             TopoplanError: the cost function cannot price a cut.
         """
+        return self.of_operators(
+            program, micro_batches, range(len(self._graph.operators)), np.arange(program.n_devices, dtype=np.int32)
+        )
+
+    def of_operators(
+        self, program: SpmdProgram, micro_batches: int, operators: Sequence[int], device_of_place: I32
+    ) -> list[DeviceCosts]:
+        """Price the operators of a stage.
+
+        Args:
+            program: of these operators.
+            micro_batches: of the batch.
+            operators: numbers in the graph.
+            device_of_place: (D,) the device at each place of the program's mesh.
+
+        Raises:
+            TopoplanError: the cost function cannot price a cut.
+        """
         parts: dict[object, _Parts] = {}
         # With the prices, so that no two have one id.
         shared: dict[object, tuple[PartCosts, PartCosts, DeviceCosts]] = {}
-        prices = []
-        for op, (first, operator) in enumerate(zip(first_equal(self._graph), self._graph.operators, strict=True)):
-            degrees = program.degrees(op, len(operator.dims))
-            cut = degrees, tuple(rule.dim for rule in program.rules[op])
+        prices, equal = [], first_equal(self._graph)
+        for row, op in enumerate(operators):
+            operator, first = self._graph.operators[op], equal[op]
+            degrees = program.degrees(row, len(operator.dims))
+            cut = degrees, tuple(rule.dim for rule in program.rules[row])
             if cut not in parts:
-                parts[cut] = _parts_of_devices(program, op, degrees)
+                parts[cut] = _parts_of_devices(program, row, degrees)
             outputs = self._outputs(first, degrees)
             if not self._uniform:
-                prices.append(self._apart(op, degrees, parts[cut], outputs, micro_batches))
+                prices.append(self._apart(op, degrees, parts[cut], device_of_place, outputs, micro_batches))
                 continue
-            devices, batch = parts[cut].devices[0], MicroBatch.of(operator, micro_batches)
+            devices, batch = device_of_place[parts[cut].devices[0]], MicroBatch.of(operator, micro_batches)
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
-            key = id(price), id(passes), cut, outputs
+            key = id(price), id(passes), cut, outputs, bool(operator.weights)
             if key not in shared:
-                shared[key] = price, passes, _spread(price, passes, parts[cut].part, outputs)
+                shared[key] = price, passes, _spread(operator, price, passes, parts[cut].part, outputs)
             prices.append(shared[key][2])
         return prices
 
-    def _apart(self, op: int, degrees: tuple[int, ...], parts: _Parts, outputs: int, micro_batches: int) -> DeviceCosts:
+    def _apart(
+        self,
+        op: int,
+        degrees: tuple[int, ...],
+        parts: _Parts,
+        device_of_place: I32,
+        outputs: int,
+        micro_batches: int,
+    ) -> DeviceCosts:
         """Price an operator on devices that differ, copy by copy of its parts."""
-        batch = MicroBatch.of(self._graph.operators[op], micro_batches)
-        columns, states = np.empty((4, len(parts.part))), np.empty((3, len(parts.part)))
+        operator = self._graph.operators[op]
+        batch = MicroBatch.of(operator, micro_batches)
+        columns, states = np.empty((5, len(parts.part))), np.empty((3, len(parts.part)))
         persistent_known = states_known = True
         gradients = None
-        for devices in parts.devices:
+        for places in parts.devices:
+            devices = device_of_place[places]
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
             persistent_known, states_known = price.kept is not None, price.states is not None
             persistent = price.memory if price.kept is None else price.kept
-            columns[:, devices] = passes.forward, passes.backward, price.memory, persistent
+            of_weights = weight_seconds(operator, passes)
+            columns[:, places] = passes.forward, passes.backward, price.memory, persistent, of_weights
             if price.states is not None:
-                states[:, devices] = price.states
+                states[:, places] = price.states
             gradients = _largest(price)
         return DeviceCosts(
             forward=columns[0],
@@ -128,6 +161,7 @@ class ProgramPrices:
             states=states if states_known else None,
             outputs=outputs,
             gradients=gradients,
+            weight_gradient=columns[4],
         )
 
     def _outputs(self, op: int, degrees: tuple[int, ...]) -> int:
@@ -142,17 +176,12 @@ class ProgramPrices:
 
 def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> _Parts:
     """Return which device runs which part of an operator that is cut by ``degrees``."""
-    position = np.unravel_index(np.arange(program.n_devices), program.mesh)
-    place = [np.zeros(program.n_devices, dtype=np.int64) for _ in degrees]
-    for rule, size, along in zip(program.rules[op], program.mesh, position, strict=True):
-        if rule.dim >= 0:
-            place[rule.dim] = place[rule.dim] * size + along
-    part = np.ravel_multi_index(place, degrees).astype(np.int32) if degrees else np.zeros(program.n_devices, np.int32)
+    part = program.part_of_place(op, len(degrees))
     devices = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T
     return _Parts(part, devices.astype(np.int32))
 
 
-def _spread(price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> DeviceCosts:
+def _spread(operator: Operator, price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> DeviceCosts:
     """Return the price of every device's ``part`` on devices that are equal; ``passes`` are those of a micro-batch."""
     return DeviceCosts(
         forward=passes.forward[part],
@@ -162,6 +191,7 @@ def _spread(price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> Dev
         states=None if price.states is None else price.states[:, part],
         outputs=outputs,
         gradients=_largest(price),
+        weight_gradient=weight_seconds(operator, passes)[part],
     )
 
 

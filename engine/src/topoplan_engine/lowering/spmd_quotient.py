@@ -34,7 +34,8 @@ from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
-from topoplan_engine.lowering.spmd_tasks import NO_TASK, ProgramWriter, pair_bytes, ring_bytes, write_program
+from topoplan_engine.lowering.spmd_tasks import ProgramWriter, pair_bytes, ring_bytes, write_program
+from topoplan_engine.lowering.task_columns import NO_TASK
 from topoplan_engine.sharding.mesh import mesh_groups
 
 __all__ = ["ProgramQuotient", "block", "program_quotient"]

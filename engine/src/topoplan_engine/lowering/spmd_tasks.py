@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import attrs
 import numpy as np
@@ -42,10 +42,19 @@ from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering.gather_units import GatherUnits, gather_units
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
+from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, reshards_of
 
-__all__ = ["NO_TASK", "ProgramWriter", "pair_bytes", "program_taskgraph", "ring_bytes", "write_program"]
+__all__ = [
+    "GathersAgain",
+    "ProgramWriter",
+    "pair_bytes",
+    "program_taskgraph",
+    "ring_bytes",
+    "sent_again",
+    "write_program",
+]
 
 
 def program_taskgraph(
@@ -77,8 +86,8 @@ def write_program(
     _write_forward(writer, order, schedule.micro_batches, prices, units)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
     runs_backward = BackwardPasses.of(graph).operators.tolist()
-    repeats = _sent_again(graph, program, runs_backward)
-    gathers = None if units is None else _GathersAgain(writer, units, runs_backward)
+    repeats = sent_again(graph, reshards_of(program, graph), runs_backward)
+    gathers = None if units is None else GathersAgain(writer, units, runs_backward)
     _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, repeats, gathers)
     buckets.send_rest()
 
@@ -149,10 +158,21 @@ def _write_forward(
                     layer_ends[int(units.unit[op])] = ends[op, copy]
 
 
-class _GathersAgain:
+class Writer(Protocol):
+    """What adds the collectives of a resharding; see `ProgramWriter`."""
+
+    @property
+    def computed(self) -> Any:
+        """The last tasks of the compute stream."""
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[Any]) -> Any:
+        """Add the collectives of a resharding; return the last tasks."""
+
+
+class GathersAgain:
     """Gathers parameters for the backward pass, each layer's while the one behind it computes."""
 
-    def __init__(self, writer: ProgramWriter[Any], units: GatherUnits, runs_backward: Sequence[bool]) -> None:
+    def __init__(self, writer: Writer, units: GatherUnits, runs_backward: Sequence[bool]) -> None:
         self._writer, self._unit = writer, units.unit
         self._reshards: dict[int, list[Reshard]] = {}
         for reshard in sorted(units.given_back, key=lambda each: (each.users[0], each.argument), reverse=True):
@@ -187,7 +207,7 @@ def _write_backward(
     buckets: _Buckets,
     runs_backward: Sequence[bool],
     repeats: Mapping[int, Sequence[Reshard]],
-    gathers: _GathersAgain | None,
+    gathers: GathersAgain | None,
 ) -> None:
     """Write the backward pass of all micro-batches; gradients of an output wait for those of all its reshardings.
 
@@ -215,12 +235,14 @@ def _write_backward(
                         ends[reshard, copy] = writer.exchange(reshard, reshard.backward, copy, before)
 
 
-def _sent_again(graph: OperatorGraph, program: SpmdProgram, runs_backward: Sequence[bool]) -> dict[int, list[Reshard]]:
+def sent_again(
+    graph: OperatorGraph, reshards: Sequence[Reshard], runs_backward: Sequence[bool]
+) -> dict[int, list[Reshard]]:
     """Return the last operator of each checkpointed region -> the reshardings inside of it that run again."""
     region, repeated = checkpoint_regions(graph).tolist(), repeated_operators(graph)
     last = {number: op for op, number in enumerate(region) if number >= 0 and runs_backward[op]}
     repeats: dict[int, list[Reshard]] = {}
-    for reshard in reshards_of(program, graph) if last else ():
+    for reshard in reshards if last else ():
         number = region[reshard.op]
         if reshard.output >= 0 and repeated[reshard.op] and any(region[op] == number for op in reshard.users):
             repeats.setdefault(last[number], []).append(reshard)
@@ -327,120 +349,39 @@ class ProgramWriter(ABC, Generic[Tasks]):
         """Let tasks follow others, device by device."""
 
 
-class _AllDevices(ProgramWriter[I64]):
+class _AllDevices(TaskColumns, ProgramWriter[I64]):
     """Collects the tasks of every device."""
 
     def __init__(self, program: SpmdProgram, copies: int) -> None:
-        super().__init__(copies)
+        TaskColumns.__init__(self)
+        ProgramWriter.__init__(self, copies)
         self._mesh, self._devices = program.mesh, program.n_devices
-        self._count = 0
-        # Of tasks that were added together: how many, and their columns, of which a number holds for all of them.
-        self._rows: list[tuple[int, dict[str, Any]]] = []
-        self._tails: list[I64] = []
-        self._heads: list[I64] = []
-        self._groups: dict[bytes, int] = {}
-        self._members: list[I64] = []
 
     def taskgraph(self, names: tuple[str, ...]) -> TaskGraph:
         """Return the task graph of all tasks so far."""
-        tails, heads = (np.concatenate(ends) if ends else np.zeros(0, np.int64) for ends in (self._tails, self._heads))
-        order = np.argsort(tails, kind="stable")
-        columns: dict[str, Any] = {name: self._column(name, empty) for name, empty in NO_TASK.items()}
-        degree = np.bincount(tails, minlength=self._count)
+        columns = self.columns()
         if self._copies == 1:
             columns["micro_batch"] = None
+        succ_ptr, succ = self.successors()
         return TaskGraph(
-            **columns,
-            group_ptr=np.concatenate([[0], np.cumsum([len(row) for row in self._members])]),
-            group_members=np.concatenate(self._members) if self._members else np.zeros(0, np.int32),
-            succ_ptr=np.concatenate([[0], np.cumsum(degree)]),
-            succ=heads[order],
-            op_names=names,
-            n_devices=self._devices,
+            **columns, **self.group_columns(), succ_ptr=succ_ptr, succ=succ, op_names=names, n_devices=self._devices
         )
-
-    def _column(self, name: str, empty: float) -> Any:
-        """(T,) one column of all tasks; ``empty`` where they have nothing there."""
-        values = [columns.get(name, empty) for _, columns in self._rows]
-        counts = np.array([count for count, _ in self._rows], dtype=np.int64)
-        column = np.repeat(np.array([empty if isinstance(v, np.ndarray) else v for v in values]), counts)
-        for value, end, count in zip(values, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
-            if isinstance(value, np.ndarray):
-                column[end - count : end] = value
-        return column
 
     def _run(self, kind: TaskKind, op: int, copy: int, seconds: F64) -> I64:
         device = np.arange(self._devices)
-        return self._add(self._devices, kind=kind, device=device, seconds=seconds, op=op, micro_batch=copy)
+        return self.add(self._devices, kind=kind, device=device, seconds=seconds, op=op, micro_batch=copy)
 
     def _communicate(
         self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int
     ) -> tuple[I64, I64]:
         common = {"op": op, "micro_batch": micro_batch}
         members = mesh_groups(self._mesh, axes)
-        groups, size = members.shape
-        group_of = np.empty(self._devices, dtype=np.int64)
-        group_of[members] = np.arange(groups)[:, None]
-        if kind is not Collective.ALL_TO_ALL:
-            tasks = self._add_collective(kind, self._numbers(members), size=ring_bytes(kind, nbytes), **common)
-            return tasks[group_of], tasks[group_of]
-        singles = self._numbers(members[:, :1])
-        join = self._add_collective(Collective.JOIN, singles, **common)
-        sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
-        transfers = self._add(
-            groups * len(sender),
-            kind=TaskKind.TRANSFER,
-            size=pair_bytes(nbytes, size),
-            src=members[:, sender].ravel(),
-            dst=members[:, receiver].ravel(),
-            **common,
-        ).reshape(groups, -1)
-        leave = self._add_collective(Collective.JOIN, singles, **common)
-        self._tails += [np.repeat(join, len(sender)), transfers.ravel()]
-        self._heads += [transfers.ravel(), np.repeat(leave, len(sender))]
-        return join[group_of], leave[group_of]
-
-    def _numbers(self, groups: I64) -> list[int]:
-        """Return the number of each group, given by a row of its members."""
-        numbers = []
-        for members in groups:
-            number = self._groups.setdefault(members.tobytes(), len(self._members))
-            if number == len(self._members):
-                self._members.append(members)
-            numbers.append(number)
-        return numbers
-
-    def _add(self, count: int, **columns: Any) -> I64:
-        self._rows.append((count, columns))
-        self._count += count
-        return np.arange(self._count - count, self._count, dtype=np.int64)
-
-    def _add_collective(self, collective: Collective, groups: list[int], **columns: Any) -> I64:
-        """Add one collective of a kind in each group, by number; return the tasks."""
-        numbers = np.array(groups, dtype=np.int64)
-        return self._add(len(groups), kind=TaskKind.COLLECTIVE, collective=collective, group=numbers, **columns)
+        all_to_all = kind is Collective.ALL_TO_ALL
+        size = pair_bytes(nbytes, members.shape[1]) if all_to_all else ring_bytes(kind, nbytes)
+        return self.collective(kind, members, np.arange(self._devices), size=size, **common)
 
     def _follow(self, ends: I64, tasks: I64) -> None:
-        """Let tasks follow others, device by device; each edge is made once."""
-        edges = np.sort(ends * self._count + tasks)  # a number for each, ordered by the end, then the task
-        edges = edges[np.append(True, edges[1:] != edges[:-1])]
-        self._tails.append(edges // self._count)
-        self._heads.append(edges % self._count)
-
-
-#: What the columns of a task graph have where a task has nothing.
-NO_TASK: dict[str, Any] = {
-    "kind": 0,
-    "device": -1,
-    "seconds": 0.0,
-    "size": 0,
-    "src": -1,
-    "dst": -1,
-    "group": -1,
-    "op": -1,
-    "micro_batch": -1,
-    "collective": -1,
-}
+        self.follow(ends, tasks)
 
 
 def ring_bytes(kind: Collective, nbytes: int) -> int:

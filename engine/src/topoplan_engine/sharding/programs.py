@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Collection
 
 import attrs
 
@@ -18,9 +19,9 @@ from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_engine.training import gradient_flow
+from topoplan_engine.training import GradientFlow, gradient_flow
 
-__all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "why_invalid"]
+__all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "reshards_under", "why_invalid"]
 
 
 @attrs.frozen(cache_hash=True)
@@ -60,14 +61,26 @@ def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> tuple[Reshard, ..
     global _last
     known_program, known_graph, reshards = _last
     if known_program is not program or known_graph is not graph:
-        reshards = tuple(_reshards(program, graph))
+        reshards = tuple(reshards_under(program, graph, gradient_flow(graph)))
         _last = program, graph, reshards
     return reshards
 
 
-def _reshards(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
+def reshards_under(
+    program: SpmdProgram, graph: OperatorGraph, flow: GradientFlow, copies: Collection[tuple[int, int]] = ()
+) -> list[Reshard]:
+    """Return all reshardings of a part of a model, in the order in which they are first needed.
+
+    Args:
+        program: of the part.
+        graph: of its operators.
+        flow: the gradients of these operators in the whole model.
+        copies: (operator, input) that is a copy of a weight of another part, and is summed and stored as a weight.
+
+    Raises:
+        TopoplanError: a tensor cannot be brought to a sharding that an operator needs.
+    """
     sources = {(v, argument): (u, output) for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()}
-    flow = gradient_flow(graph)
     readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for (v, argument), source_of in sources.items():
         readers.setdefault(source_of, []).append((v, argument))
@@ -91,11 +104,13 @@ def _reshards(program: SpmdProgram, graph: OperatorGraph) -> list[Reshard]:
                 f"cannot be made of {_text(source)}"
             )
         forward, backward = steps
-        parameter = output < 0 and k >= len(operator.inputs)
+        parameter = output < 0 and (k >= len(operator.inputs) or (u, k) in copies)
         if output >= 0:
             trained = any(flow.inputs[v][argument] for v, argument in readers[u, output] if v in ops)
+        elif k < len(operator.inputs):
+            trained = parameter and flow.inputs[u][k]
         else:
-            trained = parameter and flow.weights[u][k - len(operator.inputs)]
+            trained = flow.weights[u][k - len(operator.inputs)]
         gradient = backward if trained else ()
         distinct = tuple(dict.fromkeys(ops))
         reshards.append(Reshard(u, output, k, parameter, tensor.nbytes, distinct, forward, gradient))

@@ -1,0 +1,345 @@
+"""Memory of staged strategies: the most that a device holds while its rank runs its passes in their order.
+
+What belongs to weights stays throughout; ZeRO divides the optimizer's state, and gradients, among the devices that
+share them.  Activations of a micro-batch come with its forward pass and go with its backward pass, or with that of the
+gradients of weights where it is one of its own.  Of operators that run again only what others read stays, and what
+comes from another stage.  Within a backward pass gradients of activations, and what is computed again, come and go
+(`topoplan_engine.lowering.gradient_peaks`).  Ranks run passes in a fixed order, so that the peak does not depend on how
+long they take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I32, i32
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.pass_order import Pass
+from topoplan.model.recording import MemoryUse
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.gather_units import units_of
+from topoplan_engine.lowering.memory import memory_use_of
+from topoplan_engine.lowering.memory_levels import Activations, activations_of
+from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
+from topoplan_engine.sharding.stage_graphs import StageGraph
+from topoplan_engine.sharding.programs import pieces
+from topoplan_engine.tied import TiedWeight
+
+__all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
+
+
+class StagedPeak(NamedTuple):
+    """(D,) bytes that each device holds at most, and what of them comes and goes.
+
+    Attributes:
+        total: all of them.
+        gathered: weights that are put together for a pass and given back, among them.
+        at_once: activations at that time over those of the whole batch, if everything were kept.
+    """
+
+    total: F64
+    gathered: F64
+    at_once: F64
+
+
+class StageBytes(NamedTuple):
+    """Bytes of a stage on its devices, by places in its mesh.
+
+    Attributes:
+        devices: (D,) of the places.
+        states: (3, D) bytes of weights, gradients and optimizer state.
+        undivided: (D,) bytes that stay, of which no more is known.
+        activations: (D,) of the whole batch, if everything is kept.
+        change: (2, 4, D) bytes of one micro-batch that are there after each `Pass` and were not before: of activations,
+            and of gradients that wait for those of weights.
+        rise: what a backward pass has at most beyond what is there at its begin.
+        gathered: bytes of weights that are gathered for a forward pass and given back.
+    """
+
+    devices: I32
+    states: F64
+    undivided: F64
+    activations: F64
+    change: F64
+    rise: _Rise
+    gathered: float
+
+    @classmethod
+    def of(
+        cls,
+        strategy: StagedStrategy,
+        graph: OperatorGraph,
+        number: int,
+        stage: StageGraph,
+        prices: Sequence[DeviceCosts],
+        crossing: Sequence[TiedWeight],
+    ) -> StageBytes:
+        """Return the bytes of a stage.
+
+        Args:
+            strategy, graph: what is lowered.
+            number: of the stage.
+            stage: its graph.
+            prices: of its operators.
+            crossing: weights that stages share.
+        """
+        operators = [graph.operators[op] for op in stage.stage.operators.tolist()]
+        own = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.zeros((0, 4))))
+        rows = operator_bytes(stage.stage.program, own, list(prices))
+        count = strategy.micro_batches
+        states, undivided = _states(stage, prices, rows)
+        states += _copies(strategy, graph, number, prices, crossing)
+        separate = strategy.order.row_of[:, number] >= 0
+        held = _Held.of(strategy, graph, number, stage, prices, rows)
+        split = held.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
+        again = separate[Pass.RECOMPUTE].any()
+        activations = np.stack([row.activations for row in rows])
+        freed = np.maximum(activations, held.kept[:, None]) + held.received[:, None]
+        change, waiting = np.zeros((2, 4, activations.shape[1]))
+        regions = stage.stage.regions
+        after = np.where(regions[:, None] >= 0, held.kept[:, None] + held.received[:, None], activations)
+        repeated = (freed - after)[regions >= 0].sum(axis=0)
+        change[Pass.FORWARD] = after.sum(axis=0)
+        change[Pass.RECOMPUTE if again else Pass.BACKWARD] = repeated
+        change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
+        change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
+        waiting[Pass.BACKWARD] = held.outputs[split].sum()
+        waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
+        units = None
+        if stage.program.gathers_again:
+            units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+        gathered = np.zeros(len(rows))
+        if units is not None:
+            gathered = units.in_backward()[[op for op, position in enumerate(stage.position) if position >= 0]]
+        freed_at = np.where(split, -held.outputs, freed.min(axis=1))
+        entered = np.zeros(len(rows))
+        for region in np.unique(regions[regions >= 0]) if not again else ():
+            members = np.flatnonzero(regions == region)
+            entered[members[-1]] = (freed - after)[members].min(axis=1).sum()
+        return cls(
+            devices=stage.stage.mesh.devices,
+            states=states,
+            undivided=undivided,
+            activations=activations.sum(axis=0),
+            change=np.stack([change, waiting]) / count,
+            rise=held.rise(freed_at, entered, gathered, count),
+            gathered=float(gathered.max(initial=0.0)),
+        )
+
+
+class _Rise(NamedTuple):
+    """Bytes beyond those at the begin of a backward pass where they are the most; gathered weights among them."""
+
+    total: float
+    gathered: float
+
+
+class _Held(NamedTuple):
+    """What operators of a stage hold, in its order; bytes of the whole batch on a device.
+
+    Attributes:
+        kept: (n,) of outputs of operators that run again, as far as operators outside of their region read them.
+        received: (n,) of what comes from other stages to operators that run again.
+        outputs, extras: (n,) gradients of outputs, and what a backward pass makes beside them.
+        made_by: (n,) the operator of the stage whose backward pass makes the gradient of the output; n where it is
+            there before, -1 where there is none.
+        split: (n,) whether the gradients of its weights are computed apart, if any are.
+    """
+
+    kept: F64
+    received: F64
+    outputs: F64
+    extras: F64
+    made_by: np.ndarray
+    split: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        strategy: StagedStrategy,
+        graph: OperatorGraph,
+        number: int,
+        stage: StageGraph,
+        prices: Sequence[DeviceCosts],
+        rows: Sequence[OperatorBytes],
+    ) -> _Held:
+        n, regions, stage_of = len(rows), stage.stage.regions, strategy.stage_of.tolist()
+        place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
+        kept, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
+        stored: set[tuple[int, int]] = set()
+        for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
+            if stage_of[u] != number:
+                continue
+            if stage_of[v] != number:
+                made_by[place[u]] = n
+                continue
+            made_by[place[u]] = max(made_by[place[u]], place[v])
+            region = regions[place[u]]
+            if region >= 0 and regions[place[v]] != region and (u, output) not in stored:
+                stored.add((u, output))
+                made = stage.stage.program.made(place[u], output)
+                kept[place[u]] += graph.operators[u].outputs[output].nbytes / pieces(stage.stage.program, made)
+        for op, link in stage.receives.items():
+            readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
+            again = [position for position in readers if position >= 0 and regions[position] >= 0]
+            if again:
+                tensor = graph.operators[link.op].outputs[link.output]
+                received[again[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
+        gradients = [(0.0, 0.0) if price.gradients is None else price.gradients for price in prices]
+        outputs, extras = np.array(gradients).T
+        split = np.array([bool((price.weight_gradient > 0).any()) for price in prices])
+        return cls(kept, received, outputs, extras, made_by, split)
+
+    def rise(self, freed: F64, entered: F64, gathered: F64, count: int) -> _Rise:
+        """Return what the backward pass of one micro-batch has at most beyond what is there at its begin.
+
+        Args:
+            freed: (n,) bytes of the batch that are free after the pass of each operator.
+            entered: (n,) bytes of the batch that come before it: of a region that runs again.
+            gathered: (n,) bytes of weights while it runs.
+            count: micro-batches.
+        """
+        n = len(freed)
+        change = -self.outputs - freed
+        inside = (self.made_by >= 0) & (self.made_by < n)
+        change += np.bincount(self.made_by[inside], self.outputs[inside], n)
+        before = self.outputs[self.made_by == n].sum()
+        start = before + np.append(np.cumsum((change + entered)[::-1])[::-1][1:], 0.0) + entered
+        level = (start + self.extras) / count + gathered
+        most = int(level.argmax())
+        return _Rise(max(0.0, float(level[most])), float(gathered[most]))
+
+
+def _shares(stage: StageGraph, position: int) -> float:
+    """Return among how many devices ZeRO divides the state of an operator's weights."""
+    zero, operator = stage.stage.zero, stage.graph.operators[stage.position.index(position)]
+    if not zero.level or not operator.weights:
+        return 1.0
+    stored = stage.stage.program.stored[position][len(operator.inputs)]
+    return float(math.prod(stage.program.mesh[axis] for axis in zero.axes if not stored[axis].sliced))
+
+
+def _states(stage: StageGraph, prices: Sequence[DeviceCosts], rows: Sequence[OperatorBytes]) -> tuple[F64, F64]:
+    """(3, D) bytes of weights, gradients and optimizer state of a stage, and (D,) of what is not divided."""
+    states, undivided = np.zeros((3, len(rows[0].held))), np.zeros(len(rows[0].held))
+    for position, (price, row) in enumerate(zip(prices, rows, strict=True)):
+        if price.states is None:
+            undivided += row.state + row.gathered
+            continue
+        states[0] += row.weights + row.gathered
+        others = price.states[1:]
+        divided = others / np.maximum(others.sum(axis=0), 1e-300) * (row.state - row.weights)
+        shares = _shares(stage, position)
+        divided[1] /= shares
+        if stage.stage.zero.level == 2:
+            divided[0] /= shares
+        states[1:] += divided
+    return states, undivided
+
+
+def _copies(
+    strategy: StagedStrategy,
+    graph: OperatorGraph,
+    number: int,
+    prices: Sequence[DeviceCosts],
+    crossing: Sequence[TiedWeight],
+) -> F64:
+    """(3, 1) bytes of copies of other stages' weights: as many of gradients and state for each as in mixed Adam."""
+    total = np.zeros((3, 1))
+    stage = strategy.stages[number]
+    of_weights = [price.states.sum(axis=1) for price in prices if price.states is not None and price.states.any()]
+    each = of_weights[0] / of_weights[0][0] if of_weights and of_weights[0][0] else np.array([1.0, 0.0, 0.0])
+    for tied in crossing:
+        for op, argument in tied.users:
+            if strategy.stage_of[op] != number or strategy.stage_of[tied.owner] == number:
+                continue
+            stored = stage.program.stored[int(np.searchsorted(stage.operators, op))][argument]
+            nbytes = graph.operators[op].inputs[argument].nbytes / pieces(stage.program, stored)
+            zero = math.prod(stage.program.mesh[axis] for axis in stage.zero.axes if not stored[axis].sliced)
+            shares = np.array([1, zero if stage.zero.level == 2 else 1, zero])
+            total += (each * nbytes / shares)[:, None]
+            break
+    return total
+
+
+def staged_peak(strategy: StagedStrategy, stages: Sequence[StageBytes], n_devices: int) -> StagedPeak:
+    """Return the peak of the bytes that each device holds."""
+    total, gathered, of_batch, in_use = np.zeros((4, n_devices))
+    order = strategy.order
+    for stage in stages:
+        np.add.at(total, stage.devices, stage.states.sum(axis=0) + stage.undivided)
+        np.add.at(of_batch, stage.devices, stage.activations)
+    in_forward = np.array([stage.gathered for stage in stages])
+    rises, in_backward = np.array([stage.rise for stage in stages]).T
+    for rank in range(order.n_ranks):
+        rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
+        kind, chunk = order.kind[rows], order.chunk[rows]
+        devices = np.sort(stages[int(chunk[0])].devices)
+        change = np.zeros((2, len(kind), len(devices)))
+        for number in np.unique(chunk).tolist():
+            by_device, mine = np.argsort(stages[number].devices), chunk == number
+            change[:, mine] = stages[number].change[:, kind[mine]][:, :, by_device]
+        backward = kind == Pass.BACKWARD
+        # A backward pass begins with what is there before it, any other one ends with what is there behind it.
+        base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
+        gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
+        highest = base.sum(axis=0) + np.where(backward, rises[chunk], gathers)[:, None]
+        most, columns = highest.argmax(axis=0), np.arange(len(devices))
+        total[devices] += np.maximum(highest[most, columns], 0.0)
+        gathered[devices] = gathers[most]
+        in_use[devices] = base[0, most, columns]
+    at_once = np.divide(in_use, of_batch, out=np.zeros(n_devices), where=of_batch > 0)
+    return StagedPeak(total, gathered, at_once)
+
+
+def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryUse:
+    """Return the bytes of the peak by their use."""
+    states, undivided = np.zeros((3, len(peak.total))), np.zeros(len(peak.total))
+    for stage in stages:
+        for row, nbytes in zip(states, stage.states, strict=True):
+            np.add.at(row, stage.devices, nbytes)
+        np.add.at(undivided, stage.devices, stage.undivided)
+    states[0] += peak.gathered
+    return memory_use_of(peak.total, states, undivided, peak.at_once)
+
+
+def staged_activations(
+    strategy: StagedStrategy, stages: Sequence[StageBytes], taskgraph: TaskGraph, timeline: Timeline
+) -> Activations:
+    """Return the bytes of activations over time, pass by pass: with the end of a forward pass they are there.
+
+    From the begin of a backward pass to its end what it has at most is counted.
+    """
+    computes = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
+    count, devices = strategy.micro_batches, taskgraph.n_devices
+    micro_batch = 0 if taskgraph.micro_batch is None else taskgraph.micro_batch[computes]
+    slot = (strategy.stage_of[taskgraph.op[computes]] * count + micro_batch) * devices + taskgraph.device[computes]
+    forward = taskgraph.kind[computes] == TaskKind.FORWARD
+    begin, end = np.full((2, len(stages) * count * devices), np.inf)
+    start, finish = timeline.start[computes], timeline.finish[computes]
+    np.minimum.at(begin, slot[~forward], start[~forward])
+    end[:] = -np.inf
+    np.maximum.at(end, slot[~forward], finish[~forward])
+    made = np.full(len(begin), -np.inf)
+    early = forward & (finish <= begin[slot])
+    np.maximum.at(made, slot[early], finish[early])
+    changes = np.zeros((2, len(stages), 1, devices))
+    for number, stage in enumerate(stages):
+        changes[0, number, 0, stage.devices] = stage.change[0, Pass.FORWARD]
+        changes[1, number, 0, stage.devices] = stage.rise.total
+    kept, rise = np.broadcast_to(changes, (2, len(stages), count, devices)).reshape(2, -1)
+    device = np.tile(np.arange(devices), len(stages) * count)
+    some, back = np.isfinite(made), np.isfinite(begin)
+    closed = np.where(back, end, made)
+    return activations_of(
+        np.concatenate([device[some], device[some], device[back], device[back]]),
+        np.concatenate([made[some], closed[some], begin[back], end[back]]),
+        np.concatenate([kept[some], -kept[some], rise[back], -rise[back]]),
+    )

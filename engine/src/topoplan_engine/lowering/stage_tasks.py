@@ -1,0 +1,474 @@
+"""The tasks of one micro-batch in one stage: what its devices compute and send in each pass.
+
+Every device has one compute stream, and a communication stream for each communicator, which is a set of groups along
+some axes of its mesh; on each of them tasks run in the order of the program.  `StageTasks` writes the passes of one
+micro-batch: the forward pass, perhaps a recomputation, the backward pass, and the gradients of weights where the order
+of passes gives them one of their own.  Which micro-batches are the first and the last one of a stage matters: the first
+one gathers parameters that are stored in slices and kept, behind the last one gradients are summed, weights updated,
+and what ZeRO shares is gathered.  `topoplan_engine.lowering.staged` copies these tasks for all micro-batches and ties
+their streams together in the order of passes.
+
+Recomputation: before the backward pass of a region (`topoplan.model.staged.Stage.recomputed`) its operators run forward
+again, with the reshardings of what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.mesh import DeviceMesh
+from topoplan.model.pass_order import Pass
+from topoplan.model.staged import Zero
+from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.lowering.gather_units import units_of
+from topoplan_engine.lowering.spmd_costs import DeviceCosts
+from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph
+from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
+from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.resharding import CollectiveStep
+
+__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant"]
+
+#: What follows the last pass of a stage: updates of weights, and gathers of what ZeRO shares; numbered behind `Pass`.
+END = len(Pass)
+
+
+class Variant(NamedTuple):
+    """Which of the micro-batches of a stage: whether it is the first one that runs forward, and the last one back."""
+
+    first: bool
+    last: bool
+
+
+class StageCosts(NamedTuple):
+    """What the operators of a stage cost, by their places in it; `updates` are those of `OptimizerCosts`, if any."""
+
+    passes: Sequence[DeviceCosts]
+    updates: Sequence[F64 | None]
+
+
+class Part(NamedTuple):
+    """A pass of one micro-batch: its first and last tasks on every device, by places in the mesh.
+
+    Attributes:
+        computed: of the compute stream; None if nothing is computed.
+        exchanged: axes of a communicator -> of its stream.
+    """
+
+    computed: tuple[I64, I64] | None
+    exchanged: dict[tuple[int, ...], tuple[I64, I64]]
+
+
+@attrs.define(eq=False)
+class Arrival:
+    """Stands for what arrives from another stage: the (D,) tasks that wait for it."""
+
+    heads: list[I64] = attrs.field(factory=list)
+
+
+#: What a task waits for: tasks of every device, what arrives, or nothing.
+_Before = Iterable["I64 | Arrival | None"]
+
+
+class _Writer(TaskColumns):
+    """Adds tasks of a stage in the order of its streams."""
+
+    def __init__(self, mesh: DeviceMesh, groups: TaskColumns) -> None:
+        super().__init__(groups)
+        self._mesh = mesh
+        self._first: I64 | None = None
+        self._last: I64 | None = None
+        self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
+
+    @property
+    def computed(self) -> I64 | None:
+        """The last tasks of the compute stream in this pass."""
+        return self._last
+
+    def end_pass(self) -> Part:
+        """Return what was written since the last call; the next pass begins."""
+        computed = None if self._first is None or self._last is None else (self._first, self._last)
+        part = Part(computed, self._streams)
+        self._first = self._last = None
+        self._streams = {}
+        return part
+
+    def compute(self, kind: TaskKind, op: int, seconds: F64, before: _Before) -> I64:
+        """Add a pass of an operator on every device."""
+        devices = self._mesh.devices
+        once = kind is TaskKind.UPDATE
+        tasks = self.add(len(devices), kind=kind, device=devices, seconds=seconds, op=op, micro_batch=-1 if once else 0)
+        self._wait(tasks, (self._last, *before))
+        self._first, self._last = tasks if self._first is None else self._first, tasks
+        return tasks
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: _Before) -> I64 | None:
+        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
+        last = None
+        for step in steps:
+            kind = step.step.collective
+            if not isinstance(kind, Collective):
+                continue
+            axes = tuple(sorted(step.axes))
+            members = mesh_groups(self._mesh.sizes, axes)
+            size = members.shape[1]
+            divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
+            first, end = self.collective(
+                kind,
+                members,
+                self._mesh.devices,
+                size=round(reshard.nbytes * step.share),
+                divisor=divisor,
+                op=reshard.users[0],
+                micro_batch=-1 if reshard.parameter else 0,
+            )
+            stream = self._streams.get(axes)
+            self._wait(first, (*before, last, None if stream is None else stream[1]))
+            self._streams[axes] = (first if stream is None else stream[0], end)
+            last, before = end, ()
+        return last
+
+    def _wait(self, tasks: I64, before: _Before) -> None:
+        for ends in before:
+            if isinstance(ends, Arrival):
+                ends.heads.append(tasks)
+            elif ends is not None:
+                self.follow(ends, tasks)
+
+
+class StageTasks:
+    """The tasks of one micro-batch in a stage, and where they are tied to others.
+
+    Attributes:
+        parts: `Pass` or `END` -> its first and last tasks.
+        leaves: (link, whether it is its gradient) -> the tasks after which it is sent, several arrays of (D,).
+        arrives: (link, whether it is its gradient) -> the tasks that wait for it.
+        summed: (operator of the model, argument) -> the tasks after which the gradient of a weight is summed.
+        updated: operator of the model -> what updates its weights.
+        columns: of the tasks, see `TaskColumns.columns`; ``size`` are bytes of the batch, to be divided by ``divisor``.
+        tails, heads: of the edges between these tasks.
+    """
+
+    def __init__(
+        self, stage: StageGraph, costs: StageCosts, variant: Variant, groups: TaskColumns, separate: frozenset[Pass]
+    ) -> None:
+        """Write the tasks.
+
+        Args:
+            stage: what to write.
+            costs: of its operators.
+            variant: of its micro-batches.
+            groups: has the groups of all stages.
+            separate: which passes the order has beside the forward and backward ones.
+        """
+        self._stage, self._costs, self._variant, self._separate = stage, costs, variant, separate
+        self._writer = _Writer(stage.stage.mesh, groups)
+        self.parts: dict[int, Part] = {}
+        self.leaves: dict[tuple[Link, bool], list[I64]] = {}
+        self._arrivals: dict[tuple[Link, bool], Arrival] = {}
+        self.summed: dict[tuple[int, int], list[I64]] = {}
+        self.updated: dict[int, I64] = {}
+        self._begins: dict[int, list[Reshard]] = {}
+        self._inputs: dict[int, list[Reshard]] = {}
+        self._outputs: dict[int, list[Reshard]] = {}
+        for reshard in stage.reshards:
+            self._begins.setdefault(reshard.users[0], []).append(reshard)
+            for op in reshard.users:
+                self._inputs.setdefault(op, []).append(reshard)
+            if reshard.output >= 0:
+                self._outputs.setdefault(reshard.op, []).append(reshard)
+        self._direct = _direct_readers(stage)
+        stage_of_op = range(len(stage.operator))
+        again = stage.program.gathers_again
+        self._units = units_of(stage.program, stage.graph, stage.reshards, stage_of_op) if again else None
+        self._regions = _regions_of(stage)
+        self._sums = _Sums(self._writer, stage, stage.stage.zero, stage.program.gradient_bucket_bytes)
+        self._write()
+
+    @property
+    def arrives(self) -> dict[tuple[Link, bool], list[I64]]:
+        """See the class."""
+        return {key: arrival.heads for key, arrival in self._arrivals.items()}
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return self._writer.n_tasks
+
+    def columns(self) -> dict[str, Any]:
+        """See the class."""
+        columns = {**self._writer.columns(), "divisor": self._writer.column("divisor", 1)}
+        sent = {op: links[0].op for op, links in self._stage.sends.items()}
+        columns["op"] = np.array([sent.get(op, number) for op, number in enumerate(self._stage.operator)])[
+            columns["op"]
+        ]
+        return columns
+
+    def ends(self) -> tuple[I64, I64]:
+        """See the class."""
+        return self._writer.ends()
+
+    def _write(self) -> None:
+        self._forward()
+        self.parts[Pass.FORWARD] = self._writer.end_pass()
+        if Pass.RECOMPUTE in self._separate:
+            for region in self._regions:
+                self._recompute(region)
+            self.parts[Pass.RECOMPUTE] = self._writer.end_pass()
+        computed = self._backward()
+        if Pass.WEIGHTS in self._separate:
+            self.parts[Pass.BACKWARD] = self._writer.end_pass()
+            self._gradients_of_weights(computed)
+            self._sums.send_rest()
+            self.parts[Pass.WEIGHTS] = self._writer.end_pass()
+        else:
+            self._sums.send_rest()
+            self.parts[Pass.BACKWARD] = self._writer.end_pass()
+        if self._variant.last:
+            self._end(computed)
+            self.parts[END] = self._writer.end_pass()
+
+    def _arrival(self, link: Link, gradient: bool) -> Arrival:
+        return self._arrivals.setdefault((link, gradient), Arrival())
+
+    def _price(self, op: int) -> DeviceCosts:
+        return self._costs.passes[self._stage.position[op]]
+
+    def _forward(self) -> None:
+        """Write the forward pass."""
+        stage, writer, units = self._stage, self._writer, self._units
+        ends: dict[object, list[Any]] = {}
+        layer_ends: dict[int, I64] = {}
+        for op in range(len(stage.operator)):
+            for reshard in self._begins.get(op, ()):
+                given_back = units is not None and reshard in units.given_back
+                ends[reshard] = []
+                if reshard.parameter and not (self._variant.first or given_back):
+                    continue
+                before = list(ends[reshard.op]) if reshard.output >= 0 else []
+                if units is not None and given_back:
+                    before.append(layer_ends.get(int(units.unit[op]) - 2))
+                last = writer.exchange(reshard, reshard.forward, 0, before)
+                # Nothing is sent: who reads it waits for what it is made of, if that arrives from elsewhere.
+                free = [end for end in before if isinstance(end, Arrival)] if last is None else [last]
+                ends[reshard] = free
+            if op in stage.receives:
+                ends[op] = [self._arrival(stage.receives[op], False)]
+                continue
+            before = [end for reshard in self._inputs.get(op, ()) for end in ends[reshard]]
+            sources = self._direct.sources(op)
+            if op in stage.sends:
+                tails = [end for end in before if not isinstance(end, Arrival)] or ends[sources[0]]
+                for link in stage.sends[op]:
+                    self.leaves[link, False] = tails
+                continue
+            before += [end for source in sources if self._direct.first[source] == op for end in ends[source]]
+            ends[op] = [writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)]
+            if units is not None:
+                layer_ends[int(units.unit[op])] = ends[op][0]
+
+    def _recompute(self, region: Sequence[int]) -> None:
+        """Run the operators of a region forward again, with the reshardings of what they read."""
+        writer, inside = self._writer, set(region)
+        ends: dict[object, I64 | None] = {}
+        for op in region:
+            before = []
+            for reshard in self._inputs.get(op, ()):
+                if reshard.output < 0:
+                    continue
+                if reshard not in ends:
+                    source = ends.get(reshard.op) if reshard.op in inside else writer.computed
+                    ends[reshard] = writer.exchange(reshard, reshard.forward, 0, [source])
+                before.append(ends[reshard])
+            ends[op] = writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)
+
+    def _backward(self) -> dict[int, I64]:
+        """Write the backward pass; return the last task of each operator."""
+        stage, writer = self._stage, self._writer
+        split = Pass.WEIGHTS in self._separate
+        repeats = sent_again(stage.graph, stage.reshards, stage.backward)
+        again = None if self._units is None else GathersAgain(writer, self._units, stage.backward)
+        region_at = {} if Pass.RECOMPUTE in self._separate else {region[-1]: region for region in self._regions}
+        ends: dict[object, list[Any]] = {}
+        computed: dict[int, I64] = {}
+        for op in reversed(range(len(stage.operator))):
+            if op in region_at:
+                self._recompute(region_at[op])
+            before = [end for reshard in self._outputs.get(op, ()) for end in ends.get(reshard, ())]
+            before += [end for reader in self._direct.senders(op) for end in ends.get(reader, ())]
+            if not stage.backward[op]:
+                pass
+            elif op in stage.sends:
+                ends[op] = [self._arrival(link, True) for link in stage.sends[op] if link.gradient]
+            elif op in stage.receives:
+                self.leaves[stage.receives[op], True] = [*before, *self._last_readers(op, ends, computed)]
+            else:
+                if again is not None:
+                    before += again.before(op, self._inputs.get(op, ()))
+                for reshard in repeats.get(op, ()):
+                    before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
+                price = self._price(op)
+                seconds = price.backward - price.weight_gradient if split else price.backward
+                computed[op] = writer.compute(TaskKind.BACKWARD, op, seconds, before)
+                ends[op] = [computed[op]]
+            for reshard in reversed(self._begins.get(op, ())):
+                users = [end for user in reshard.users if stage.backward[user] for end in ends.get(user, ())]
+                if not reshard.parameter:
+                    last = writer.exchange(reshard, reshard.backward, 0, users)
+                    ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
+                elif not split and self._sums_now(reshard):
+                    self._sums.take(reshard, users)
+        return computed
+
+    def _last_readers(self, op: int, ends: dict[object, list[Any]], computed: dict[int, I64]) -> list[I64]:
+        """Return the tasks that make the gradient of what operator ``op`` receives where nothing is sent for it."""
+        free = [user for r in self._outputs.get(op, ()) if not ends.get(r) for user in r.users]
+        readers = [[user for user in users if user in computed] for users in (self._direct.readers(op), free)]
+        return [computed[min(users)] for users in readers if users]
+
+    def _sums_now(self, reshard: Reshard) -> bool:
+        """Whether the gradient of a weight is summed in this micro-batch: the last one, or each if it is given back."""
+        return self._variant.last or (self._units is not None and reshard in self._units.given_back)
+
+    def _gradients_of_weights(self, computed: dict[int, I64]) -> None:
+        """Write the pass that makes the gradients of weights; ``computed`` are the last tasks of operators so far."""
+        for op in sorted(computed, reverse=True):
+            price = self._price(op)
+            if (price.weight_gradient > 0).any():
+                computed[op] = self._writer.compute(TaskKind.BACKWARD, op, price.weight_gradient, [computed[op]])
+            for reshard in reversed(self._begins.get(op, ())):
+                if reshard.parameter and self._sums_now(reshard):
+                    self._sums.take(reshard, [computed[user] for user in reshard.users if user in computed])
+
+    def _end(self, computed: dict[int, I64]) -> None:
+        """Write updates of weights, and gathers of what devices have updated for each other."""
+        stage = self._stage
+        tied = {(op, k) for op, k in stage.copies}
+        for op in sorted(computed):
+            number, operator = stage.operator[op], stage.graph.operators[op]
+            weights = [*range(len(operator.inputs), len(operator.inputs) + len(operator.weights))]
+            for argument in [*weights, *(k for user, k in tied if user == op)]:
+                self.summed[number, argument] = self._sums.ends.get((op, argument), [computed[op]])
+            update = self._costs.updates[stage.position[op]]
+            if update is not None and weights:
+                before = [end for k in weights for end in self.summed[number, k]]
+                share = self._sums.shares(op, len(operator.inputs))
+                self.updated[number] = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
+        self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
+
+
+class _Direct(NamedTuple):
+    """Who reads what without a resharding: (reader, source) pairs, and the first reader of each source."""
+
+    pairs: tuple[tuple[int, int], ...]
+    first: dict[int, int]
+    sending: frozenset[int]
+
+    def sources(self, op: int) -> list[int]:
+        """Return the receiving or sending neighbours that an operator reads as they are."""
+        return [source for reader, source in self.pairs if reader == op]
+
+    def readers(self, source: int) -> list[int]:
+        """Return the operators that read what ``source`` makes, ascending."""
+        return [reader for reader, made_by in self.pairs if made_by == source]
+
+    def senders(self, source: int) -> list[int]:
+        """Return those that send it to other stages."""
+        return [reader for reader in self.readers(source) if reader in self.sending]
+
+
+def _direct_readers(stage: StageGraph) -> _Direct:
+    """Return the pairs that have no resharding in between, where one of both receives or sends."""
+    resharded = {(reshard.op, reshard.output, user) for reshard in stage.reshards for user in reshard.users}
+    ends = {(v, u) for u, output, v, _ in stage.graph.edges.reshape(-1, 4).tolist() if (u, output, v) not in resharded}
+    pairs = tuple(sorted((v, u) for v, u in ends if u in stage.receives or v in stage.sends))
+    first: dict[int, int] = {}
+    for reader, source in pairs:
+        first.setdefault(source, reader)
+    return _Direct(pairs, first, frozenset(stage.sends))
+
+
+def _regions_of(stage: StageGraph) -> list[list[int]]:
+    """Return the operators of each region that runs again, in the order of the forward pass."""
+    regions: dict[int, list[int]] = {}
+    for op, position in enumerate(stage.position):
+        if position >= 0 and (region := int(stage.stage.regions[position])) >= 0:
+            regions.setdefault(region, []).append(op)
+    return [region for region in regions.values() if any(stage.backward[op] for op in region)]
+
+
+_REDUCE, _SCATTER, _GATHER = (
+    CollectiveStep(kind) for kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+)
+
+
+class _Sums:
+    """Sums of the gradients of weights, in buckets, and what ZeRO sends in place of all-reduces.
+
+    Attributes:
+        ends: (operator, argument) -> the tasks that end the sum of its gradient.
+    """
+
+    def __init__(self, writer: _Writer, stage: StageGraph, zero: Zero, bucket_bytes: int) -> None:
+        self._writer, self._stage, self._zero, self._bucket_bytes = writer, stage, zero, bucket_bytes
+        self.ends: dict[tuple[int, int], list[I64]] = {}
+        # By axes: bytes, the gradients, and what the last one waits for.
+        self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
+        self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
+        self._shared: dict[tuple[int, int], float] = {}
+
+    def take(self, reshard: Reshard, before: Any) -> None:
+        """Sum a gradient that is there after ``before``, or put it into a bucket."""
+        steps = [step for step in reshard.backward if not step.free]
+        if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
+            if (end := self._writer.exchange(reshard, reshard.backward, 0, before)) is not None:
+                self.ends[reshard.op, reshard.argument] = [end]
+            return
+        (step,) = steps
+        nbytes, others, _ = self._waiting.pop(step.axes, (0, [], None))
+        nbytes += round(reshard.nbytes * step.share)
+        self._waiting[step.axes] = nbytes, [*others, reshard], before
+        if nbytes >= self._bucket_bytes:
+            self._send(step.axes)
+
+    def send_rest(self) -> None:
+        """Send the buckets that are not full, the oldest last gradient first."""
+        for axes in list(self._waiting):
+            self._send(axes)
+
+    def _send(self, axes: tuple[int, ...]) -> None:
+        nbytes, reshards, before = self._waiting.pop(axes)
+        shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
+        rest = tuple(axis for axis in axes if axis not in shared)
+        steps = [MeshStep(_REDUCE, rest, 1.0)] if rest else []
+        steps += [MeshStep(_SCATTER, shared, 1.0)] if shared else []
+        bucket = attrs.evolve(reshards[-1], nbytes=nbytes)
+        end = self._writer.exchange(bucket, steps, 0, before)
+        for reshard in reshards:
+            self.ends[reshard.op, reshard.argument] = [] if end is None else [end]
+            self._shared[reshard.op, reshard.argument] = 1.0 / _members(self._stage, shared)
+        if shared:
+            self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
+
+    def shares(self, op: int, first: int) -> F64:
+        """(weights, 1) the part of each weight of an operator that a device updates; ``first`` is its first one."""
+        count = len(self._stage.graph.operators[op].weights)
+        return np.array([[self._shared.get((op, first + k), 1.0)] for k in range(count)])
+
+    def gather(self, updated: dict[int, I64 | None]) -> None:
+        """Gather the weights that devices have updated for each other, in the order of the forward pass."""
+        for bucket, step, reshards in reversed(self._gathers):
+            before = [updated.get(reshard.op) for reshard in reshards]
+            before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
+            self._writer.exchange(bucket, (step,), 0, before)
+
+
+def _members(stage: StageGraph, axes: Iterable[int]) -> int:
+    return int(np.prod([stage.program.mesh[axis] for axis in axes], dtype=np.int64))

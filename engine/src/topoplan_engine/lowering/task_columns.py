@@ -1,0 +1,150 @@
+"""Tasks in columns: how lowerings of programs collect them, many at a time.
+
+Tasks are added for all devices of a mesh at once, with a column for what differs and a number for what does not;
+edges are added between such arrays.  `spmd_tasks` makes whole task graphs so, `staged` those of one micro-batch of each
+stage, which it copies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import I32, I64
+from topoplan.model.taskgraph import Collective, TaskKind
+
+__all__ = ["NO_TASK", "TaskColumns"]
+
+#: What the columns of a task graph have where a task has nothing.
+NO_TASK: dict[str, Any] = {
+    "kind": 0,
+    "device": -1,
+    "seconds": 0.0,
+    "size": 0,
+    "src": -1,
+    "dst": -1,
+    "group": -1,
+    "op": -1,
+    "micro_batch": -1,
+    "collective": -1,
+}
+
+
+class TaskColumns:
+    """Collects tasks, edges and groups.
+
+    Attributes:
+        n_tasks: tasks so far.
+    """
+
+    def __init__(self, groups: TaskColumns | None = None) -> None:
+        """Collect tasks.
+
+        Args:
+            groups: whose groups these tasks have, too; None: their own.
+        """
+        self.n_tasks = 0
+        # Of tasks that were added together: how many, and their columns, of which a number holds for all of them.
+        self._rows: list[tuple[int, dict[str, Any]]] = []
+        self._tails: list[I64] = []
+        self._heads: list[I64] = []
+        self._groups: dict[bytes, int] = {} if groups is None else groups._groups
+        self._members: list[I64 | I32] = [] if groups is None else groups._members
+
+    def add(self, count: int, **columns: Any) -> I64:
+        """Add tasks; return their numbers."""
+        self._rows.append((count, columns))
+        self.n_tasks += count
+        return np.arange(self.n_tasks - count, self.n_tasks, dtype=np.int64)
+
+    def collective(self, kind: Collective, members: I64, device_of_place: I64 | I32, **columns: Any) -> tuple[I64, I64]:
+        """Add one collective of a kind in each group.
+
+        Args:
+            kind: an all-to-all is transfers of every pair between two joins.
+            members: (groups, size) places of a mesh; each is in one group.
+            device_of_place: (D,) the device at each place.
+            columns: of all tasks; ``size`` is that of the collective, or of each transfer.
+
+        Returns:
+            (D,) the first and the last task at each place.
+        """
+        groups, size = members.shape
+        group_of = np.empty(groups * size, dtype=np.int64)
+        group_of[members] = np.arange(groups)[:, None]
+        devices = device_of_place[members]
+        if kind is not Collective.ALL_TO_ALL:
+            tasks = self._add_collective(kind, devices, **columns)
+            return tasks[group_of], tasks[group_of]
+        nothing = {**columns, "size": 0}
+        join = self._add_collective(Collective.JOIN, devices[:, :1], **nothing)
+        sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
+        transfers = self.add(
+            groups * len(sender),
+            **{**columns, "kind": TaskKind.TRANSFER},
+            src=devices[:, sender].ravel(),
+            dst=devices[:, receiver].ravel(),
+        ).reshape(groups, -1)
+        leave = self._add_collective(Collective.JOIN, devices[:, :1], **nothing)
+        self.edges(np.repeat(join, len(sender)), transfers.ravel())
+        self.edges(transfers.ravel(), np.repeat(leave, len(sender)))
+        return join[group_of], leave[group_of]
+
+    def edges(self, tails: I64, heads: I64) -> None:
+        """Add edges."""
+        self._tails.append(tails)
+        self._heads.append(heads)
+
+    def follow(self, ends: I64, tasks: I64) -> None:
+        """Let tasks follow others, row by row; each edge is made once."""
+        edges = np.sort(ends * self.n_tasks + tasks)  # a number for each, ordered by the end, then the task
+        edges = edges[np.append(True, edges[1:] != edges[:-1])]
+        self.edges(edges // self.n_tasks, edges % self.n_tasks)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a `TaskGraph` but those of groups and successors."""
+        return {name: self.column(name, empty) for name, empty in NO_TASK.items()}
+
+    def column(self, name: str, empty: float) -> Any:
+        """(T,) one column of all tasks; ``empty`` where they have nothing there."""
+        values = [columns.get(name, empty) for _, columns in self._rows]
+        counts = np.array([count for count, _ in self._rows], dtype=np.int64)
+        column = np.repeat(np.array([empty if isinstance(v, np.ndarray) else v for v in values]), counts)
+        for value, end, count in zip(values, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+            if isinstance(value, np.ndarray):
+                column[end - count : end] = value
+        return column
+
+    def ends(self) -> tuple[I64, I64]:
+        """Return the tails and heads of all edges."""
+        none = [np.zeros(0, np.int64)]
+        return np.concatenate(self._tails or none), np.concatenate(self._heads or none)
+
+    def successors(self) -> tuple[I64, I64]:
+        """Return the successors of all tasks as compressed rows."""
+        tails, heads = self.ends()
+        degree = np.bincount(tails, minlength=self.n_tasks)
+        return np.concatenate([[0], np.cumsum(degree)]), heads[np.argsort(tails, kind="stable")]
+
+    def group_columns(self) -> dict[str, Any]:
+        """Return the columns of the groups of collectives."""
+        return {
+            "group_ptr": np.concatenate([[0], np.cumsum([len(row) for row in self._members])]),
+            "group_members": np.concatenate(self._members) if self._members else np.zeros(0, np.int32),
+        }
+
+    def _add_collective(self, kind: Collective, groups: I64 | I32, **columns: Any) -> I64:
+        """Add one task for each row of members."""
+        numbers = np.array(self.numbers(groups), dtype=np.int64)
+        return self.add(len(groups), **columns, kind=TaskKind.COLLECTIVE, collective=kind, group=numbers)
+
+    def numbers(self, groups: I64 | I32) -> list[int]:
+        """Return the number of each group, given by a row of its members."""
+        numbers = []
+        for members in groups:
+            number = self._groups.setdefault(members.tobytes(), len(self._members))
+            if number == len(self._members):
+                self._members.append(members)
+            numbers.append(number)
+        return numbers

@@ -1,0 +1,234 @@
+"""A stage as a graph of its own: its operators, and in place of other stages operators that receive and send.
+
+What another stage makes is the output of an operator that *receives* it, in the sharding in which the stage's program
+stores it; what another stage reads is the input of one that *sends* it, whole where devices have terms of a sum.  So
+the reshardings inside of a stage follow as those of any program, once for all operators that need the same
+(`topoplan_engine.sharding.programs`), and so do the gradients that come back.
+
+    strategy, graph ─► StageGraph for each stage ─► reshardings ─► tasks (stage_tasks)
+                       └► `Link`s: what goes from a stage to another ─► transfers (stage_links)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import i32
+from topoplan.errors import TopoplanError
+from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
+from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Signature
+from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import Stage, StagedStrategy
+from topoplan_engine.sharding.programs import Reshard, reshards_under
+from topoplan_engine.tied import TiedWeight, tied_weights
+from topoplan_engine.training import GradientFlow, gradient_flow
+
+__all__ = ["Link", "StageGraph", "crossing_weights", "stage_graphs"]
+
+
+class Link(NamedTuple):
+    """A tensor that goes from a stage to another one.
+
+    Attributes:
+        op, output: the tensor, by the number of its operator in the model.
+        source, target: stages.
+        sent, arrives: its shardings on the meshes of both.
+        gradient: whether its gradient comes back.
+    """
+
+    op: int
+    output: int
+    source: int
+    target: int
+    sent: MeshSharding
+    arrives: MeshSharding
+    gradient: bool
+
+
+@attrs.frozen(eq=False)
+class StageGraph:
+    """The operators of a stage between those that receive and send.
+
+    Attributes:
+        stage: the stage.
+        graph, program: of all operators, those that receive first, those that send behind what makes the tensor.
+        operator: (n,) number of each in the model; -1 for those that receive or send.
+        position: (n,) its place in the stage; -1 likewise.
+        receives: operator -> the links whose tensor it receives: one.
+        sends: operator -> the links whose tensor it sends: several where several stages read it.
+        backward: (n,) whether each has a backward pass; of those that receive and send, whether a gradient goes by.
+        reshards: of the program.
+        copies: (operator, input) that is a copy of another stage's weight.
+    """
+
+    stage: Stage
+    graph: OperatorGraph
+    program: SpmdProgram
+    operator: tuple[int, ...]
+    position: tuple[int, ...]
+    receives: Mapping[int, Link]
+    sends: Mapping[int, tuple[Link, ...]]
+    backward: tuple[bool, ...]
+    reshards: tuple[Reshard, ...]
+    copies: frozenset[tuple[int, int]]
+
+
+def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageGraph, ...]:
+    """Return the graphs of all stages.
+
+    Raises:
+        TopoplanError: a tensor cannot be brought to a sharding in which it is needed, or arrives as terms of a sum.
+    """
+    links = _links(strategy, graph)
+    copies: dict[int, set[tuple[int, int]]] = {}
+    for tied in crossing_weights(strategy, graph):
+        for op, argument in tied.users:
+            if strategy.stage_of[op] != strategy.stage_of[tied.owner]:
+                copies.setdefault(int(strategy.stage_of[op]), set()).add((op, argument))
+    return tuple(
+        _stage_graph(graph, stage, number, links, copies.get(number, set()))
+        for number, stage in enumerate(strategy.stages)
+    )
+
+
+def crossing_weights(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[TiedWeight, ...]:
+    """Return the trained weights that operators of several stages use."""
+    flow, stage = gradient_flow(graph), strategy.stage_of
+    return tuple(
+        tied
+        for tied in tied_weights(graph)
+        if flow.weights[tied.owner][tied.weight] and any(stage[op] != stage[tied.owner] for op, _ in tied.users)
+    )
+
+
+def _links(strategy: StagedStrategy, graph: OperatorGraph) -> dict[Link, list[tuple[int, int]]]:
+    """Return what goes between stages, with (operator, argument) that read it."""
+    flow, stage_of = gradient_flow(graph), strategy.stage_of.tolist()
+    position = [0] * len(stage_of)
+    for stage in strategy.stages:
+        for place, op in enumerate(stage.operators.tolist()):
+            position[op] = place
+    links: dict[Link, list[tuple[int, int]]] = {}
+    trained: dict[tuple[object, ...], bool] = {}
+    rows = []
+    for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
+        if stage_of[u] == stage_of[v]:
+            continue
+        arrives = strategy.stages[stage_of[v]].program.stored[position[v]][argument]
+        if any(form.holding not in (Holding.REPLICATED, Holding.SHARDED) for form in arrives):
+            raise TopoplanError(
+                f"program: operator {graph.operators[v].name!r}: what {graph.operators[u].name!r} of another stage "
+                f"makes arrives as {' x '.join(map(str, arrives))} (must be full, or gather of an axis)"
+            )
+        made = strategy.stages[stage_of[u]].program.made(position[u], output)
+        sent = tuple(form if form.sliced else REPLICATED for form in made)
+        key = (u, output, stage_of[u], stage_of[v], sent, arrives)
+        trained[key] = trained.get(key, False) or flow.inputs[v][argument]
+        rows.append((key, (v, argument)))
+    for key, reader in rows:
+        links.setdefault(Link(*key, gradient=trained[key]), []).append(reader)  # type: ignore[arg-type]
+    return links
+
+
+def _stage_graph(
+    graph: OperatorGraph,
+    stage: Stage,
+    number: int,
+    links: Mapping[Link, list[tuple[int, int]]],
+    copies: set[tuple[int, int]],
+) -> StageGraph:
+    numbers = stage.operators.tolist()
+    place = {op: position for position, op in enumerate(numbers)}
+    received = [link for link in links if link.target == number]
+    sent: dict[int, dict[tuple[int, MeshSharding], list[Link]]] = {}
+    for link in links:
+        if link.source == number:
+            sent.setdefault(link.op, {}).setdefault((link.output, link.sent), []).append(link)
+
+    operators: list[Operator] = []
+    rules: list[tuple[Signature, ...]] = []
+    stored: list[tuple[MeshSharding, ...]] = []
+    of_model: list[int] = []
+    receives: dict[int, Link] = {}
+    sends: dict[int, tuple[Link, ...]] = {}
+    edges: list[tuple[int, int, int, int]] = []
+    argument_source: dict[tuple[int, int], int] = {}
+    for link in received:
+        index = len(operators)
+        receives[index] = link
+        operators.append(Operator(name=f"receive {index}", kind="receive", dims=(), outputs=(_tensor(graph, link),)))
+        rules.append(tuple(Signature((), (form,)) for form in link.arrives))
+        stored.append(())
+        of_model.append(-1)
+        argument_source.update(dict.fromkeys(links[link], index))
+    local: dict[int, int] = {}
+    for op in numbers:
+        local[op] = len(operators)
+        operators.append(graph.operators[op])
+        rules.append(stage.program.rules[place[op]])
+        forms = stage.program.stored[place[op]]
+        stored.append(tuple(() if (op, k) in argument_source else form for k, form in enumerate(forms)))
+        of_model.append(op)
+        for (output, form), several in sent.get(op, {}).items():
+            index = len(operators)
+            sends[index] = tuple(several)
+            tensor = _tensor(graph, several[0])
+            operators.append(Operator(name=f"send {index}", kind="send", dims=(), inputs=(tensor,), outputs=(tensor,)))
+            rules.append(tuple(Signature((each,), (each,)) for each in form))
+            stored.append(((),))
+            of_model.append(-1)
+            edges.append((local[op], output, index, 0))
+    edges += [(source, 0, local[op], argument) for (op, argument), source in argument_source.items()]
+    edges += [
+        (local[u], output, local[v], argument)
+        for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
+        if u in local and v in local
+    ]
+    program = attrs.evolve(stage.program, rules=tuple(rules), stored=tuple(stored))
+    small = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.array(sorted(edges)).reshape(-1, 4)))
+    flow = _flow_of(gradient_flow(graph), small, of_model, receives, sends)
+    of_stage = frozenset((local[op], argument) for op, argument in copies)
+    return StageGraph(
+        stage=stage,
+        graph=small,
+        program=program,
+        operator=tuple(of_model),
+        position=tuple(place.get(op, -1) for op in of_model),
+        receives=receives,
+        sends=sends,
+        backward=flow.backward,
+        reshards=tuple(reshards_under(program, small, flow, of_stage)),
+        copies=of_stage,
+    )
+
+
+def _tensor(graph: OperatorGraph, link: Link) -> Tensor:
+    """Return the tensor of a link, whose axes follow no dimension."""
+    tensor = graph.operators[link.op].outputs[link.output]
+    return attrs.evolve(tensor, axes=tuple(Axis(size) for size in tensor.shape))
+
+
+def _flow_of(
+    flow: GradientFlow,
+    graph: OperatorGraph,
+    of_model: list[int],
+    receives: Mapping[int, Link],
+    sends: Mapping[int, tuple[Link, ...]],
+) -> GradientFlow:
+    """Return the gradients of a stage's operators as they are in the model; its edges are not asked for."""
+    passes = {index: link.gradient for index, link in receives.items()}
+    passes |= {index: any(link.gradient for link in several) for index, several in sends.items()}
+    return GradientFlow(
+        everything=flow.everything,
+        backward=tuple(flow.backward[op] if op >= 0 else passes[index] for index, op in enumerate(of_model)),
+        inputs=tuple(
+            flow.inputs[op] if op >= 0 else (passes[index],) * len(graph.operators[index].inputs)
+            for index, op in enumerate(of_model)
+        ),
+        weights=tuple(flow.weights[op] if op >= 0 else () for op in of_model),
+        edges=np.ones(len(graph.edges), dtype=np.bool_),
+    )

@@ -1,0 +1,107 @@
+"""Programs of stages from the signatures of their operators: in which sharding everything is stored follows from them.
+
+Weights are stored as they are used; one that every device has whole, although devices run different parts of its
+operator, has a gradient to be summed.  Data are there as they are used.  What another stage makes arrives as it is sent
+if both meshes have the same sizes, and else as its first reader wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Sharding, Signature, arguments
+from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.tied import tied_weights
+
+__all__ = ["Rules", "stage_program", "stage_programs"]
+
+#: The signatures of an operator, one for each axis of a mesh.
+Rules = tuple[Signature, ...]
+
+
+def stage_programs(
+    graph: OperatorGraph,
+    stage_of: Sequence[int],
+    sizes: Sequence[tuple[int, ...]],
+    rules: Sequence[Rules],
+    gradient_bucket_bytes: int = 0,
+) -> list[SpmdProgram]:
+    """Return the program of each stage.
+
+    Args:
+        graph: the model.
+        stage_of: (n_ops,) stage of each operator.
+        sizes: of the mesh of each stage.
+        rules: (n_ops,) signatures of each operator on the mesh of its stage.
+        gradient_bucket_bytes: see `topoplan.SpmdProgram`.
+    """
+    sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
+    copies = {user for tied in tied_weights(graph) for user in tied.users}
+    by_stage: list[list[int]] = [[] for _ in sizes]
+    for op, stage in enumerate(stage_of):
+        by_stage[stage].append(op)
+
+    def arrives(v: int, k: int) -> MeshSharding:
+        u, output = sources[v, k]
+        if sizes[stage_of[u]] != sizes[stage_of[v]]:
+            return tuple(rule.inputs[k] if rule.inputs[k].sliced else REPLICATED for rule in rules[v])
+        made = (rule.outputs[output] for rule in rules[u])
+        return tuple(form if form.sliced else REPLICATED for form in made)
+
+    programs = []
+    for stage, operators in enumerate(by_stage):
+        inputs: dict[tuple[int, int], MeshSharding] = {}
+        for op in operators:
+            for k in range(len(graph.operators[op].inputs)):
+                if (op, k) in sources:
+                    inside = stage_of[sources[op, k][0]] == stage
+                    inputs[op, k] = () if inside else arrives(op, k)
+        own_copies = {(op, k) for op, k in copies if stage_of[op] == stage}
+        programs.append(stage_program(graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes))
+    return programs
+
+
+def stage_program(
+    graph: OperatorGraph,
+    operators: Sequence[int],
+    sizes: tuple[int, ...],
+    rules: Sequence[Rules],
+    inputs: Mapping[tuple[int, int], MeshSharding],
+    copies: set[tuple[int, int]],
+    gradient_bucket_bytes: int = 0,
+) -> SpmdProgram:
+    """Return the program of some operators.
+
+    Args:
+        graph: the model.
+        operators: numbers in the graph, ascending.
+        sizes: of the mesh.
+        rules: (n_ops,) signatures of every operator of the graph.
+        inputs: (operator, input) -> how it arrives, or nothing if an operator of the stage makes it; others are data.
+        copies: (operator, input) that is a weight of another operator.
+        gradient_bucket_bytes: see `topoplan.SpmdProgram`.
+    """
+    stored = []
+    for op in operators:
+        operator = graph.operators[op]
+        forms = []
+        for k in range(len(arguments(operator))):
+            if (op, k) in inputs:
+                forms.append(inputs[op, k])
+                continue
+            weight = k >= len(operator.inputs) or (op, k) in copies
+            forms.append(tuple(_stored(rule, k) if weight else rule.inputs[k] for rule in rules[op]))
+        stored.append(tuple(forms))
+    return SpmdProgram(
+        mesh=sizes,
+        rules=tuple(rules[op] for op in operators),
+        stored=tuple(stored),
+        gradient_bucket_bytes=gradient_bucket_bytes,
+    )
+
+
+def _stored(rule: Signature, argument: int) -> Sharding:
+    """Return how a weight is stored along an axis."""
+    form = rule.inputs[argument]
+    return PENDING_GRADIENT if form == REPLICATED and rule.dim >= 0 else form
