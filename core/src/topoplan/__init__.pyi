@@ -8,6 +8,7 @@ from topoplan.model.graph import Axis as Axis, Dimension as Dimension, Operator 
 from topoplan.model.graph import OperatorGraph as OperatorGraph, Profile as Profile, Role as Role, Tensor as Tensor
 from topoplan.model.graph import Term as Term
 from topoplan.model.machine import Device as Device, HostLink as HostLink, HostModel as HostModel, HostNode as HostNode
+from topoplan.model.mesh import DeviceMesh as DeviceMesh
 from topoplan.model.pass_order import Pass as Pass, PassOrder as PassOrder
 from topoplan.model.placement import Placement as Placement
 from topoplan.model.plan import Plan as Plan
@@ -17,6 +18,7 @@ from topoplan.model.restriction import AxisUse as AxisUse, PipelineLimits as Pip
 from topoplan.model.restriction import Restriction as Restriction
 from topoplan.model.schedule import Schedule as Schedule
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
+from topoplan.model.staged import Stage as Stage, StagedStrategy as StagedStrategy, Zero as Zero
 from topoplan.model.strategy import PipelineStrategy as PipelineStrategy, PlacedStrategy as PlacedStrategy
 from topoplan.model.strategy import SpmdStrategy as SpmdStrategy, Strategy as Strategy
 from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind

@@ -18,6 +18,7 @@ from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
@@ -133,6 +134,10 @@ def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strateg
         raise IncompleteStrategyError(str(path), graph, named_placements)
     placements = tuple(placement_of[op.name] for op in graph.operators)
     match plan.strategy:
+        case StagedStrategy(stages=stages_of, order=order, micro_batches=count):
+            if list(placement_of) != [op.name for op in graph.operators]:
+                raise TopoplanError(f"{path}: its stages have other operators than model {graph.name!r}")
+            return StagedStrategy(placements, stages_of, order, count)
         case SpmdStrategy(program=program, schedule=schedule):
             if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")

@@ -20,6 +20,7 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Problem
 from topoplan.model.recording import MemoryUse
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import SpmdStrategy, Strategy
 
 __all__ = [
@@ -146,6 +147,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     whole_batch = strategy.keeps_whole_batch
     program = strategy.program if isinstance(strategy, SpmdStrategy) else None
     sharded_state = program is not None and (program.sharded_state or program.gathers_again)
+    sharded_state |= isinstance(strategy, StagedStrategy) and any(stage.zero.level for stage in strategy.stages)
     helps = []
     shared = (minimum.states + minimum.activations) / cluster.n_devices
     if not sharded_state and shared <= room:

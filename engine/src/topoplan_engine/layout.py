@@ -15,6 +15,7 @@ import numpy as np
 from topoplan.model.graph import Operator, OperatorGraph, Role, Slices
 from topoplan.model.sharding import Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PipelineStrategy, SpmdStrategy, Strategy
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import pieces
@@ -69,20 +70,21 @@ class Group:
 def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
     """Group the operators that run in the same way; groups are in the order of their first operators."""
     experts, stages = expert_dims(graph), strategy.schedule.stage.tolist()
-    pipelined = isinstance(strategy, PipelineStrategy)
-    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
+    pipelined = isinstance(strategy, PipelineStrategy | StagedStrategy)
+    programs = _programs_of(strategy)
     operators_of: dict[tuple[object, ...], list[int]] = {}
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
+        program, row, _ = programs[index] if programs else (None, index, ())
         copies = 1 if program is None else program.n_devices // placement.parts
         cuts = _cuts(op, placement.degrees, experts[index], copies)
-        weights = ((), False) if program is None else _weights(program, index, op)
+        weights = ((), False) if program is None else _weights(program, row, op)
         stage = stages[index] if pipelined else -1
         operators_of.setdefault((stage, cuts, *weights), []).append(index)
     groups = []
     for (stage, cuts, weights, gathered), operators in operators_of.items():  # type: ignore[assignment]
         sets = {tuple(np.unique(strategy.placements[op].devices).tolist()) for op in operators}
-        if program is not None:
-            sets = {tuple(range(program.n_devices))}
+        if programs:
+            sets = {programs[op][2] for op in operators}
         groups.append(
             Group(
                 operators=tuple(operators),
@@ -94,6 +96,18 @@ def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
             )
         )
     return groups
+
+
+def _programs_of(strategy: Strategy) -> list[tuple[SpmdProgram, int, tuple[int, ...]]]:
+    """Return for each operator its program, its number there, and the devices; nothing where there are no programs."""
+    if isinstance(strategy, SpmdStrategy):
+        devices = tuple(range(strategy.program.n_devices))
+        return [(strategy.program, row, devices) for row in range(len(strategy.placements))]
+    programs: dict[int, tuple[SpmdProgram, int, tuple[int, ...]]] = {}
+    for stage in strategy.stages if isinstance(strategy, StagedStrategy) else ():
+        devices = tuple(sorted(stage.mesh.devices.tolist()))
+        programs |= {op: (stage.program, row, devices) for row, op in enumerate(stage.operators.tolist())}
+    return [programs[op] for op in sorted(programs)]
 
 
 def _cuts(op: Operator, degrees: Sequence[int], expert_dim: int, copies: int) -> Cuts:

@@ -89,9 +89,9 @@ class DeviceMesh(OneLine):
             TopoplanError: the mesh has no axis of a name.
         """
         numbers = [self._number(axis) for axis in ([axes] if isinstance(axes, str) else axes)]
-        others = [axis for axis in range(len(self.sizes)) if axis not in numbers]
+        fixed = [axis for axis in range(len(self.sizes)) if axis not in numbers]
         members = math.prod(self.sizes[axis] for axis in numbers)
-        return i32(self.devices.reshape(self.sizes).transpose(*others, *numbers).reshape(-1, members))
+        return i32(self.devices.reshape(self.sizes).transpose(*fixed, *numbers).reshape(-1, members))
 
     def _number(self, axis: str | int) -> int:
         if isinstance(axis, str) and axis not in self.axes:

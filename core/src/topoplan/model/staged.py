@@ -125,7 +125,7 @@ class StagedStrategy(OneLine, Strategy):
         micro_batches: equal parts of the batch.
     """
 
-    stages: tuple[Stage, ...] = attrs.field(converter=tuple)
+    stages: tuple[Stage, ...]
     order: PassOrder
     micro_batches: int
     keeps_whole_batch = False
@@ -186,14 +186,13 @@ class StagedStrategy(OneLine, Strategy):
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why stages, order of passes, graph and cluster do not go together, or None if they do."""
-        checks = (
-            lambda: _why_incomplete(graph, self.stages),
-            self._why_misplaced,
-            lambda: self._why_misordered(graph),
-            lambda: self._why_uneven(graph),
-            lambda: self._why_no_program(graph, n_devices),
+        return (
+            _why_incomplete(graph, self.stages)
+            or self._why_misplaced()
+            or self._why_misordered(graph)
+            or self._why_uneven(graph)
+            or self._why_no_program(graph, n_devices)
         )
-        return next((reason for check in checks if (reason := check())), None)
 
     def _why_misplaced(self) -> str | None:
         """Return which pass or device does not fit the stages, or None."""
@@ -204,11 +203,14 @@ class StagedStrategy(OneLine, Strategy):
             return f"order {order.name!r}: has {order.n_micro_batches} micro-batches, the strategy {self.micro_batches}"
         if (order.row_of[Pass.FORWARD] < 0).any():
             return f"order {order.name!r}: two copies of the model in one pipeline are not lowered yet"
+        for number in np.flatnonzero((order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)).tolist():
+            if (stages[number].regions < 0).all():
+                return f"order {order.name!r}: recomputes stage {number}, no operator of which is recomputed"
         owner: dict[int, int] = {}
         first_of: dict[int, int] = {}
         for number, (stage, rank) in enumerate(zip(stages, order.rank_of.tolist(), strict=True)):
-            other = stages[first_of.setdefault(rank, number)]
-            if set(stage.mesh.devices.tolist()) != set(other.mesh.devices.tolist()):
+            first = stages[first_of.setdefault(rank, number)]
+            if set(stage.mesh.devices.tolist()) != set(first.mesh.devices.tolist()):
                 return f"stages {first_of[rank]} and {number} are both on rank {rank}, but on different devices"
             for device in stage.mesh.devices.tolist():
                 if owner.setdefault(device, rank) != rank:

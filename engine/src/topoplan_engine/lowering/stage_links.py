@@ -1,8 +1,8 @@
 """Which device sends which part of a tensor to which, from the mesh of one stage to that of another.
 
-Each receiver gets each byte of its share once, from one device that has it: where several have the same share, and
-several want it, the first half of those that want it asks the first half of those that have it, and so on.  So equal
-meshes send from each place to the same place, as the tensor-parallel ranks of two pipeline stages do.
+Each receiver gets each byte of its share once, from one device that has it.  Where several have it and several want
+it, or parts of it, the first of those that want it ask the first one, the next ones the next one, in equal numbers.  So
+equal meshes send from each place to the same place, as the tensor-parallel ranks of two pipeline stages do.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ def routes_between(
     low = np.maximum(have[0][:, None], want[0][None])
     overlap = np.maximum(np.minimum(have[1][:, None], want[1][None]) - low, 0).prod(axis=2)
     h, w = np.nonzero(overlap)
-    copies, wanted = copy_of_source.shape[1], copy_of_target.shape[1]
-    asked = np.arange(wanted) * copies // wanted
-    senders, receivers = copy_of_source[h][:, asked], copy_of_target[w]
+    copies, askers = copy_of_source.shape[1], copy_of_target.shape[1]
+    # Requests for one slice, number by number: those that have it serve as many each.
+    requests = np.bincount(h, minlength=len(copy_of_source))
+    number = np.arange(len(h)) - (np.cumsum(requests) - requests)[h]
+    asked = (number[:, None] * askers + np.arange(askers)) * copies // (requests[h] * askers)[:, None]
+    senders, receivers = np.take_along_axis(copy_of_source[h], asked, axis=1), copy_of_target[w]
     # A device that has what it wants asks no other.
     devices = source_mesh.devices[copy_of_source[h]]
     same = devices[:, None, :] == target_mesh.devices[receivers][:, :, None]

@@ -28,8 +28,8 @@ from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
-from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.sharding.programs import pieces
+from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
 
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
@@ -91,26 +91,26 @@ class StageBytes(NamedTuple):
             crossing: weights that stages share.
         """
         operators = [graph.operators[op] for op in stage.stage.operators.tolist()]
-        own = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.zeros((0, 4))))
-        rows = operator_bytes(stage.stage.program, own, list(prices))
+        part = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.zeros((0, 4))))
+        rows = operator_bytes(stage.stage.program, part, list(prices))
         count = strategy.micro_batches
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
         separate = strategy.order.row_of[:, number] >= 0
-        held = _Held.of(strategy, graph, number, stage, prices, rows)
-        split = held.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
-        again = separate[Pass.RECOMPUTE].any()
+        tensors = _Held.of(strategy, graph, number, stage, prices, rows)
+        split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
+        has_pass = separate[Pass.RECOMPUTE].any()
         activations = np.stack([row.activations for row in rows])
-        freed = np.maximum(activations, held.kept[:, None]) + held.received[:, None]
+        freed = np.maximum(activations, tensors.kept[:, None]) + tensors.received[:, None]
         change, waiting = np.zeros((2, 4, activations.shape[1]))
         regions = stage.stage.regions
-        after = np.where(regions[:, None] >= 0, held.kept[:, None] + held.received[:, None], activations)
+        after = np.where(regions[:, None] >= 0, tensors.kept[:, None] + tensors.received[:, None], activations)
         repeated = (freed - after)[regions >= 0].sum(axis=0)
         change[Pass.FORWARD] = after.sum(axis=0)
-        change[Pass.RECOMPUTE if again else Pass.BACKWARD] = repeated
+        change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
         change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
-        waiting[Pass.BACKWARD] = held.outputs[split].sum()
+        waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
         waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
         units = None
         if stage.program.gathers_again:
@@ -118,9 +118,9 @@ class StageBytes(NamedTuple):
         gathered = np.zeros(len(rows))
         if units is not None:
             gathered = units.in_backward()[[op for op, position in enumerate(stage.position) if position >= 0]]
-        freed_at = np.where(split, -held.outputs, freed.min(axis=1))
+        freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows))
-        for region in np.unique(regions[regions >= 0]) if not again else ():
+        for region in np.unique(regions[regions >= 0]) if not has_pass else ():
             members = np.flatnonzero(regions == region)
             entered[members[-1]] = (freed - after)[members].min(axis=1).sum()
         return cls(
@@ -129,7 +129,7 @@ class StageBytes(NamedTuple):
             undivided=undivided,
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / count,
-            rise=held.rise(freed_at, entered, gathered, count),
+            rise=tensors.rise(freed_at, entered, gathered, count),
             gathered=float(gathered.max(initial=0.0)),
         )
 
@@ -172,7 +172,7 @@ class _Held(NamedTuple):
     ) -> _Held:
         n, regions, stage_of = len(rows), stage.stage.regions, strategy.stage_of.tolist()
         place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
-        kept, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
+        boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
         for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
@@ -184,18 +184,18 @@ class _Held(NamedTuple):
             region = regions[place[u]]
             if region >= 0 and regions[place[v]] != region and (u, output) not in stored:
                 stored.add((u, output))
-                made = stage.stage.program.made(place[u], output)
-                kept[place[u]] += graph.operators[u].outputs[output].nbytes / pieces(stage.stage.program, made)
+                slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))
+                boundary[place[u]] += graph.operators[u].outputs[output].nbytes / slices
         for op, link in stage.receives.items():
             readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
-            again = [position for position in readers if position >= 0 and regions[position] >= 0]
-            if again:
+            repeated = [position for position in readers if position >= 0 and regions[position] >= 0]
+            if repeated:
                 tensor = graph.operators[link.op].outputs[link.output]
-                received[again[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
+                received[repeated[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
         gradients = [(0.0, 0.0) if price.gradients is None else price.gradients for price in prices]
         outputs, extras = np.array(gradients).T
         split = np.array([bool((price.weight_gradient > 0).any()) for price in prices])
-        return cls(kept, received, outputs, extras, made_by, split)
+        return cls(boundary, received, outputs, extras, made_by, split)
 
     def rise(self, freed: F64, entered: F64, gathered: F64, count: int) -> _Rise:
         """Return what the backward pass of one micro-batch has at most beyond what is there at its begin.
@@ -234,8 +234,8 @@ def _states(stage: StageGraph, prices: Sequence[DeviceCosts], rows: Sequence[Ope
             undivided += row.state + row.gathered
             continue
         states[0] += row.weights + row.gathered
-        others = price.states[1:]
-        divided = others / np.maximum(others.sum(axis=0), 1e-300) * (row.state - row.weights)
+        parts = price.states[1:]
+        divided = parts / np.maximum(parts.sum(axis=0), 1e-300) * (row.state - row.weights)
         shares = _shares(stage, position)
         divided[1] /= shares
         if stage.stage.zero.level == 2:
@@ -322,24 +322,24 @@ def staged_activations(
     micro_batch = 0 if taskgraph.micro_batch is None else taskgraph.micro_batch[computes]
     slot = (strategy.stage_of[taskgraph.op[computes]] * count + micro_batch) * devices + taskgraph.device[computes]
     forward = taskgraph.kind[computes] == TaskKind.FORWARD
-    begin, end = np.full((2, len(stages) * count * devices), np.inf)
+    first, end = np.full((2, len(stages) * count * devices), np.inf)
     start, finish = timeline.start[computes], timeline.finish[computes]
-    np.minimum.at(begin, slot[~forward], start[~forward])
+    np.minimum.at(first, slot[~forward], start[~forward])
     end[:] = -np.inf
     np.maximum.at(end, slot[~forward], finish[~forward])
-    made = np.full(len(begin), -np.inf)
-    early = forward & (finish <= begin[slot])
-    np.maximum.at(made, slot[early], finish[early])
+    forward_end = np.full(len(first), -np.inf)
+    early = forward & (finish <= first[slot])
+    np.maximum.at(forward_end, slot[early], finish[early])
     changes = np.zeros((2, len(stages), 1, devices))
     for number, stage in enumerate(stages):
         changes[0, number, 0, stage.devices] = stage.change[0, Pass.FORWARD]
         changes[1, number, 0, stage.devices] = stage.rise.total
-    kept, rise = np.broadcast_to(changes, (2, len(stages), count, devices)).reshape(2, -1)
+    activations, rise = np.broadcast_to(changes, (2, len(stages), count, devices)).reshape(2, -1)
     device = np.tile(np.arange(devices), len(stages) * count)
-    some, back = np.isfinite(made), np.isfinite(begin)
-    closed = np.where(back, end, made)
+    some, back = np.isfinite(forward_end), np.isfinite(first)
+    closed = np.where(back, end, forward_end)
     return activations_of(
         np.concatenate([device[some], device[some], device[back], device[back]]),
-        np.concatenate([made[some], closed[some], begin[back], end[back]]),
-        np.concatenate([kept[some], -kept[some], rise[back], -rise[back]]),
+        np.concatenate([forward_end[some], closed[some], first[back], end[back]]),
+        np.concatenate([activations[some], -activations[some], rise[back], -rise[back]]),
     )

@@ -23,16 +23,17 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
+from topoplan.model.sharding import Holding
 from topoplan.model.staged import Zero
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
-from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.resharding import CollectiveStep
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
 __all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant"]
 
@@ -119,6 +120,8 @@ class _Writer(TaskColumns):
             axes = tuple(sorted(step.axes))
             members = mesh_groups(self._mesh.sizes, axes)
             size = members.shape[1]
+            if size == 1:
+                continue
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
             first, end = self.collective(
                 kind,
@@ -186,8 +189,9 @@ class StageTasks:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
         self._direct = _direct_readers(stage)
         stage_of_op = range(len(stage.operator))
-        again = stage.program.gathers_again
-        self._units = units_of(stage.program, stage.graph, stage.reshards, stage_of_op) if again else None
+        self._units = None
+        if stage.program.gathers_again:
+            self._units = units_of(stage.program, stage.graph, stage.reshards, stage_of_op)
         self._regions = _regions_of(stage)
         self._sums = _Sums(self._writer, stage, stage.stage.zero, stage.program.gradient_bucket_bytes)
         self._write()
@@ -281,7 +285,7 @@ class StageTasks:
         for op in region:
             before = []
             for reshard in self._inputs.get(op, ()):
-                if reshard.output < 0:
+                if reshard.output < 0 or (reshard.op not in inside and self._is_sum(reshard)):
                     continue
                 if reshard not in ends:
                     source = ends.get(reshard.op) if reshard.op in inside else writer.computed
@@ -289,12 +293,17 @@ class StageTasks:
                 before.append(ends[reshard])
             ends[op] = writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)
 
+    def _is_sum(self, reshard: Reshard) -> bool:
+        """Whether it adds terms: what a region reads of others is kept as a sum then, and else as slices."""
+        forms = self._stage.program.made(reshard.op, reshard.output)
+        return any(form.holding is Holding.PARTIAL for form in forms)
+
     def _backward(self) -> dict[int, I64]:
         """Write the backward pass; return the last task of each operator."""
         stage, writer = self._stage, self._writer
         split = Pass.WEIGHTS in self._separate
         repeats = sent_again(stage.graph, stage.reshards, stage.backward)
-        again = None if self._units is None else GathersAgain(writer, self._units, stage.backward)
+        gathers = None if self._units is None else GathersAgain(writer, self._units, stage.backward)
         region_at = {} if Pass.RECOMPUTE in self._separate else {region[-1]: region for region in self._regions}
         ends: dict[object, list[Any]] = {}
         computed: dict[int, I64] = {}
@@ -310,8 +319,8 @@ class StageTasks:
             elif op in stage.receives:
                 self.leaves[stage.receives[op], True] = [*before, *self._last_readers(op, ends, computed)]
             else:
-                if again is not None:
-                    before += again.before(op, self._inputs.get(op, ()))
+                if gathers is not None:
+                    before += gathers.before(op, self._inputs.get(op, ()))
                 for reshard in repeats.get(op, ()):
                     before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
                 price = self._price(op)
@@ -432,9 +441,9 @@ class _Sums:
                 self.ends[reshard.op, reshard.argument] = [end]
             return
         (step,) = steps
-        nbytes, others, _ = self._waiting.pop(step.axes, (0, [], None))
+        nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
         nbytes += round(reshard.nbytes * step.share)
-        self._waiting[step.axes] = nbytes, [*others, reshard], before
+        self._waiting[step.axes] = nbytes, [*reshards, reshard], before
         if nbytes >= self._bucket_bytes:
             self._send(step.axes)
 
@@ -446,8 +455,8 @@ class _Sums:
     def _send(self, axes: tuple[int, ...]) -> None:
         nbytes, reshards, before = self._waiting.pop(axes)
         shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
-        rest = tuple(axis for axis in axes if axis not in shared)
-        steps = [MeshStep(_REDUCE, rest, 1.0)] if rest else []
+        whole = tuple(axis for axis in axes if axis not in shared)
+        steps = [MeshStep(_REDUCE, whole, 1.0)] if whole else []
         steps += [MeshStep(_SCATTER, shared, 1.0)] if shared else []
         bucket = attrs.evolve(reshards[-1], nbytes=nbytes)
         end = self._writer.exchange(bucket, steps, 0, before)

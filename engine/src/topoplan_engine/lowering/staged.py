@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32, I64, digest
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
@@ -31,7 +31,6 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.spmd_costs import ProgramPrices
-from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 from topoplan_engine.lowering.stage_links import Routes, routes_between, slices_of
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
@@ -44,6 +43,7 @@ from topoplan_engine.lowering.stage_tasks import END, StageCosts, StageTasks, Va
 from topoplan_engine.lowering.task_columns import NO_TASK, TaskColumns
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 
 __all__ = ["StagedLowering"]
 
@@ -167,7 +167,7 @@ class _Assembly:
         self._send()
         self._order_ranks()
         self._sum_tied()
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         tails, heads = np.concatenate(self._tails), np.concatenate(self._heads)
         degree = np.bincount(tails, minlength=self._count)
         if self._strategy.micro_batches == 1:
@@ -226,8 +226,8 @@ class _Assembly:
         for link in links:
             tensor = self._graph.operators[link.op].outputs[link.output]
             meshes = [self._strategy.stages[number].mesh for number in (link.source, link.target)]
-            there = routes_between(tensor, link.sent, meshes[0], link.arrives, meshes[1])
-            self._transfer(link, False, link.source, link.target, there)
+            routes = routes_between(tensor, link.sent, meshes[0], link.arrives, meshes[1])
+            self._transfer(link, False, link.source, link.target, routes)
             if link.gradient:
                 back = routes_between(tensor, link.arrives, meshes[1], link.sent, meshes[0])
                 self._transfer(link, True, link.target, link.source, back)
@@ -314,7 +314,7 @@ class _Assembly:
             members = mesh_groups(mesh.sizes, axes)
             order = np.argsort(mesh.devices[members].min(axis=1))
             groups = members[order]
-            yield np.sort(mesh.devices[groups], axis=1).tobytes(), (first[groups[:, 0]], last[groups[:, 0]])
+            yield digest([np.sort(mesh.devices[groups], axis=1)]), (first[groups[:, 0]], last[groups[:, 0]])
 
     # ── Weights that stages share ───────────────────────────────────────────────────────────────────────────
 
@@ -324,10 +324,10 @@ class _Assembly:
             operator = self._graph.operators[tied.owner]
             places = [(tied.owner, len(operator.inputs) + tied.weight)]
             stage_of = self._strategy.stage_of
-            own = {int(stage_of[tied.owner])}
+            stages = {int(stage_of[tied.owner])}
             for op, argument in tied.users:
-                if int(stage_of[op]) not in own:
-                    own.add(int(stage_of[op]))
+                if int(stage_of[op]) not in stages:
+                    stages.add(int(stage_of[op]))
                     places.append((op, argument))
             holders = [self._holders(op, argument, operator.weights[tied.weight].shape) for op, argument in places]
             self._sum_copies(tied.owner, operator.weights[tied.weight].itemsize, places, holders)

@@ -336,7 +336,7 @@ def _scheduling(plan: Plan) -> dict[str, Any]:
     schedule = plan.strategy.schedule
     return {
         "schedule": {
-            "kind": schedule.kind.value,
+            "kind": plan.strategy.order_name,
             "micro_batches": schedule.micro_batches,
             "stages": schedule.n_stages,
             "recompute": list(schedule.recompute) or [False] * schedule.n_stages,

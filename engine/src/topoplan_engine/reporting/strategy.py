@@ -10,6 +10,7 @@ import attrs
 
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
@@ -31,6 +32,7 @@ def strategy_json(plan: Plan) -> dict[str, Any]:
     program = strategy.program if isinstance(strategy, SpmdStrategy) else None
     return {
         "strategy": {
+            **_meshes_json(strategy),
             "mesh": None if program is None else list(program.mesh),
             "sharded_state": None if program is None else program.sharded_state,
             "gathers_again": None if program is None else program.gathers_again,
@@ -92,7 +94,29 @@ def strategy_columns(plan: Plan) -> tuple[list[Group], list[Column[Group]], str]
     return groups, columns, ", ".join(title)
 
 
+def _meshes_json(strategy: Strategy) -> dict[str, Any]:
+    """Return what the JSON object says of the stages of a staged strategy."""
+    if not isinstance(strategy, StagedStrategy):
+        return {}
+    return {
+        "stages": [
+            {
+                "axes": dict(zip(stage.mesh.axes, stage.mesh.sizes, strict=True)),
+                "devices": stage.mesh.devices.tolist(),
+                "zero": stage.zero.level,
+                "recomputed_operators": int((stage.regions >= 0).sum()),
+            }
+            for stage in strategy.stages
+        ]
+    }
+
+
 def _mesh(strategy: Strategy) -> list[str]:
+    if isinstance(strategy, StagedStrategy):
+        meshes = {_mesh_text(stage.mesh.axes, stage.mesh.sizes): None for stage in strategy.stages}
+        lines = [f"{len(strategy.stages)} stages on meshes of {' or '.join(meshes)}"]
+        levels = sorted({stage.zero.level for stage in strategy.stages} - {0})
+        return lines + [f"optimizer state shared (ZeRO {level})" for level in levels]
     if not isinstance(strategy, SpmdStrategy):
         return []
     program = strategy.program
@@ -106,6 +130,11 @@ def _mesh(strategy: Strategy) -> list[str]:
     elif program.gradient_bucket_bytes:
         lines.append(f"gradients summed in buckets of {program.gradient_bucket_bytes / 2**20:g} MiB")
     return lines
+
+
+def _mesh_text(names: Sequence[str], sizes: Sequence[int]) -> str:
+    """Return ``dp=2 x tp=4``."""
+    return " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
 
 
 def _operators(group: Group, graph: OperatorGraph) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -15,6 +15,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
@@ -125,11 +126,13 @@ def pieces(program: SpmdProgram, shardings: MeshSharding) -> int:
 def why_invalid(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> str | None:
     """Return why a strategy cannot run on so many devices, or None if it can; see `Strategy.why_invalid`.
 
-    An SPMD program must also compute what the graph says: signatures are sound, slices are even, every tensor can be
+    Programs must also compute what the graph says: signatures are sound, slices are even, every tensor can be
     brought to the shardings that operators need.
     """
     if reason := strategy.why_invalid(graph, n_devices):
         return reason
+    if isinstance(strategy, StagedStrategy):
+        return _why_stages_unsound(strategy, graph)
     return _why_unsound(strategy, graph) if isinstance(strategy, SpmdStrategy) else None
 
 
@@ -140,16 +143,38 @@ def check_strategy(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> 
         raise TopoplanError(f"strategy: {reason}")
 
 
-def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
-    program, schedule = strategy.program, strategy.schedule
-    sound = set[object]()
-    for index, (first, op) in enumerate(zip(first_equal(graph), graph.operators, strict=True)):
-        key = first, program.rules[index], tuple(rule.dim for rule in program.rules[index]), program.stored[index]
+def _why_rules_unsound(program: SpmdProgram, graph: OperatorGraph, operators: Iterable[int]) -> str | None:
+    """Return which signature of a program of some operators is not sound, or None."""
+    sound, equal = set[object](), first_equal(graph)
+    for index, number in enumerate(operators):
+        op, rules = graph.operators[number], program.rules[index]
+        key = equal[number], rules, tuple(rule.dim for rule in rules), program.stored[index]
         if key in sound:
             continue
         if reason := _why_operator_unsound(program, index, op):
             return f"program: operator {op.name!r}: {reason}"
         sound.add(key)
+    return None
+
+
+def _why_stages_unsound(strategy: StagedStrategy, graph: OperatorGraph) -> str | None:
+    # Stages as graphs of their own have reshardings, which are derived here.
+    from topoplan_engine.sharding.stage_graphs import stage_graphs
+
+    for number, stage in enumerate(strategy.stages):
+        if reason := _why_rules_unsound(stage.program, graph, stage.operators.tolist()):
+            return f"stage {number}: {reason}"
+    try:
+        stage_graphs(strategy, graph)
+    except TopoplanError as error:
+        return str(error)
+    return None
+
+
+def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
+    program, schedule = strategy.program, strategy.schedule
+    if reason := _why_rules_unsound(program, graph, range(len(graph.operators))):
+        return reason
     try:
         reshards = reshards_of(program, graph)
     except TopoplanError as error:

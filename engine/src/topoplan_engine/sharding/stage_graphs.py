@@ -11,7 +11,7 @@ the reshardings inside of a stage follow as those of any program, once for all o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -124,14 +124,53 @@ def _links(strategy: StagedStrategy, graph: OperatorGraph) -> dict[Link, list[tu
                 f"program: operator {graph.operators[v].name!r}: what {graph.operators[u].name!r} of another stage "
                 f"makes arrives as {' x '.join(map(str, arrives))} (must be full, or gather of an axis)"
             )
-        made = strategy.stages[stage_of[u]].program.made(position[u], output)
-        sent = tuple(form if form.sliced else REPLICATED for form in made)
+        forms = strategy.stages[stage_of[u]].program.made(position[u], output)
+        sent = tuple(form if form.sliced else REPLICATED for form in forms)
         key = (u, output, stage_of[u], stage_of[v], sent, arrives)
         trained[key] = trained.get(key, False) or flow.inputs[v][argument]
         rows.append((key, (v, argument)))
     for key, reader in rows:
         links.setdefault(Link(*key, gradient=trained[key]), []).append(reader)  # type: ignore[arg-type]
     return links
+
+
+class _Builder:
+    """Lists the operators of a stage, between those that receive and send."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self._graph = graph
+        self.operators: list[Operator] = []
+        self.rules: list[tuple[Signature, ...]] = []
+        self.stored: list[tuple[MeshSharding, ...]] = []
+        self.of_model: list[int] = []
+        self.receives: dict[int, Link] = {}
+        self.sends: dict[int, tuple[Link, ...]] = {}
+        self.edges: list[tuple[int, int, int, int]] = []
+
+    def add(self, operator: Operator, rules: tuple[Signature, ...], stored: tuple[MeshSharding, ...], of: int) -> int:
+        """Add an operator, which is number ``of`` of the model; return its number in the stage."""
+        for column, value in ((self.operators, operator), (self.rules, rules), (self.stored, stored)):
+            column.append(value)  # type: ignore[attr-defined]
+        self.of_model.append(of)
+        return len(self.operators) - 1
+
+    def receive(self, link: Link) -> int:
+        """Add an operator that makes what arrives."""
+        operator = Operator(
+            name=f"receive {len(self.operators)}", kind="receive", dims=(), outputs=(_tensor(self._graph, link),)
+        )
+        index = self.add(operator, tuple(Signature((), (form,)) for form in link.arrives), (), -1)
+        self.receives[index] = link
+        return index
+
+    def send(self, links: Sequence[Link], maker: int) -> None:
+        """Add an operator that reads what is sent to some stages in one sharding."""
+        tensor = _tensor(self._graph, links[0])
+        name = f"send {len(self.operators)}"
+        operator = Operator(name=name, kind="send", dims=(), inputs=(tensor,), outputs=(tensor,))
+        index = self.add(operator, tuple(Signature((form,), (form,)) for form in links[0].sent), ((),), -1)
+        self.sends[index] = tuple(links)
+        self.edges.append((maker, links[0].output, index, 0))
 
 
 def _stage_graph(
@@ -141,65 +180,42 @@ def _stage_graph(
     links: Mapping[Link, list[tuple[int, int]]],
     copies: set[tuple[int, int]],
 ) -> StageGraph:
-    numbers = stage.operators.tolist()
-    place = {op: position for position, op in enumerate(numbers)}
-    received = [link for link in links if link.target == number]
+    place = {op: position for position, op in enumerate(stage.operators.tolist())}
     sent: dict[int, dict[tuple[int, MeshSharding], list[Link]]] = {}
     for link in links:
         if link.source == number:
             sent.setdefault(link.op, {}).setdefault((link.output, link.sent), []).append(link)
-
-    operators: list[Operator] = []
-    rules: list[tuple[Signature, ...]] = []
-    stored: list[tuple[MeshSharding, ...]] = []
-    of_model: list[int] = []
-    receives: dict[int, Link] = {}
-    sends: dict[int, tuple[Link, ...]] = {}
-    edges: list[tuple[int, int, int, int]] = []
-    argument_source: dict[tuple[int, int], int] = {}
-    for link in received:
-        index = len(operators)
-        receives[index] = link
-        operators.append(Operator(name=f"receive {index}", kind="receive", dims=(), outputs=(_tensor(graph, link),)))
-        rules.append(tuple(Signature((), (form,)) for form in link.arrives))
-        stored.append(())
-        of_model.append(-1)
-        argument_source.update(dict.fromkeys(links[link], index))
+    builder = _Builder(graph)
+    source_of: dict[tuple[int, int], int] = {}
+    for link in links:
+        if link.target == number:
+            source_of.update(dict.fromkeys(links[link], builder.receive(link)))
     local: dict[int, int] = {}
-    for op in numbers:
-        local[op] = len(operators)
-        operators.append(graph.operators[op])
-        rules.append(stage.program.rules[place[op]])
-        forms = stage.program.stored[place[op]]
-        stored.append(tuple(() if (op, k) in argument_source else form for k, form in enumerate(forms)))
-        of_model.append(op)
-        for (output, form), several in sent.get(op, {}).items():
-            index = len(operators)
-            sends[index] = tuple(several)
-            tensor = _tensor(graph, several[0])
-            operators.append(Operator(name=f"send {index}", kind="send", dims=(), inputs=(tensor,), outputs=(tensor,)))
-            rules.append(tuple(Signature((each,), (each,)) for each in form))
-            stored.append(((),))
-            of_model.append(-1)
-            edges.append((local[op], output, index, 0))
-    edges += [(source, 0, local[op], argument) for (op, argument), source in argument_source.items()]
+    for op, position in place.items():
+        forms = stage.program.stored[position]
+        stored = tuple(() if (op, k) in source_of else form for k, form in enumerate(forms))
+        local[op] = builder.add(graph.operators[op], stage.program.rules[position], stored, op)
+        for several in sent.get(op, {}).values():
+            builder.send(several, local[op])
+    edges = [*builder.edges, *((source, 0, local[op], argument) for (op, argument), source in source_of.items())]
     edges += [
         (local[u], output, local[v], argument)
         for u, output, v, argument in graph.edges.reshape(-1, 4).tolist()
         if u in local and v in local
     ]
-    program = attrs.evolve(stage.program, rules=tuple(rules), stored=tuple(stored))
-    small = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.array(sorted(edges)).reshape(-1, 4)))
-    flow = _flow_of(gradient_flow(graph), small, of_model, receives, sends)
+    program = attrs.evolve(stage.program, rules=tuple(builder.rules), stored=tuple(builder.stored))
+    columns = i32(np.array(sorted(edges)).reshape(-1, 4))
+    small = attrs.evolve(graph, operators=tuple(builder.operators), edges=columns)
+    flow = _flow_of(gradient_flow(graph), small, builder.of_model, builder.receives, builder.sends)
     of_stage = frozenset((local[op], argument) for op, argument in copies)
     return StageGraph(
         stage=stage,
         graph=small,
         program=program,
-        operator=tuple(of_model),
-        position=tuple(place.get(op, -1) for op in of_model),
-        receives=receives,
-        sends=sends,
+        operator=tuple(builder.of_model),
+        position=tuple(place.get(op, -1) for op in builder.of_model),
+        receives=builder.receives,
+        sends=builder.sends,
         backward=flow.backward,
         reshards=tuple(reshards_under(program, small, flow, of_stage)),
         copies=of_stage,

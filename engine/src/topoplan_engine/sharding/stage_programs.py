@@ -46,8 +46,8 @@ def stage_programs(
         u, output = sources[v, k]
         if sizes[stage_of[u]] != sizes[stage_of[v]]:
             return tuple(rule.inputs[k] if rule.inputs[k].sliced else REPLICATED for rule in rules[v])
-        made = (rule.outputs[output] for rule in rules[u])
-        return tuple(form if form.sliced else REPLICATED for form in made)
+        forms = (rule.outputs[output] for rule in rules[u])
+        return tuple(form if form.sliced else REPLICATED for form in forms)
 
     programs = []
     for stage, operators in enumerate(by_stage):

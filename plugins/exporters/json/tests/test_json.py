@@ -53,7 +53,7 @@ def survives(plan):
 
 def test_a_complete_plan_survives():
     document = survives(reference.plan())
-    assert (document["format"], document["version"]) == ("topoplan-plan", 1)
+    assert (document["format"], document["version"]) == ("topoplan-plan", 2)
     assert document["graph"]["operators"][0]["dims"][2] == {"name": "input", "size": 256, "role": "reduction"}
 
 
@@ -237,11 +237,33 @@ def with_collectives(plan, *kinds):
     return attrs.evolve(plan, taskgraph=graph, timeline=None)
 
 
-def test_kinds_of_collectives_are_written_as_turns_of_their_rings():
-    kinds = (Collective.ALL_GATHER, Collective.JOIN, Collective.ALL_REDUCE)
-    document = survives(with_collectives(reference.plan(), *kinds))
-    assert set(document["taskgraph"]["turns"]) == {1, 2}
-    assert "collective" not in document["taskgraph"]
+def first_version(plan):
+    """Write a plan as version 1, in which a collective goes once or twice round its ring."""
+    document = json.loads(WRITE(plan))
+    kinds = document["taskgraph"].pop("collective")
+    once = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    turns = None if kinds is None else [1 if kind in once else 2 for kind in kinds]
+    document["taskgraph"]["turns"], document["version"] = turns, 1
+    return document
+
+
+@pytest.mark.parametrize("kind", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER])
+def test_kinds_of_collectives_survive(kind):
+    document = survives(with_collectives(reference.plan(), kind, Collective.JOIN, Collective.ALL_REDUCE))
+    assert set(document["taskgraph"]["collective"]) >= {-1, kind, Collective.JOIN}
+    assert "turns" not in document["taskgraph"]
+    document["taskgraph"]["collective"][0] = 200
+    with pytest.raises(TopoplanError, match=r"\$\.taskgraph\.collective\[0\]: expected an integer from -128 to 127"):
+        read(json.dumps(document).encode(), "plan.json")
+    document["taskgraph"]["collective"] = [1]
+    with pytest.raises(TopoplanError, match=r"\$\.taskgraph\.collective: expected a list of \d+ numbers, got \[1\]"):
+        read(json.dumps(document).encode(), "plan.json")
+
+
+def test_turns_of_collectives_in_the_first_version_are_read():
+    plan = with_collectives(reference.plan(), Collective.ALL_GATHER, Collective.JOIN, Collective.ALL_REDUCE)
+    document = first_version(plan)
+    assert read(json.dumps(document).encode(), "plan.json") == plan
     document["taskgraph"]["turns"][0] = 3
     with pytest.raises(TopoplanError, match=r"\$\.taskgraph\.turns\[0\]: expected 1 or 2, got 3"):
         read(json.dumps(document).encode(), "plan.json")
@@ -250,17 +272,17 @@ def test_kinds_of_collectives_are_written_as_turns_of_their_rings():
         read(json.dumps(document).encode(), "plan.json")
 
 
-def test_a_reduce_scatter_comes_back_as_the_all_gather_of_as_many_bytes():
-    scattered = WRITE(with_collectives(reference.plan(), Collective.REDUCE_SCATTER))
-    plan = read(scattered, "plan.json")
+def test_a_reduce_scatter_comes_back_from_the_first_version_as_the_all_gather_of_as_many_bytes():
+    scattered = first_version(with_collectives(reference.plan(), Collective.REDUCE_SCATTER))
+    plan = read(json.dumps(scattered).encode(), "plan.json")
     assert set(plan.taskgraph.collective.tolist()) == {-1, Collective.ALL_GATHER}
-    assert WRITE(plan) == scattered
+    assert first_version(plan) == scattered
 
 
 def test_a_plan_without_kinds_of_collectives_has_all_reduces():
     document = survives(reference.plan())
-    assert document["taskgraph"]["turns"] is None
-    del document["taskgraph"]["turns"]
+    assert document["taskgraph"]["collective"] is None
+    del document["taskgraph"]["collective"]
     assert read(json.dumps(document).encode(), "old") == reference.plan()
 
 
@@ -437,7 +459,7 @@ def damaged(path, value):
         (["taskgraph", "n_devices"], 9, r"p: \$\.taskgraph\.n_devices: 9"),
         (["timeline", "start", 0], ..., r"p: \$\.timeline\.start: .* values \(expected"),
         (["format"], "other", r"p: \$\.format: "),
-        (["version"], 2, r"p: \$\.version: 2 cannot be read \(expected 1\)"),
+        (["version"], 3, r"p: \$\.version: 3 cannot be read \(expected 1 or 2\)"),
     ],
 )
 def test_the_place_is_named(path, value, message):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, SpmdStrategy, Strategy, Tensor, TopoplanError
+from topoplan import Operator, OperatorGraph, Placement, SpmdStrategy, StagedStrategy, Strategy, Tensor, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
@@ -35,6 +35,8 @@ def write(plan: PlanLike) -> bytes:
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
+    if isinstance(strategy, StagedStrategy):
+        raise TopoplanError("dtensor: the plan has stages with programs, which are not written yet (json can say them)")
     if isinstance(strategy, SpmdStrategy):
         meshes, operators = _of_program(graph, strategy.program)
     else:

@@ -35,10 +35,12 @@ from topoplan import (
     TopoplanError,
 )
 from topoplan.model.graph import Slices
+from topoplan.model.pass_order import PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import Stage, StagedStrategy
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan_exporter_json.fabrics import FabricFields
 
@@ -114,7 +116,7 @@ def converter() -> cattrs.Converter:
     conv.register_unstructure_hook_factory(lambda kind: kind is TaskGraph, _taskgraph_out)
     conv.register_unstructure_hook_factory(lambda kind: kind in _LEFT_OUT or kind in _UNLESS_DEFAULT, _special_out)
     conv.register_unstructure_hook_factory(lambda kind: kind is Placement, _placement_out)
-    conv.register_unstructure_hook_func(_is_strategy, lambda value: conv.unstructure(_StrategyFields.of(value)))
+    conv.register_unstructure_hook_func(_is_strategy, lambda value: _strategy_out(conv, value))
     conv.register_structure_hook_func(_is_strategy, lambda value, kind: conv.structure(value, _StrategyFields).strategy)
     conv.register_unstructure_hook_func(_is_fabric, lambda value: conv.unstructure(FabricFields.of(value)))
     conv.register_structure_hook_func(_is_fabric, lambda value, kind: conv.structure(value, FabricFields).fabric)
@@ -130,9 +132,15 @@ class _StrategyFields:
     placements: tuple[Placement, ...]
     schedule: Schedule | None = None
     program: SpmdProgram | None = None
+    stages: tuple[Stage, ...] | None = None
+    order: PassOrder | None = None
+    micro_batches: int | None = None
 
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
+        if isinstance(strategy, StagedStrategy):
+            stages, order, count = strategy.stages, strategy.order, strategy.micro_batches
+            return cls(strategy.placements, stages=stages, order=order, micro_batches=count)
         return cls(
             strategy.placements,
             None if strategy.whole_batch else strategy.schedule,
@@ -141,12 +149,23 @@ class _StrategyFields:
 
     @property
     def strategy(self) -> Strategy:
+        if self.stages is not None or self.order is not None:
+            if self.stages is None or self.order is None or self.micro_batches is None:
+                raise TopoplanError("strategy: stages, order and micro_batches come together")
+            return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches)
         if self.program is not None:
             whole_batch = Schedule.one_by_one(len(self.placements))
             return SpmdStrategy(self.placements, self.program, self.schedule or whole_batch)
         if self.schedule is not None:
             return PipelineStrategy(self.placements, self.schedule)
         return PlacedStrategy(self.placements)
+
+
+def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
+    """Write the fields of a strategy, without those of stages if it has none."""
+    document = conversion.unstructure(_StrategyFields.of(strategy))
+    stages = ("stages", "order", "micro_batches")
+    return {key: part for key, part in document.items() if key not in stages or part is not None}
 
 
 def _is_strategy(kind: Any) -> bool:
@@ -216,14 +235,13 @@ def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
 
 def _taskgraph_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
-    turns = override(rename="turns", unstruct_hook=_turns_out)
-    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=turns)
+    collective = override(unstruct_hook=_collective_out)
+    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=collective)
 
 
-def _turns_out(collective: NDArray[Any]) -> Any:
-    """Write how often the bytes of each collective go round its ring; None where it is twice for all."""
-    turns = np.where(np.isin(collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)), 1, 2)
-    return None if (turns == 2).all() else turns.tolist()
+def _collective_out(collective: NDArray[Any]) -> Any:
+    """Write the kind of each collective; None where all are all-reduces."""
+    return None if (collective <= Collective.ALL_REDUCE).all() else collective.tolist()
 
 
 def _placement_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
@@ -255,8 +273,10 @@ def _object_in(kind: type[Any], conversion: cattrs.Converter) -> Any:
             raise _ExpectedError("an object", value)
         if kind is not TaskGraph:
             return fields(value, target)
-        taskgraph = fields({name: part for name, part in value.items() if name != "turns"}, target)
-        return _with_turns(taskgraph, value.get("turns"))
+        columns = {name: part for name, part in value.items() if name not in ("turns", "collective")}
+        if "collective" in value:
+            return _with_collectives(fields(columns, target), value["collective"])
+        return _with_turns(fields(columns, target), value.get("turns"))
 
     return structure
 
@@ -307,6 +327,20 @@ def _with_turns(taskgraph: TaskGraph, turns: Any) -> TaskGraph:
         error.add_note(cattrs.AttributeValidationNote("turns", "turns", TaskGraph))
         raise cattrs.ClassValidationError("", [error], TaskGraph) from None
     return attrs.evolve(taskgraph, collective=np.where(taskgraph.kind == TaskKind.COLLECTIVE, collectives, -1))
+
+
+def _with_collectives(taskgraph: TaskGraph, kinds: Any) -> TaskGraph:
+    """Say what the collectives of a task graph do, which are all-reduces; None for that."""
+    if kinds is None:
+        return taskgraph
+    try:
+        if not isinstance(kinds, list) or len(kinds) != taskgraph.n_tasks:
+            raise _ExpectedError(f"a list of {taskgraph.n_tasks} numbers", kinds)
+        column = np.array(_numbers(kinds, np.dtype(np.int8), TaskGraph), dtype=np.int8)
+    except Exception as error:
+        error.add_note(cattrs.AttributeValidationNote("collective", "collective", TaskGraph))
+        raise cattrs.ClassValidationError("", [error], TaskGraph) from None
+    return attrs.evolve(taskgraph, collective=column)
 
 
 def _scalar_in(expected: str, scalar: type[Any]) -> Any:

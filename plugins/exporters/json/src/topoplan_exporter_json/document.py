@@ -17,7 +17,8 @@ from topoplan_exporter_json.recordings import check_recordings
 __all__ = ["FORMAT", "VERSION", "read", "write"]
 
 FORMAT = "topoplan-plan"
-VERSION = 1
+#: Version 1 says how often the bytes of a collective go round its ring, version 2 what it does.
+VERSION, _READ = 2, (1, 2)
 
 
 def write(plan: Plan) -> bytes:
@@ -41,8 +42,9 @@ def read(data: bytes, name: str) -> Plan:
     document = _parse(data, name)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TopoplanError(f'{name}: $.format: this is no plan (expected "{FORMAT}")')
-    if document.get("version") != VERSION or isinstance(document["version"], bool):
-        raise TopoplanError(f"{name}: $.version: {document.get('version')!r:.40} cannot be read (expected {VERSION})")
+    version = document.get("version")
+    if version not in _READ or type(version) is not int:
+        raise TopoplanError(f"{name}: $.version: {version!r:.40} cannot be read (expected 1 or 2)")
     body = {key: value for key, value in document.items() if key not in ("format", "version")}
     try:
         plan = converter().structure(body, Plan)
@@ -53,7 +55,7 @@ def read(data: bytes, name: str) -> Plan:
     _check(plan, name)
     if not isinstance(plan.fabric, Fabric):
         _check_links(document["fabric"], converter().unstructure(plan.fabric), f"{name}: $.fabric")
-    return attrs.evolve(plan, taskgraph=_with_joins(plan.taskgraph))
+    return plan if version > 1 else attrs.evolve(plan, taskgraph=_with_joins(plan.taskgraph))
 
 
 def _parse(data: bytes, name: str) -> Any:
@@ -122,7 +124,7 @@ def _check_timeline(plan: Plan, name: str) -> None:
 
 
 def _with_joins(taskgraph: TaskGraph) -> TaskGraph:
-    """Name the joins, which the format writes as all-reduces of one member and no bytes."""
+    """Name the joins, which version 1 of the format writes as all-reduces of one member and no bytes."""
     collective = taskgraph.collective.copy()
     tasks = np.flatnonzero((collective == Collective.ALL_REDUCE) & (taskgraph.size == 0))
     collective[tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] == 1]] = Collective.JOIN

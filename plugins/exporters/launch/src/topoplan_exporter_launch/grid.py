@@ -21,7 +21,7 @@ from enum import StrEnum
 import attrs
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, PipelineStrategy, Placement, SpmdStrategy
+from topoplan import Operator, OperatorGraph, PipelineStrategy, Placement, SpmdStrategy, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Role, Slices
 from topoplan.model.schedule import ScheduleKind, pipeline_depth
@@ -108,6 +108,8 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
         TopoplanError: the plan is no grid; the message names the operator and what ``target`` can express.
     """
     graph, strategy = target.searched(plan)
+    if isinstance(strategy, StagedStrategy):
+        raise target.unsuited("the plan has stages with programs on meshes of their own, which are not written yet")
     if isinstance(strategy, SpmdStrategy):
         if not strategy.whole_batch:
             raise target.unsuited(

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from topoplan import Exporter, OperatorGraph, PipelineStrategy, Plan, SpmdStrategy, Strategy, TopoplanError, hookimpl
+from topoplan import (
+    Exporter,
+    OperatorGraph,
+    PipelineStrategy,
+    Plan,
+    SpmdStrategy,
+    StagedStrategy,
+    Strategy,
+    TopoplanError,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from topoplan_exporter_strategy.text import Entry
@@ -24,7 +34,7 @@ class StrategyFile(Exporter):
 
     name = "strategy"
     suffix = ".strategy"
-    unwritable = (SpmdStrategy, PipelineStrategy)
+    unwritable = (SpmdStrategy, PipelineStrategy, StagedStrategy)
 
     def write(self, plan: Plan) -> bytes:
         """Write the strategy of a plan as text.
@@ -82,6 +92,8 @@ def _entries(plan: Plan) -> Iterator[Entry]:
         raise TopoplanError(
             "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
         )
+    if isinstance(plan.strategy, StagedStrategy):
+        raise TopoplanError("strategy: the plan has stages with programs, which this format cannot say (json can)")
     if isinstance(plan.strategy, PipelineStrategy):
         schedule = plan.strategy.schedule
         raise TopoplanError(
