@@ -149,8 +149,9 @@ class _Builder:
 
     def add(self, operator: Operator, rules: tuple[Signature, ...], stored: tuple[MeshSharding, ...], of: int) -> int:
         """Add an operator, which is number ``of`` of the model; return its number in the stage."""
-        for column, value in ((self.operators, operator), (self.rules, rules), (self.stored, stored)):
-            column.append(value)  # type: ignore[attr-defined]
+        self.operators.append(operator)
+        self.rules.append(rules)
+        self.stored.append(stored)
         self.of_model.append(of)
         return len(self.operators) - 1
 
