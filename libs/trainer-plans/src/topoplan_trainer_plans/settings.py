@@ -1,0 +1,329 @@
+"""How a trainer's own files say a plan: flags of Megatron-LM, and configurations of torchtitan.
+
+A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
+``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layout``.  What a
+file leaves out has the trainer's own default.  A setting that changes the plan and has no word here is refused by name;
+what only changes how kernels or messages run is named in ``unread``.
+
+Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
+whose configurations are TOML: torchtitan/config/job_config.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from topoplan import TopoplanError
+from topoplan.errors import shown
+
+__all__ = ["TrainerSettings", "trainer_settings"]
+
+
+@attrs.frozen(kw_only=True)
+class TrainerSettings:
+    """What a file of a trainer says of a plan.
+
+    Attributes:
+        trainer: ``megatron`` or ``torchtitan``.
+        plan: key -> value, as ``--plan`` takes them.
+        devices, batch_size, sequence: as far as the file says them; None otherwise.
+        unread: settings that have an effect on time which is not read.
+    """
+
+    trainer: str
+    plan: Mapping[str, str]
+    devices: int | None = None
+    batch_size: int | None = None
+    sequence: int | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The plan as one text for ``--plan``."""
+        return ",".join(f"{key}={value}" for key, value in self.plan.items())
+
+
+def trainer_settings(text: str, name: str) -> TrainerSettings:
+    """Read a file of a trainer.
+
+    Args:
+        text: of the file: a shell script, a list or a YAML file with flags of Megatron-LM, or torchtitan's TOML.
+        name: of the file; one that ends with ``.toml`` is torchtitan's.
+
+    Raises:
+        TopoplanError: it is neither, a value is none, or a setting has no place in a plan.
+
+    >>> trainer_settings("--tensor-model-parallel-size 8 --sequence-parallel --micro-batch-size 1", "run.sh").text
+    'tp=8,pp=1,cp=1,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=none,layout=tp-cp-ep-dp-pp'
+    """
+    if name.lower().endswith(".toml"):
+        return _torchtitan(text, name)
+    return _Megatron(_flags(text, name), name).settings()
+
+
+def _flags(text: str, name: str) -> dict[str, str]:
+    """Return the flags of a script or of a YAML file, each with its value; ``true`` for one without."""
+    variables: dict[str, str] = {}
+    words: list[str] = []
+    for line in text.replace("\\\n", " ").split("\n"):
+        if assigned := re.match(r"\s*(?:export\s+)?(\w+)=([^\s(]*)\s*(?:#.*)?$", line):
+            variables[assigned[1]] = _expanded(assigned[2].strip("\"'"), variables)
+            continue
+        if in_yaml := re.match(r"\s*(--[\w-]+):\s*(.*)$", line):
+            line = f"{in_yaml[1]} {in_yaml[2]}"
+        try:
+            parts = shlex.split(line, comments=True)
+        except ValueError:  # a quote that ends on a later line, as of an embedded program
+            continue
+        words += [word for part in parts for word in part.strip("()").split()]
+    flags: dict[str, str] = {}
+    for place, word in enumerate(words):
+        if word.startswith("--"):
+            flag, _, value = word[2:].partition("=")
+            follower = words[place + 1] if place + 1 < len(words) else "--"
+            value = value or ("true" if follower.startswith("--") else follower)
+            flags[flag.replace("_", "-")] = _expanded(value, variables)
+    if not any(flag in flags for flag in _DEGREES):
+        expected = ", ".join(f"--{flag}" for flag in list(_DEGREES)[:3])
+        raise TopoplanError(f"{name}: has no flags of Megatron-LM that say a plan (such as {expected})")
+    return flags
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """Return a word with the variables that are known in place of their names, and defaults of the others."""
+
+    def value(match: re.Match[str]) -> str:
+        content = variables.get(match[1] or match[3])
+        return content if content else (match[2] or match[0])
+
+    return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)", value, text).strip("\"'")
+
+
+#: Flag of Megatron-LM -> key of a plan; degrees that are 1 if left out.
+_DEGREES = {
+    "tensor-model-parallel-size": "tp",
+    "pipeline-model-parallel-size": "pp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+}
+#: Flags that choose stages or devices in a way that no key says.
+_REFUSED = {
+    "pipeline-model-parallel-layout": "stages of its own",
+    "decoder-first-pipeline-num-layers": "a first stage of its own depth",
+    "decoder-last-pipeline-num-layers": "a last stage of its own depth",
+    "account-for-embedding-in-pipeline-split": "the embedding as a layer of the pipeline",
+    "account-for-loss-in-pipeline-split": "the loss as a layer of the pipeline",
+    "num-distributed-optimizer-instances": "several groups that share optimizer state",
+    "hierarchical-context-parallel-sizes": "context parallelism in levels",
+}
+_UNREAD = (
+    "tp-comm-overlap",
+    "overlap-moe-expert-parallel-comm",
+    "delay-wgrad-compute",
+    "defer-embedding-wgrad-compute",
+)
+_SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
+
+
+class _Megatron:
+    """Turns flags of Megatron-LM into settings."""
+
+    def __init__(self, flags: Mapping[str, str], name: str) -> None:
+        self._flags, self._name = flags, name
+
+    def settings(self) -> TrainerSettings:
+        """Return them, in the order of ``--plan``'s documentation."""
+        for flag, what in _REFUSED.items():
+            if flag in self._flags and self._flags[flag] != "1":
+                raise TopoplanError(f"{self._name}: --{flag} asks for {what}, which a stated plan cannot say")
+        plan = {key: str(self._number(flag) or 1) for flag, key in _DEGREES.items()}
+        expert_tensor = self._number("expert-tensor-parallel-size")
+        if expert_tensor is not None and expert_tensor != int(plan["tp"]) and int(plan["ep"]) > 1:
+            raise TopoplanError(
+                f"{self._name}: --expert-tensor-parallel-size {expert_tensor} is not the tensor parallelism of dense "
+                f"layers, {plan['tp']}, which a stated plan cannot say"
+            )
+        plan["sp"] = "yes" if self._has("sequence-parallel") and plan["tp"] != "1" else "no"
+        plan["zero"] = self._zero()
+        plan["micro-batch"] = str(self._number("micro-batch-size") or 1)
+        plan["schedule"] = self._schedule(int(plan["pp"]))
+        plan["recompute"] = self._recompute()
+        pipelines_first = self._has("use-tp-pp-dp-mapping")
+        plan["layout"] = "tp-cp-ep-pp-dp" if pipelines_first else "tp-cp-ep-dp-pp"
+        hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
+        return TrainerSettings(
+            trainer="megatron",
+            plan=plan,
+            devices=hosts * per_host if hosts and per_host else None,
+            batch_size=self._number("global-batch-size"),
+            sequence=self._number("seq-length"),
+            unread=tuple(f"--{flag}" for flag in _UNREAD if self._has(flag)),
+        )
+
+    def _has(self, flag: str) -> bool:
+        return self._flags.get(flag, "false").lower() not in ("false", "0", "none")
+
+    def _written(self, flag: str) -> int | None:
+        """Return a number that only launchers read, None where a script computes it."""
+        value = self._flags.get(flag, "")
+        return int(value) if value.isdigit() else None
+
+    def _number(self, flag: str) -> int | None:
+        """Return the number that a flag has, None if it is left out."""
+        value = self._flags.get(flag)
+        if value is None or value.lower() in ("none", "null"):
+            return None
+        if not value.isdigit() or not int(value):
+            why = " (a variable that the file does not set)" if "$" in value else ""
+            raise TopoplanError(f"{self._name}: --{flag} is {shown(value)}{why}, must be a positive number")
+        return int(value)
+
+    def _zero(self) -> str:
+        if self._has("use-torch-fsdp2"):
+            return "3"
+        if self._has("use-megatron-fsdp") or self._has("use-custom-fsdp"):
+            strategy = self._flags.get("data-parallel-sharding-strategy", "no_shard")
+            if strategy not in _SHARDING:
+                raise TopoplanError(
+                    f"{self._name}: --data-parallel-sharding-strategy is {shown(strategy)} "
+                    f"(must be {', '.join(_SHARDING)})"
+                )
+            return _SHARDING[strategy]
+        return "1" if self._has("use-distributed-optimizer") else "0"
+
+    def _schedule(self, ranks: int) -> str:
+        chunks, depth = self._number("num-virtual-stages-per-pipeline-rank"), self._number(_PER_STAGE)
+        if chunks is None and depth is not None:
+            layers = self._number("num-layers")
+            if layers is None or layers % (ranks * depth):
+                raise TopoplanError(
+                    f"{self._name}: --{_PER_STAGE} {depth} on {ranks} pipeline ranks needs a number of layers "
+                    f"(--num-layers) that is a multiple of {ranks * depth}, not {layers}"
+                )
+            chunks = layers // (ranks * depth)
+        return f"interleaved:{chunks}" if chunks and chunks > 1 and ranks > 1 else "1f1b"
+
+    def _recompute(self) -> str:
+        granularity = "selective" if self._has("recompute-activations") else "none"
+        granularity = self._flags.get("recompute-granularity", granularity).lower()
+        modules = self._flags.get("recompute-modules", "core_attn")
+        if granularity == "selective" and modules != "core_attn":
+            raise TopoplanError(f"{self._name}: --recompute-modules {modules}: a stated plan repeats core_attn alone")
+        if granularity == "full":
+            method, count = self._flags.get("recompute-method", "uniform"), self._number("recompute-num-layers") or 1
+            if method != "uniform" or count != 1:
+                raise TopoplanError(
+                    f"{self._name}: --recompute-method {method} --recompute-num-layers {count}: a stated plan repeats "
+                    "each layer by itself (uniform, 1)"
+                )
+        if granularity not in ("none", "selective", "full"):
+            raise TopoplanError(
+                f"{self._name}: --recompute-granularity is {shown(granularity)} (must be selective or full)"
+            )
+        return granularity
+
+
+_PER_STAGE = "num-layers-per-virtual-pipeline-stage"
+#: Schedule of torchtitan, in lower case -> that of a plan.
+_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2", "zbvzerobubble": "zbv"}
+
+
+def _torchtitan(text: str, name: str) -> TrainerSettings:
+    """Read a configuration; degrees stood in other sections in older versions."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TopoplanError(f"{name}: is no TOML ({error})") from None
+    sections = [document.get(section, {}) for section in ("parallelism", "experimental", "training")]
+    if not any(isinstance(each, dict) and any("degree" in key for key in each) for each in sections):
+        raise TopoplanError(f"{name}: has no [parallelism] with degrees, as torchtitan's configurations do")
+    config = _Torchtitan(document, sections, name)
+    return config.settings()
+
+
+class _Torchtitan:
+    """Turns a configuration of torchtitan into settings."""
+
+    def __init__(self, document: Mapping[str, Any], sections: list[Mapping[str, Any]], name: str) -> None:
+        self._document, self._sections, self._name = document, sections, name
+
+    def settings(self) -> TrainerSettings:
+        """Return them; where a pipeline is deeper than one rank, weights stay gathered between its micro-batches."""
+        degrees = {key: self._number(f"{word}_parallel_degree", 1) for key, word in _WORDS.items()}
+        replicas, shards = self._number("data_parallel_replicate_degree", 1), self._number(_SHARDS, -1)
+        if replicas > 1 and shards != 1:
+            raise TopoplanError(
+                f"{self._name}: data_parallel_replicate_degree = {replicas} with sharding is hybrid sharding, which a "
+                "stated plan cannot say"
+            )
+        if self._number("expert_tensor_parallel_degree", 1) not in (1, degrees["tp"]):
+            raise TopoplanError(f"{self._name}: expert_tensor_parallel_degree must be 1 or tensor_parallel_degree")
+        plan = {key: str(degree) for key, degree in degrees.items()}
+        data = replicas if shards == 1 else shards
+        plan |= {"dp": str(data)} if data > 0 else {}
+        plan["sp"] = "yes" if degrees["tp"] > 1 else "no"
+        plan["zero"] = self._zero(shards, degrees["pp"])
+        local = self._number("local_batch_size", self._number("batch_size", 1))
+        plan["micro-batch"] = str(self._number("pipeline_parallel_microbatch_size", 1) if degrees["pp"] > 1 else local)
+        plan["schedule"] = self._schedule() if degrees["pp"] > 1 else "1f1b"
+        plan["recompute"] = self._recompute()
+        plan["layout"] = "tp-cp-ep-dp-pp"
+        whole = self._number("global_batch_size", -1)
+        whole = local * data if whole < 0 < data else whole
+        return TrainerSettings(
+            trainer="torchtitan",
+            plan=plan,
+            batch_size=whole if whole > 0 else None,
+            sequence=self._number("seq_len", 0) or None,
+            unread=("enable_async_tensor_parallel",) if self._value("enable_async_tensor_parallel", False) else (),
+        )
+
+    def _value(self, key: str, default: Any) -> Any:
+        return next((section[key] for section in self._sections if key in section), default)
+
+    def _number(self, key: str, default: int) -> int:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value not in (default, -1)):
+            raise TopoplanError(f"{self._name}: {key} = {shown(value)} (must be a positive number)")
+        return value
+
+    def _zero(self, shards: int, ranks: int) -> str:
+        if shards == 1:
+            return "0"
+        policy = self._value("fsdp_reshard_after_forward", "default")
+        if policy not in ("default", "never", "always"):
+            raise TopoplanError(
+                f"{self._name}: fsdp_reshard_after_forward = {shown(policy)} (must be default, never or always)"
+            )
+        return "3" if policy == "always" or (policy == "default" and ranks == 1) else "2"
+
+    def _schedule(self) -> str:
+        schedule = str(self._value("pipeline_parallel_schedule", "1F1B"))
+        if schedule.lower() not in _SCHEDULES:
+            raise TopoplanError(
+                f"{self._name}: pipeline_parallel_schedule = {shown(schedule)} has no schedule here "
+                "(have: 1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble)"
+            )
+        return _SCHEDULES[schedule.lower()]
+
+    def _recompute(self) -> str:
+        section = self._document.get("activation_checkpoint", {})
+        mode, option = section.get("mode", "selective"), str(section.get("selective_ac_option", "2"))
+        if mode in ("none", "full"):
+            return str(mode)
+        if mode == "selective" and option.isdigit() and int(option):
+            return f"every:{option}" if option != "1" else "full"
+        raise TopoplanError(
+            f"{self._name}: activation_checkpoint: mode = {shown(mode)}, selective_ac_option = {shown(option)}: a "
+            'stated plan says none, full, or every n-th layer (selective_ac_option = "2")'
+        )
+
+
+_WORDS = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+_SHARDS = "data_parallel_shard_degree"

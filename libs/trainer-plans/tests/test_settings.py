@@ -1,0 +1,142 @@
+"""Plans that flags of Megatron-LM and configurations of torchtitan say."""
+
+import pytest
+
+from topoplan import TopoplanError
+from topoplan_trainer_plans.settings import trainer_settings
+
+#: The flags of Megatron-LM's example for a mixture of experts, in the form of its script.
+SCRIPT = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"4"}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NNODES))
+TP=2
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes 4   # hosts
+)
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size ${TP}
+    --pipeline-model-parallel-size=4 --num-layers-per-virtual-pipeline-stage 4
+    # --context-parallel-size 8
+    --expert-model-parallel-size 8
+    --use-distributed-optimizer
+    --sequence-parallel
+)
+DTYPE_ARGS+=("--fp8-format hybrid" "--recompute-activations")
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${MODEL_PARALLEL_ARGS[@]} \\
+    --num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --tp-comm-overlap
+"""
+
+TITAN = """
+[training]
+local_batch_size = 16
+seq_len = 8192
+
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "Interleaved1F1B"
+expert_parallel_degree = 2
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+"""
+
+
+def test_a_script_of_megatron():
+    found = trainer_settings(SCRIPT, "train.sh")
+    assert found.text == (
+        "tp=2,pp=4,cp=1,ep=8,sp=yes,zero=1,micro-batch=1,schedule=interleaved:2,recompute=selective,layout=tp-cp-ep-dp-pp"
+    )
+    assert (found.devices, found.batch_size, found.sequence) == (32, 256, 4096)
+    assert found.unread == ("--tp-comm-overlap",)
+
+
+def test_a_yaml_file_of_megatron():
+    text = "MODEL_ARGS:\n  --tensor-model-parallel-size: 4\n  --sequence-parallel: true\n  --global-batch-size: 128\n"
+    text += "  --use-tp-pp-dp-mapping: true\n  --recompute-granularity: full\n  --context-parallel-size: 2\n"
+    assert trainer_settings(text, "model_config.yaml").text == (
+        "tp=4,pp=1,cp=2,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=full,layout=tp-cp-ep-pp-dp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero"),
+    [
+        ("--use-torch-fsdp2", "3"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "3"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "2"),
+        ("--use-megatron-fsdp", "0"),
+        ("--use-distributed-optimizer", "1"),
+        ("", "0"),
+    ],
+)
+def test_what_megatron_shares(flags, zero):
+    assert trainer_settings(f"--tensor-model-parallel-size 1 {flags}", "run.txt").plan["zero"] == zero
+
+
+def test_a_configuration_of_torchtitan():
+    found = trainer_settings(TITAN, "llama.toml")
+    assert found.text == (
+        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,zero=2,micro-batch=1,schedule=interleaved:2,recompute=every:2,"
+        "layout=tp-cp-ep-dp-pp"
+    )
+    assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ("enable_async_tensor_parallel",))
+
+
+def test_degrees_of_an_older_configuration():
+    text = "[training]\nbatch_size = 2\ntensor_parallel_degree = 8\n[experimental]\npipeline_parallel_degree = 2\n"
+    found = trainer_settings(text + "[activation_checkpoint]\nmode = 'full'\n", "old.toml")
+    assert found.plan["pp"] == "2"
+    assert found.plan["recompute"] == "full"
+    assert "dp" not in found.plan  # the rest of the devices
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("echo hello", "run.sh", r"run.sh: has no flags of Megatron-LM .*--tensor-model-parallel-size"),
+        ("--tensor-model-parallel-size $TP", "run.sh", r"is '\$TP' \(a variable that the file does not set\)"),
+        ("--tensor-model-parallel-size 0", "run.sh", "--tensor-model-parallel-size is '0', must be a positive number"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*3", "a.sh", "stages of its own"),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers 30 --num-layers-per-virtual-pipeline-stage 2",
+            "a.sh",
+            "a multiple of 8, not 30",
+        ),
+        ("--context-parallel-size 2 --recompute-granularity some", "a.sh", "is 'some' \\(must be selective or full"),
+        (
+            "--context-parallel-size 2 --recompute-granularity full --recompute-method block --recompute-num-layers 4",
+            "a.sh",
+            "repeats each layer by itself",
+        ),
+        (
+            "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
+            "a.sh",
+            "dense",
+        ),
+        ("[a", "a.toml", "a.toml: is no TOML"),
+        ("[model]\nname = 'llama'", "a.toml", "no \\[parallelism\\] with degrees"),
+        ("[parallelism]\ntensor_parallel_degree = true", "a.toml", "tensor_parallel_degree = True"),
+        ("[parallelism]\ndata_parallel_replicate_degree = 2", "a.toml", "hybrid sharding"),
+        (
+            "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'",
+            "a.toml",
+            "'DualPipeV' has no schedule here",
+        ),
+        (
+            "[parallelism]\ntensor_parallel_degree = 1\n[activation_checkpoint]\nselective_ac_option = 'op'",
+            "a.toml",
+            "every n-th layer",
+        ),
+    ],
+)
+def test_what_a_plan_cannot_say_is_refused_by_name(text, name, message):
+    with pytest.raises(TopoplanError, match=message):
+        trainer_settings(text, name)
