@@ -16,6 +16,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.exporting import export
 from topoplan_engine.reporting.figures import empty_figure, figure_text, write_figure
 from topoplan_engine.reporting.tables import Column, RowTable, markdown_row, markdown_text, print_line
+from topoplan_samples.long_tail import at_night
 from topoplan_studies.study import study_from
 
 HOSTILE = {
@@ -60,7 +61,10 @@ def test_markdown_shows_what_is_there(name):
     assert RowTable([Column("a", str)], [name]).markdown().count("\n") == 2
 
 
-@NAMES
+#: A file is drawn for each: of names that are neither formulas nor markup, at night.
+@pytest.mark.parametrize(
+    "name", at_night(HOSTILE.values(), *(HOSTILE[key] for key in ("dollars", "formula", "hidden", "half"))), ids=HOSTILE
+)
 def test_figures_show_dollars(tmp_path, name):
     figure = empty_figure(1.0, 1.0)
     axes = figure.subplots()

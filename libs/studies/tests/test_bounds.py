@@ -208,8 +208,10 @@ def programs(graph, rng, count):
                 yield attrs.evolve(strategy, schedule=attrs.evolve(strategy.schedule, micro_batches=2))
 
 
-@pytest.mark.parametrize("seconds", at_night([1e-3, 1e-2, 1e-1], 1e-2))
-def test_no_program_of_a_chain_is_below_the_bound(seconds):
+@pytest.mark.parametrize(
+    ("seconds", "count"), at_night([(1e-3, 300), (1e-2, 300), (1e-1, 300), (1e-2, 100)], (1e-2, 100))
+)
+def test_no_program_of_a_chain_is_below_the_bound(seconds, count):
     """Weights of 4 MB on hosts of 1 GB/s: sums of gradients, activations, or work take longest."""
     rng = np.random.default_rng(1)
     graph = linear_chain(2, 1024, 16, relu=False)
@@ -218,8 +220,8 @@ def test_no_program_of_a_chain_is_below_the_bound(seconds):
     cluster = Cluster.uniform(n_hosts=4, latency=0.0, interfaces=1, interface_bandwidth=1e9)
     problem = star_problem(graph, cluster, costs, 1e9)
     evaluator = Evaluator(problem, Fluid().build(), "ignore")
-    times = [evaluator.price(Candidate(base=state_of(problem, s))).cost for s in programs(graph, rng, 300)]
-    assert len(times) > 200
+    times = [evaluator.price(Candidate(base=state_of(problem, s))).cost for s in programs(graph, rng, count)]
+    assert len(times) > count * 2 / 3
     assert lower_bound(problem).seconds <= min(times)
 
 

@@ -202,6 +202,7 @@ def test_an_operator_on_cpus_is_planned_on_gpus_and_a_warning_says_so():
 WORDS = st.sampled_from(["0", "1", "2", "4", "-1", "conv1", "moved", "99999999999", "1_0", "²", "x", ""])
 
 
+@pytest.mark.filterwarnings("ignore:x. . entr:topoplan.errors.TopoplanWarning")  # a device of a kind that moves
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(TEXT.split()) - 1), WORDS), max_size=3), st.integers(0, len(TEXT)))
 def test_any_damage_is_survived(changes, length):
