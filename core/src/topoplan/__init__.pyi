@@ -37,5 +37,6 @@ from topoplan_engine.exporting import export as export
 from topoplan_engine.replay import simulate_file as simulate_file
 from topoplan_engine.search.optimize import optimize as optimize
 from topoplan_frontend_torch import from_torch as from_torch
+from topoplan_searcher_stated import stated_plan as stated_plan
 
 __version__: str

@@ -318,10 +318,19 @@ def experiment_from_options(
         topology=components.topology,
         estimator=components.estimator,
         simulator=components.simulator,
-        searchers=listed_components(components.searcher, "-s"),
+        searchers=_named_searchers(components),
         run=run,
         outputs=outputs_from(outputs),
     )
+
+
+def _named_searchers(components: ComponentOptions) -> list[str]:
+    """Return the searchers that a command line names; a plan that it states is that of ``stated``."""
+    if components.plan is None:
+        return listed_components(components.searcher, "-s")
+    if components.searcher != _COMPONENTS.searcher:
+        raise TopoplanError("--plan beside -s: a stated plan is priced, not searched (give one of them)")
+    return [f"stated:{components.plan}" if components.plan else "stated"]
 
 
 def outputs_from(texts: Sequence[str]) -> tuple[tuple[Choice, str], ...]:

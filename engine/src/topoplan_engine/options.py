@@ -139,6 +139,11 @@ class ComponentOptions:
         metavar=_COMPONENT,
     )
     simulator: str = option("fluid", help="what simulates an iteration", metavar=_COMPONENT)
+    plan: str | None = option(
+        None,
+        help="price this plan in place of a search: options of the searcher stated, e.g. tp=8,pp=4,dp=16,zero=1",
+        metavar="KEY=VALUE,...",
+    )
     option: tuple[str, ...] = option(
         (), help="option of the model, e.g. preset=dlrm16", short="-o", metavar="KEY=VALUE"
     )

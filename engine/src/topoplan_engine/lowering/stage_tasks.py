@@ -31,7 +31,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
-from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
@@ -117,10 +117,10 @@ class _Writer(TaskColumns):
             kind = step.step.collective
             if not isinstance(kind, Collective):
                 continue
-            axes = tuple(sorted(step.axes))
+            axes = tuple(sorted(axis for axis in step.axes if self._mesh.sizes[axis] > 1))
             members = mesh_groups(self._mesh.sizes, axes)
             size = members.shape[1]
-            if size == 1:
+            if not axes:
                 continue
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
             first, end = self.collective(
@@ -193,6 +193,8 @@ class StageTasks:
         if stage.program.gathers_again:
             self._units = units_of(stage.program, stage.graph, stage.reshards, stage_of_op)
         self._regions = _regions_of(stage)
+        self._again: dict[Reshard, I64 | None] = {}  # of the backward pass
+        self._combined: dict[int, list[I64 | None]] = {}  # of losses, after which their backward passes begin
         self._sums = _Sums(self._writer, stage, stage.stage.zero, stage.program.gradient_bucket_bytes)
         self._write()
 
@@ -275,8 +277,26 @@ class StageTasks:
                 continue
             before += [end for source in sources if self._direct.first[source] == op for end in ends[source]]
             ends[op] = [writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)]
+            self._combine(op, ends[op])
             if units is not None:
                 layer_ends[int(units.unit[op])] = ends[op][0]
+
+    def _combine(self, op: int, before: _Before) -> None:
+        """Add what devices have of the outputs of a loss: maxima and sums over their slices of a vocabulary.
+
+        Shoeybi et al., Megatron-LM (2019), section 3: the loss sends these, and no scores.
+        """
+        stage = self._stage
+        rules, operator = stage.program.rules[op], stage.graph.operators[op]
+        axes = tuple(axis for axis, rule in enumerate(rules) if rule.dim in operator.combines)
+        if not axes or op in stage.graph.edges[:, 0]:
+            return
+        for output, tensor in enumerate(operator.outputs):
+            slices = pieces(stage.program, stage.program.made(op, output))
+            steps = (MeshStep(_REDUCE, axes, 1.0 / slices),)
+            nbytes = tensor.elements * max(tensor.itemsize, 4)  # losses are computed in fp32
+            sums = Reshard(op, output, -1, False, nbytes, (op,), steps, ())
+            self._combined.setdefault(op, []).append(self._writer.exchange(sums, steps, 0, before))
 
     def _recompute(self, region: Sequence[int]) -> None:
         """Run the operators of a region forward again, with the reshardings of what they read."""
@@ -323,18 +343,52 @@ class StageTasks:
                     before += gathers.before(op, self._inputs.get(op, ()))
                 for reshard in repeats.get(op, ()):
                     before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
-                price = self._price(op)
-                seconds = price.backward - price.weight_gradient if split else price.backward
-                computed[op] = writer.compute(TaskKind.BACKWARD, op, seconds, before)
-                ends[op] = [computed[op]]
+                ends[op], computed[op] = self._backward_of(op, before, split=split)
             for reshard in reversed(self._begins.get(op, ())):
                 users = [end for user in reshard.users if stage.backward[user] for end in ends.get(user, ())]
+                if reshard.parameter:
+                    users = [computed[user] for user in reshard.users if user in computed]
                 if not reshard.parameter:
                     last = writer.exchange(reshard, reshard.backward, 0, users)
                     ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
                 elif not split and self._sums_now(reshard):
                     self._sums.take(reshard, users)
         return computed
+
+    def _backward_of(self, op: int, before: list[Any], *, split: bool) -> tuple[list[Any], I64]:
+        """Write the backward pass of an operator; return what makes its gradients of inputs, and its last task.
+
+        What it reads of a tensor whose slices alone are kept is gathered again, beside the gradients of inputs if
+        those of weights need it (Korthikanti et al., 2022, section 4.2.2).
+        """
+        writer, price = self._writer, self._price(op)
+        before = [*before, *self._combined.get(op, ())]
+        kept_slices = [] if split and self._has_weights(op) else self._gather_again(op)
+        if split:
+            task = writer.compute(
+                TaskKind.BACKWARD, op, price.backward - price.weight_gradient, [*before, *kept_slices]
+            )
+            return [task], task
+        if not kept_slices or not self._has_weights(op):
+            task = writer.compute(TaskKind.BACKWARD, op, price.backward, [*before, *kept_slices])
+            return [task], task
+        task = writer.compute(TaskKind.BACKWARD, op, price.backward - price.weight_gradient, before)
+        return [task], writer.compute(TaskKind.BACKWARD, op, price.weight_gradient, kept_slices)
+
+    def _has_weights(self, op: int) -> bool:
+        return bool((self._price(op).weight_gradient > 0).any())
+
+    def _gather_again(self, op: int) -> list[I64]:
+        """Gather what the backward pass of an operator reads and only slices were kept of, once for all readers."""
+        ends = []
+        for reshard in self._inputs.get(op, ()):
+            if reshard.output < 0 or not self._stage.reads(op, reshard) or not _is_gathered(reshard):
+                continue
+            if reshard not in self._again:
+                self._again[reshard] = self._writer.exchange(reshard, reshard.forward, 0, [self._writer.computed])
+            if (end := self._again[reshard]) is not None:
+                ends.append(end)
+        return ends
 
     def _last_readers(self, op: int, ends: dict[object, list[Any]], computed: dict[int, I64]) -> list[I64]:
         """Return the tasks that make the gradient of what operator ``op`` receives where nothing is sent for it."""
@@ -350,8 +404,9 @@ class StageTasks:
         """Write the pass that makes the gradients of weights; ``computed`` are the last tasks of operators so far."""
         for op in sorted(computed, reverse=True):
             price = self._price(op)
-            if (price.weight_gradient > 0).any():
-                computed[op] = self._writer.compute(TaskKind.BACKWARD, op, price.weight_gradient, [computed[op]])
+            if self._has_weights(op):
+                before = [computed[op], *self._gather_again(op)]
+                computed[op] = self._writer.compute(TaskKind.BACKWARD, op, price.weight_gradient, before)
             for reshard in reversed(self._begins.get(op, ())):
                 if reshard.parameter and self._sums_now(reshard):
                     self._sums.take(reshard, [computed[user] for user in reshard.users if user in computed])
@@ -371,6 +426,11 @@ class StageTasks:
                 share = self._sums.shares(op, len(operator.inputs))
                 self.updated[number] = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
         self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
+
+
+def _is_gathered(reshard: Reshard) -> bool:
+    """Whether slices of a tensor are put together."""
+    return any(step.step.collective is Collective.ALL_GATHER for step in reshard.forward)
 
 
 class _Direct(NamedTuple):
@@ -461,7 +521,7 @@ class _Sums:
         bucket = attrs.evolve(reshards[-1], nbytes=nbytes)
         end = self._writer.exchange(bucket, steps, 0, before)
         for reshard in reshards:
-            self.ends[reshard.op, reshard.argument] = [] if end is None else [end]
+            self.ends[reshard.op, reshard.argument] = [*before] if end is None else [end]
             self._shared[reshard.op, reshard.argument] = 1.0 / _members(self._stage, shared)
         if shared:
             self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))

@@ -25,7 +25,7 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
 from topoplan_engine.sharding.programs import Reshard, reshards_under
 from topoplan_engine.tied import TiedWeight, tied_weights
-from topoplan_engine.training import GradientFlow, gradient_flow
+from topoplan_engine.training import GradientFlow, gradient_flow, tensors_read
 
 __all__ = ["Link", "StageGraph", "crossing_weights", "stage_graphs"]
 
@@ -61,6 +61,7 @@ class StageGraph:
         receives: operator -> the links whose tensor it receives: one.
         sends: operator -> the links whose tensor it sends: several where several stages read it.
         backward: (n,) whether each has a backward pass; of those that receive and send, whether a gradient goes by.
+        arguments_read: (n,) arguments that the backward pass of each reads.
         reshards: of the program.
         copies: (operator, input) that is a copy of another stage's weight.
     """
@@ -73,8 +74,15 @@ class StageGraph:
     receives: Mapping[int, Link]
     sends: Mapping[int, tuple[Link, ...]]
     backward: tuple[bool, ...]
+    arguments_read: tuple[frozenset[int], ...]
     reshards: tuple[Reshard, ...]
     copies: frozenset[tuple[int, int]]
+
+    def reads(self, op: int, reshard: Reshard) -> bool:
+        """Return whether the backward pass of an operator reads what a resharding of an output gives it."""
+        rows = self.graph.edges[self.graph.edges[:, 2] == op]
+        places = rows[(rows[:, 0] == reshard.op) & (rows[:, 1] == reshard.output), 3].tolist()
+        return any(place in self.arguments_read[op] for place in places)
 
 
 def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageGraph, ...]:
@@ -218,6 +226,12 @@ def _stage_graph(
         receives=builder.receives,
         sends=builder.sends,
         backward=flow.backward,
+        arguments_read=tuple(
+            frozenset(tensors_read(op, (*flow.inputs[index], *flow.weights[index]))[0])
+            if flow.backward[index] and builder.of_model[index] >= 0
+            else frozenset()
+            for index, op in enumerate(builder.operators)
+        ),
         reshards=tuple(reshards_under(program, small, flow, of_stage)),
         copies=of_stage,
     )

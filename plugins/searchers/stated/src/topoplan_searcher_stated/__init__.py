@@ -1,0 +1,93 @@
+"""A plan that somebody states, as Megatron-LM's flags do: priced, not searched.
+
+    tp=8,pp=4,dp=16,zero=1 ─► degrees ─► megatron: a signature for each operator ─► construct: stages, order of passes
+                              (checked)
+
+`degrees` works out what is left out, and says in one line what does not go together.  `megatron` cuts operators by
+columns and rows, vocabulary, positions and samples.  `construct` divides the layers into stages on meshes of devices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from topoplan import Searcher, hookimpl, option
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from topoplan import OperatorGraph, Plan, Problem, Search
+
+__all__ = ["Stated", "stated_plan", "topoplan_searchers"]
+
+
+@attrs.frozen(kw_only=True)
+class Stated(Searcher):
+    """A plan that you state: degrees of tensor, context, pipeline and data parallelism, and how Megatron-LM runs it."""
+
+    name = "stated"
+    axis = "strategy"
+    constructs = True
+
+    tp: int = option(1, help="tensor parallel degree: matrices by columns and rows, vocabulary, heads", minimum=1)
+    cp: int = option(1, help="context parallel degree: positions, with keys and values gathered", minimum=1)
+    ep: int = option(1, help="expert parallel degree; more than 1 is not built yet", minimum=1)
+    pp: int = option(1, help="pipeline parallel degree: stages of whole layers", minimum=1)
+    dp: int | None = option(None, help="data parallel degree; unset: what is left of the devices", minimum=1)
+    sp: bool | None = option(
+        None, help="cut positions between matrices (sequence parallelism); unset: where tp is more than 1"
+    )
+    zero: int = option(
+        0, help="what data parallel devices share: 1 optimizer state, 2 gradients too; 3 is not built yet", minimum=0
+    )
+    micro_batch: int = option(1, help="samples of a micro-batch on each data parallel device", minimum=1)
+    schedule: str = option("1f1b", help="order of passes; interleaved:2 has two chunks of layers on each rank")
+    recompute: Literal["none", "selective", "full"] = option(
+        "none", help="what runs again in the backward pass: attention alone (selective), or every layer (full)"
+    )
+    layout: str = option("tp-cp-ep-dp-pp", help="order of ranks, the axis that changes fastest first")
+    bucket_mb: float = option(
+        0.0, help="gradients share sums until they have so much; 0: each by itself", unit="MB", minimum=0, maximum=1e6
+    )
+
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Construct the plan.
+
+        Raises:
+            TopoplanError: degrees, devices, layers, heads or batch do not go together.
+        """
+        from topoplan_searcher_stated.search import StatedSearch
+
+        return StatedSearch(self, problem)
+
+
+def stated_plan(model: str | OperatorGraph | Any, plan: str = "", **options: Any) -> Plan:
+    """Price a plan that you state.
+
+    Args:
+        model: as `topoplan.optimize` takes it.
+        plan: ``tp=8,pp=4,zero=1``: options of the searcher ``stated``.
+        options: those of `topoplan.optimize`.
+
+    Returns:
+        The plan, simulated.
+
+    Raises:
+        TopoplanError: degrees, devices, layers, heads or batch do not go together; the message names what would.
+
+    Examples:
+        >>> plan = stated_plan("transformer", "tp=2,pp=2", servers=1, gpus_per_server=8)
+        >>> [stage.mesh.sizes for stage in plan.strategy.stages]
+        [(2, 2), (2, 2)]
+    """
+    from topoplan import optimize
+
+    return optimize(model, searchers=[f"stated:{plan}" if plan else "stated"], **options).plan
+
+
+@hookimpl
+def topoplan_searchers() -> type[Searcher]:
+    """Register the searcher."""
+    return Stated

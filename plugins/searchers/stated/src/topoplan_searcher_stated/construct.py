@@ -1,0 +1,206 @@
+"""From degrees to a strategy: stages of whole layers, meshes in the stated order of ranks, and an order of passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from topoplan import (
+    DeviceMesh,
+    Host,
+    Operator,
+    OperatorGraph,
+    PassOrder,
+    PipelineSchedule,
+    Stage,
+    StagedStrategy,
+    TopoplanError,
+    Zero,
+)
+from topoplan.arrays import I32
+from topoplan.model.sharding import Signature
+from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.experiment import Choice
+from topoplan_engine.partition import multiplies
+from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.sharding.stage_programs import stage_programs
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
+from topoplan_searcher_stated.megatron import position_rules, sample_rules, tensor_rules
+
+__all__ = ["strategy_of"]
+
+#: Kinds of operators that selective recomputation runs again.
+_ATTENTION = ("scaled_dot_product_attention", "attention")
+
+
+def strategy_of(options: Stated, graph: OperatorGraph, n_devices: int) -> tuple[StagedStrategy, Degrees]:
+    """Return the strategy, and its degrees.
+
+    Raises:
+        TopoplanError: degrees, devices, layers, heads or batch do not go together; the message names what would.
+    """
+    degrees = degrees_of(options, graph, n_devices)
+    order = _order(options, degrees)
+    stage_of = _stages(graph, degrees.pp, order)
+    axes = degrees.mesh_axes
+    rules = list(zip(*(_rules(graph, degrees, axis) for axis in axes), strict=True))
+    _check_even(graph, degrees, axes, rules)
+    sizes = tuple(degrees.of(axis) for axis in axes)
+    devices = _devices(degrees)
+    bucket = round(options.bucket_mb * 1e6)
+    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket)
+    regions = _regions(options, graph)
+    data = axes.index("dp")
+    shared = tuple(k for k in (data, *((axes.index("cp"),) if degrees.cp > 1 else ())) if sizes[k] > 1)
+    zero = Zero(level=options.zero, axes=shared) if options.zero and shared else Zero()
+    stages = []
+    for number, program in enumerate(programs):
+        mesh = DeviceMesh(axes=axes, sizes=sizes, devices=devices[order.rank_of[number]])
+        operators = np.flatnonzero(stage_of == number)
+        again = regions[operators] if (regions[operators] >= 0).any() else ()
+        stages.append(Stage(operators=operators, mesh=mesh, program=program, zero=zero, recomputed=again))
+    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches)
+    if reason := why_invalid(strategy, graph, n_devices):
+        raise TopoplanError(f"plan: {reason}")
+    return strategy, degrees
+
+
+def _order(options: Stated, degrees: Degrees) -> PassOrder:
+    """Return the order of passes; ``interleaved:2`` is short for two chunks."""
+    text = options.schedule
+    name, _, number = text.partition(":")
+    choice = Choice.parse(f"{name}:chunks={number}" if number.isdigit() else text, "schedule")
+    schedule = Host.discover().make(PipelineSchedule, choice.name, choice.options)
+    try:
+        return schedule.order(degrees.pp, degrees.micro_batches)
+    except TopoplanError as error:
+        raise TopoplanError(f"plan: {error}") from None
+
+
+def _stages(graph: OperatorGraph, ranks: int, order: PassOrder) -> I32:
+    """(n_ops,) the stage of each operator: equally many layers, with what comes before the first, and behind the last.
+
+    Raises:
+        TopoplanError: the model has no layers, or their number does not divide.
+    """
+    names = layers_of(graph).layer
+    layers = list(dict.fromkeys(name for name in names if name))
+    chunks = order.n_chunks
+    if chunks == 1:
+        return np.zeros(len(names), dtype=np.int32)
+    if not layers:
+        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
+    if len(layers) % chunks:
+        per_rank = chunks // ranks
+        fits = [k for k in divisors(len(layers)) if len(layers) % (k * per_rank) == 0]
+        hint = f"pp={near}" if (near := nearest(ranks, fits)) else "schedule=1f1b"
+        what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
+        raise TopoplanError(
+            f"plan: {what} does not divide the {len(layers)} layers of model {graph.name!r} (nearest: {hint})"
+        )
+    stage_of_layer = {name: k * chunks // len(layers) for k, name in enumerate(layers)}
+    stage, current = np.zeros(len(names), dtype=np.int32), 0
+    last = max(index for index, name in enumerate(names) if name)
+    for index, name in enumerate(names):
+        current = max(current, stage_of_layer[name]) if name else current
+        stage[index] = chunks - 1 if index > last else current
+    return stage
+
+
+def _rules(graph: OperatorGraph, degrees: Degrees, axis: str) -> list[Signature]:
+    if axis == "tp":
+        if degrees.tp == 1:
+            return [signatures(op)[-1] for op in graph.operators]
+        rules = tensor_rules(graph, degrees.tp, sequence=degrees.sequence)
+        if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
+            raise TopoplanError(f"plan: tp={degrees.tp}: model {graph.name!r} has no matrices to cut (tp=1)")
+        return rules
+    if degrees.of(axis) == 1 and axis != "dp":
+        return [signatures(op)[-1] for op in graph.operators]
+    return sample_rules(graph) if axis == "dp" else position_rules(graph)
+
+
+def _check_even(
+    graph: OperatorGraph, degrees: Degrees, axes: Sequence[str], rules: Sequence[tuple[Signature, ...]]
+) -> None:
+    """Raise for the first dimension that its degrees do not divide."""
+    by_kind = sorted(zip(graph.operators, rules, strict=True), key=lambda pair: pair[0].kind not in _ATTENTION)
+    for op, row in by_kind:  # heads are what users think of first
+        product: dict[int, int] = {}
+        for axis, rule in zip(axes, row, strict=True):
+            if rule.dim >= 0 and degrees.of(axis) > 1:
+                before = product.get(rule.dim, 1)
+                product[rule.dim] = before * degrees.of(axis)
+                size = op.dims[rule.dim].size
+                if size % product[rule.dim]:
+                    fits = [k for k in divisors(size) if size % (k * before) == 0]
+                    raise TopoplanError(
+                        f"plan: {axis}={degrees.of(axis)} does not divide the {size} {_what(op, rule.dim)} of "
+                        f"operator {op.name!r} (nearest: {axis}={nearest(degrees.of(axis), fits)})"
+                    )
+
+
+def _what(op: Operator, dim: int) -> str:
+    """Return what a dimension counts, in words."""
+    if dim == op.sample_dim:
+        return "samples"
+    if op.kind in _ATTENTION and op.dims[dim].name == "h":
+        return "heads (of keys and values)"
+    axes = op.outputs[0].axes
+    if len(axes) > 2 and axes[1].dim == dim:
+        return "positions"
+    return f"iterations of {op.dims[dim].name!r}"
+
+
+def _devices(degrees: Degrees) -> I32:
+    """(ranks of the pipeline, devices) the devices of each rank, in the order of their places in a mesh."""
+    strides, stride = {}, 1
+    for axis in degrees.layout:
+        strides[axis] = stride
+        stride *= degrees.of(axis)
+    axes = ["pp", *degrees.mesh_axes]
+    numbers = np.zeros((1,), dtype=np.int64)
+    for axis in axes:
+        numbers = (numbers[:, None] + np.arange(degrees.of(axis)) * strides[axis]).ravel()
+    return numbers.reshape(degrees.pp, math.prod(degrees.of(axis) for axis in axes[1:])).astype(np.int32)
+
+
+def _regions(options: Stated, graph: OperatorGraph) -> I32:
+    """(n_ops,) the region of operators that run again together; -1 for none."""
+    regions = np.full(len(graph.operators), -1, dtype=np.int32)
+    if options.recompute == "selective":
+        cores = _attention_cores(graph)
+        if not cores:
+            raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
+        for number, operators in enumerate(cores):
+            regions[operators] = number
+    elif options.recompute == "full":
+        names = layers_of(graph).layer
+        numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+        if not numbers:
+            raise TopoplanError(f"plan: recompute=full: model {graph.name!r} has no numbered layers")
+        regions[:] = [numbers.get(name, -1) for name in names]
+    return regions
+
+
+def _attention_cores(graph: OperatorGraph) -> list[list[int]]:
+    """Return the operators of each attention, from the scores to their product with the values.
+
+    That is one operator, or what lies between two products of activations with no weights in between.
+    """
+    cores: list[list[int]] = []
+    products: list[int] = []
+    for index, op in enumerate(graph.operators):
+        if op.kind in _ATTENTION:
+            cores.append([index])
+        elif op.weights:
+            products = []
+        elif multiplies(op):
+            products.append(index)
+            if len(products) == 2:
+                cores.append(list(range(products[0], index + 1)))
+    return cores

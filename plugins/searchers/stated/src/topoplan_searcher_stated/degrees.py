@@ -1,0 +1,112 @@
+"""Degrees that go together: what is left out follows from the devices, and one line says what would divide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import attrs
+
+from topoplan import OperatorGraph, TopoplanError
+from topoplan_searcher_stated import Stated
+
+__all__ = ["AXES", "Degrees", "degrees_of", "nearest"]
+
+#: Axes of a layout; those of a stage's mesh are all but the last one.
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+@attrs.frozen(kw_only=True)
+class Degrees:
+    """Devices along each axis, and what follows from them.
+
+    Attributes:
+        tp, cp, pp, dp: degrees; their product is the number of devices.
+        layout: the axes, the fastest first.
+        sequence: whether positions are cut between matrices.
+        micro_batches: of each data parallel device.
+    """
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    layout: tuple[str, ...]
+    sequence: bool
+    micro_batches: int
+
+    @property
+    def mesh_axes(self) -> tuple[str, ...]:
+        """The axes of a stage's mesh, outermost first: that of data, and those with several devices."""
+        axes = (axis for axis in reversed(self.layout) if axis not in ("pp", "ep"))
+        return tuple(axis for axis in axes if axis == "dp" or self.of(axis) > 1)
+
+    def of(self, axis: str) -> int:
+        """Return the degree along an axis; experts have no axis of their own."""
+        degree: int = getattr(self, axis, 1)
+        return degree
+
+
+def nearest(value: int, choices: Iterable[int]) -> str:
+    """Return the choices next to a value, in words.
+
+    >>> nearest(5, [1, 2, 4, 8, 16])
+    '4 or 8'
+    """
+    below = max((choice for choice in choices if choice < value), default=None)
+    above = min((choice for choice in choices if choice > value), default=None)
+    return " or ".join(str(choice) for choice in (below, above) if choice is not None)
+
+
+def divisors(value: int) -> list[int]:
+    """Return all divisors, ascending."""
+    return [k for k in range(1, value + 1) if value % k == 0] if value < 10**6 else [1, value]
+
+
+def degrees_of(options: Stated, graph: OperatorGraph, n_devices: int) -> Degrees:
+    """Return the degrees.
+
+    Raises:
+        TopoplanError: they do not go together, or one is not built yet.
+    """
+    if options.ep > 1:
+        raise TopoplanError(f"plan: ep={options.ep}: expert parallelism is not built yet (ep=1)")
+    if options.zero > 2:
+        raise TopoplanError(f"plan: zero={options.zero} is not built yet (0, 1 or 2)")
+    layout = tuple(options.layout.split("-"))
+    if sorted(layout) != sorted(AXES):
+        raise TopoplanError(f"plan: layout={options.layout}: must name each of {', '.join(AXES)} once, with - between")
+    model = options.tp * options.cp * options.pp
+    dp = _data_degree(options, n_devices, model)
+    share = dp * options.micro_batch
+    if graph.batch_size % share:
+        multiples = [graph.batch_size // share * share, (graph.batch_size // share + 1) * share]
+        raise TopoplanError(
+            f"plan: a batch of {graph.batch_size} is no multiple of dp={dp} x micro-batch={options.micro_batch} "
+            f"(nearest: --batch-size {nearest(graph.batch_size, [k for k in multiples if k])})"
+        )
+    return Degrees(
+        tp=options.tp,
+        cp=options.cp,
+        pp=options.pp,
+        dp=dp,
+        layout=layout,
+        sequence=options.tp > 1 if options.sp is None else options.sp,
+        micro_batches=graph.batch_size // share,
+    )
+
+
+def _data_degree(options: Stated, n_devices: int, model: int) -> int:
+    """Return the data parallel degree, given the product of the others."""
+    product = f"tp={options.tp} x cp={options.cp} x pp={options.pp}"
+    if n_devices % model:
+        fits = [k for k in divisors(n_devices) if n_devices % (options.tp * options.cp * k) == 0]
+        hint = f"pp={nearest(options.pp, fits)}" if fits else f"tp={nearest(options.tp, divisors(n_devices))}"
+        raise TopoplanError(f"plan: {product} = {model} does not divide {n_devices} devices (nearest: {hint})")
+    dp = n_devices // model if options.dp is None else options.dp
+    if dp * model != n_devices:
+        raise TopoplanError(
+            f"plan: {product} x dp={dp} = {math.prod((model, dp))} for {n_devices} devices (nearest: "
+            f"dp={n_devices // model})"
+        )
+    return dp

@@ -1,0 +1,139 @@
+"""Megatron-LM's rules as signatures: how every operator of a transformer is cut along the axes of a mesh.
+
+Along the tensor axis (Shoeybi et al., 2019) tables of words are cut by vocabulary, which makes terms of a sum, and
+matrices by columns: each device makes its slice of the output channels.  What follows works on such slices, heads or
+channels, up to a matrix that sums over them, cut by rows, or a loss.  A matrix is cut so only if all that follows it
+ends so: a router, whose choice is of all experts, stays whole.  With sequence parallelism (Korthikanti et al., 2022)
+everything between is cut by positions: sums are reduce-scattered, and gathered before the next columns.
+
+Along the data axis samples are cut, along the context axis positions, where attention has all keys and values
+(Llama 3, arXiv:2407.21783, section 3.3.2).
+
+Nothing is known of names or models: iteration spaces, roles and signatures say it all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from topoplan import Operator, OperatorGraph, Role
+from topoplan.model.sharding import REPLICATED, Sharding, Signature
+from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.sharding.signatures import signatures
+
+__all__ = ["position_rules", "positions_dim", "sample_rules", "tensor_rules"]
+
+_signatures = functools.lru_cache(maxsize=4096)(signatures)
+
+#: Axis of positions in a tensor of (samples, positions, channels).
+_POSITIONS = 1
+
+
+class _Made(NamedTuple):
+    """How a tensor is made, and by which matrices it is in slices of channels."""
+
+    form: Sharding
+    columns: frozenset[int]
+
+
+def sample_rules(graph: OperatorGraph) -> list[Signature]:
+    """Return signatures that cut samples, where an operator has any."""
+    return [_cut(op, op.sample_dim) for op in graph.operators]
+
+
+def position_rules(graph: OperatorGraph) -> list[Signature]:
+    """Return signatures that cut positions, where an operator has any."""
+    return [_cut(op, positions_dim(op)) for op in graph.operators]
+
+
+def positions_dim(op: Operator) -> int:
+    """Return the dimension that counts the positions of an operator's output; -1 if none does."""
+    axes = op.outputs[0].axes
+    dim = axes[_POSITIONS].dim if len(axes) > _POSITIONS + 1 else -1
+    return dim if dim >= 0 and op.dims[dim].role is Role.ATTRIBUTE else -1
+
+
+def _cut(op: Operator, dim: int) -> Signature:
+    """Return the signature that cuts a dimension, or that of the whole operator."""
+    rules = _signatures(op)
+    return next((rule for rule in rules if dim >= 0 and rule.dim == dim), rules[-1])
+
+
+def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Signature]:
+    """Return signatures along a tensor axis of ``size`` devices; ``sequence`` cuts positions between matrices.
+
+    A matrix of fewer channels than devices is whole.  A matrix whose slices meet an operator that cannot work on them is whole, and so is the same one of equal layers.
+    """
+    equal = first_equal(graph)
+    whole = {
+        equal[index]
+        for index, op in enumerate(graph.operators)
+        if (rule := _matrix(op)) is not None and op.dims[rule.dim].size < size
+    }
+    while True:
+        rules, conflicts = _walk(graph, equal, whole, sequence=sequence)
+        found = {equal[op] for op in conflicts}
+        if not found - whole:
+            return rules
+        whole |= found
+
+
+def _walk(
+    graph: OperatorGraph, equal: Sequence[int], whole: set[int], *, sequence: bool
+) -> tuple[list[Signature], set[int]]:
+    """Choose signatures from the first operator to the last; return matrices whose slices something cannot take."""
+    sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
+    made: dict[tuple[int, int], _Made] = {}
+    rules: list[Signature] = []
+    conflicts: set[int] = set()
+    for index, op in enumerate(graph.operators):
+        inputs = {k: made[sources[index, k]] for k in range(len(op.inputs)) if (index, k) in sources}
+        carried = {k: each for k, each in inputs.items() if each.columns}
+        columns: frozenset[int] = frozenset().union(*(each.columns for each in carried.values()))
+        rule = _carried(op, carried) if carried else None
+        if rule is None:
+            conflicts |= columns
+            columns = frozenset()
+            rule = _matrix(op) if equal[index] not in whole else None
+            if rule is not None and all(form.sliced for form in rule.outputs):
+                columns = frozenset((index,))
+            if rule is None:
+                rule = _cut(op, positions_dim(op) if sequence else -1)
+        rules.append(rule)
+        for output, form in enumerate(rule.outputs):
+            made[index, output] = _Made(form, columns if form.sliced else frozenset())
+    return rules, conflicts
+
+
+def _carried(op: Operator, carried: dict[int, _Made]) -> Signature | None:
+    """Return the signature that takes slices of channels as they are, if there is one."""
+    for rule in _signatures(op):
+        if rule.dim >= 0 and all(rule.inputs[k] == each.form for k, each in carried.items()):
+            return rule
+    return None
+
+
+def _matrix(op: Operator) -> Signature | None:
+    """Return the signature that cuts a table of words by vocabulary, or a matrix by columns; None for neither."""
+    weights = list(range(len(op.inputs), len(op.inputs) + len(op.weights)))
+    tensors = [*op.inputs, *op.weights]
+    weights += [k for k, tensor in enumerate(op.inputs) if tensor.name in op.tags.get("shared", "").split()]
+    matrices = [k for k in weights if sum(axis.dim >= 0 for axis in tensors[k].axes) > 1]
+    for rule in _signatures(op):
+        if rule.dim < 0 or not any(rule.inputs[k].sliced for k in matrices):
+            continue
+        others = [form for k, form in enumerate(rule.inputs) if k not in weights]
+        if any(form != REPLICATED for form in others):
+            continue
+        role, is_table = op.dims[rule.dim].role, _reads_rows(op)
+        if role is (Role.REDUCTION if is_table else Role.PARAMETER):
+            return rule
+    return None
+
+
+def _reads_rows(op: Operator) -> bool:
+    """Whether an operator looks rows of a table up: it sums over a dimension that none of its inputs has."""
+    summed = {index for index, dim in enumerate(op.dims) if dim.role is Role.REDUCTION}
+    return bool(summed) and not any(axis.dim in summed for tensor in op.inputs for axis in tensor.axes)

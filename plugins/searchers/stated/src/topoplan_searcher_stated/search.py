@@ -1,0 +1,45 @@
+"""The search: it constructs the plan that is stated, and proposes it once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topoplan import Candidate, Problem, Search, State, Strategy
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+
+__all__ = ["StatedSearch"]
+
+
+class StatedSearch(Search):
+    """Proposes one strategy and ignores its cost."""
+
+    def __init__(self, options: Stated, problem: Problem) -> None:
+        self._options = options
+        self._strategy, self._degrees = strategy_of(options, problem.graph, problem.cluster.n_devices)
+        self._asked = False
+
+    def ask(self) -> Sequence[Candidate]:
+        """Propose the strategy, then nothing."""
+        if self.state is None or self._asked:
+            return []
+        self._asked = True
+        return [Candidate(base=State(self._strategy, self.state.fabric))]
+
+    def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
+        """Return the whole plan, with what was left out."""
+        options, degrees = self._options, self._degrees
+        words = {
+            **{axis: degrees.of(axis) for axis in ("tp", "cp", "pp", "dp")},
+            "sp": "yes" if degrees.sequence else "no",
+            "zero": options.zero,
+            "micro-batch": options.micro_batch,
+            "schedule": options.schedule,
+            "recompute": options.recompute,
+            "layout": options.layout,
+        }
+        return {
+            "plan": ",".join(f"{key}={value}" for key, value in words.items()),
+            "micro_batches": degrees.micro_batches,
+        }

@@ -1,0 +1,288 @@
+"""Stated plans: bytes, messages and memory by hand, published figures, and one line for what does not divide."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, Host, State, TaskKind, TopoplanError, Trial, stated_plan
+from topoplan_engine import ClusterOptions, build_cluster, problem_on
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.precision import in_precision
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_operators import GraphBuilder
+from topoplan_operators.dense import token_embedding
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.degrees import nearest
+from topoplan_searcher_stated.search import StatedSearch
+from topoplan_topology_bigswitch import BigSwitch
+
+LAYERS, BATCH, POSITIONS, HIDDEN, VOCABULARY = 4, 8, 32, 64, 128
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_act": "silu",
+}
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": HIDDEN,
+    "n_layer": LAYERS,
+    "n_head": 8,
+    "vocab_size": VOCABULARY,
+    "n_positions": POSITIONS,
+}
+#: Bytes of the activations of a batch between two layers, in bf16.
+N = 2 * BATCH * POSITIONS * HIDDEN
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    @functools.cache
+    def build(name, batch=BATCH):
+        config = {"llama": LLAMA, "gpt2": GPT2}[name]
+        path = tmp_path_factory.mktemp(name) / "config.json"
+        path.write_text(json.dumps(config))
+        return in_precision(HuggingFace(config=str(path)).build(batch), "bf16")
+
+    return build
+
+
+def lowered(graph, devices, **options):
+    """The task graph of a plan, and its strategy."""
+    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"), Host.discover())
+    strategy, _ = strategy_of(Stated(**options), graph, devices)
+    strategy.check(graph, devices)
+    return Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy), strategy
+
+
+def nbytes(tasks, kind, members):
+    """Bytes of whole tensors of all collectives of a kind in one group."""
+    rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == kind)).tolist()
+    rows = [row for row in rows if tasks.members(row).tolist() == members]
+    return [int(tasks.size[row]) * (1 if kind is Collective.ALL_REDUCE else 2) for row in rows]
+
+
+# ── Tensor, sequence and context parallelism ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_tensor_parallelism_has_four_all_reduces_in_a_layer(model, name):
+    """Two forward, behind attention and MLP, two backward; one of the words in each pass; three numbers of the loss."""
+    tasks, _ = lowered(model(name), 2, tp=2, sp=False, micro_batch=BATCH)
+    sums = nbytes(tasks, Collective.ALL_REDUCE, [0, 1])
+    assert sorted(sums) == sorted([N] * (4 * LAYERS + 2) + [3 * 4 * BATCH * POSITIONS])
+    assert not nbytes(tasks, Collective.ALL_GATHER, [0, 1])
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_sequence_parallelism_gathers_and_scatters(model, name):
+    """In a layer two gathers and two scatters in each pass, and two gathers more of the slices that were kept.
+
+    The words are scattered, the head gathers; norms have gradients that tensor-parallel ranks sum.
+    """
+    tasks, _ = lowered(model(name), 2, tp=2, sp=True, micro_batch=BATCH)
+    gathers = nbytes(tasks, Collective.ALL_GATHER, [0, 1])
+    assert gathers == [N] * ((2 * LAYERS + 1) + (2 * LAYERS + 1) + (2 * LAYERS + 1))
+    assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [N] * ((2 * LAYERS + 1) + (2 * LAYERS + 1))
+    sums = nbytes(tasks, Collective.ALL_REDUCE, [0, 1])
+    assert max(sums) < N
+
+
+def test_context_parallelism_gathers_keys_and_values(model):
+    """Of 4 heads of 8 channels: forward, and again backward; their gradients are scattered."""
+    tasks, _ = lowered(model("llama"), 2, cp=2, micro_batch=BATCH)
+    of_heads = 2 * BATCH * POSITIONS * 4 * 8
+    assert nbytes(tasks, Collective.ALL_GATHER, [0, 1]) == [of_heads] * (2 * LAYERS * 2)
+    assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [of_heads] * (2 * LAYERS)
+
+
+@pytest.mark.parametrize("options", [{}, {"zero": 1}, {"bucket_mb": 1.0}])
+def test_data_parallelism_sums_every_parameter_once(model, options):
+    graph = model("llama")
+    tasks, _ = lowered(graph, 4, dp=4, **options)
+    kinds = [Collective.REDUCE_SCATTER, Collective.ALL_GATHER] if "zero" in options else [Collective.ALL_REDUCE]
+    for kind in kinds:
+        assert sum(nbytes(tasks, kind, [0, 1, 2, 3])) == graph.parameter_bytes
+    if "bucket_mb" in options:
+        assert len(nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3])) == 1
+
+
+# ── Pipelines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("tp", "sp", "share"), [(1, False, 1), (2, False, 1), (2, True, 2)])
+def test_messages_between_stages(model, tp, sp, share):
+    """Each rank sends what it has to its peer: all of a micro-batch, or its slice with sequence parallelism."""
+    tasks, strategy = lowered(model("llama"), 2 * tp, tp=tp, pp=2, sp=sp)
+    assert strategy.micro_batches == BATCH
+    moved = tasks.kind == TaskKind.TRANSFER
+    assert set(tasks.size[moved].tolist()) == {N // BATCH // share}
+    assert moved.sum() == 2 * tp * BATCH
+    assert {(int(a), int(b)) for a, b in zip(tasks.src[moved], tasks.dst[moved], strict=True)} == {
+        pair for k in range(tp) for pair in ((k, k + tp), (k + tp, k))
+    }
+
+
+def test_layouts_name_the_devices(model):
+    graph = model("llama")
+    for layout, first, last in (
+        ("tp-cp-ep-dp-pp", [0, 1, 2, 3], [4, 5, 6, 7]),
+        ("tp-cp-ep-pp-dp", [0, 1, 4, 5], [2, 3, 6, 7]),
+        ("dp-tp-cp-ep-pp", [0, 1, 2, 3], [4, 5, 6, 7]),
+        ("pp-dp-tp-cp-ep", [0, 2, 4, 6], [1, 3, 5, 7]),
+    ):
+        strategy, _ = strategy_of(Stated(tp=2, pp=2, layout=layout), graph, 8)
+        assert [sorted(stage.mesh.devices.tolist()) for stage in strategy.stages] == [first, last], layout
+        mesh = strategy.stages[0].mesh
+        assert set(mesh.axes) == {"dp", "tp"}
+        stride = np.diff(mesh.groups("tp")[0])[0]
+        assert stride == {"tp-cp-ep-dp-pp": 1, "tp-cp-ep-pp-dp": 1, "dp-tp-cp-ep-pp": 2, "pp-dp-tp-cp-ep": 4}[layout]
+
+
+def test_stages_have_equally_many_layers_with_the_words_and_the_head(model):
+    graph = model("gpt2")
+    strategy, _ = strategy_of(Stated(pp=4), graph, 4)
+    names = [[graph.operators[op].name for op in stage.operators] for stage in strategy.stages]
+    assert names[0][0] == "transformer.wte"
+    assert names[-1][-1] == "loss"
+    assert [sum(".mlp.c_fc" in name for name in each) for each in names] == [1] * 4
+
+
+def test_tied_words_are_summed_between_the_first_and_the_last_stage(model):
+    tasks, _ = lowered(model("gpt2"), 4, tp=2, pp=2)
+    for pair in ([0, 2], [1, 3]):
+        assert nbytes(tasks, Collective.ALL_REDUCE, pair) == [VOCABULARY * HIDDEN * 2 // 2]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2", "zb-h1", "zb-h2", "zbv", "v-half"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_schedules_and_recomputation_go_together(model, schedule, recompute):
+    tasks, strategy = lowered(model("llama"), 8, tp=2, pp=2, schedule=schedule, recompute=recompute, zero=1)
+    tasks.check()
+    assert strategy.order.name == schedule.partition(":")[0]
+    forward = int((tasks.kind == TaskKind.FORWARD).sum())
+    once = len(strategy.placements) * 4 * strategy.micro_batches
+    again = {"none": 0, "selective": LAYERS, "full": LAYERS * 16}[recompute] * 4 * strategy.micro_batches
+    assert forward == once + again
+
+
+# ── Memory: GPT-3 of 175 billion parameters ─────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def gpt3():
+    """GPT-3 with dropout and attention that is not fused, in fp16 (Korthikanti et al., 2022, table 3)."""
+    layers, sequence, hidden, heads = 96, 2048, 12288, 96
+    b = GraphBuilder("gpt3", 8)
+    shape = (sequence, heads, hidden // heads)
+    tokens = b.input((sequence,), itemsize=8)
+    (x,) = b.append(token_embedding(tokens, 51200, hidden), [tokens], "words")
+    x = b.elementwise("dropout", x, name="words.dropout")
+    for k in range(layers):
+        at = f"layers.{k}"
+        y = b.layer_norm(x, name=f"{at}.norm1")
+        q, keys, values = (
+            b.view(b.linear(y, hidden, name=f"{at}.{word}"), shape, name=f"{at}.{word}_heads") for word in "qkv"
+        )
+        scores = b.einsum("nqhd,nthd->nhqt", [q, keys], name=f"{at}.scores")
+        shares = b.elementwise("dropout", b.softmax(scores, name=f"{at}.softmax"), name=f"{at}.mask")
+        y = b.einsum("nhqt,nthd->nqhd", [shares, values], name=f"{at}.context")
+        y = b.linear(b.view(y, (sequence, hidden), name=f"{at}.flat"), hidden, name=f"{at}.out")
+        x = b.add(x, b.elementwise("dropout", y, name=f"{at}.dropout1"), name=f"{at}.sum1")
+        y = b.linear(b.layer_norm(x, name=f"{at}.norm2"), 4 * hidden, name=f"{at}.up")
+        y = b.linear(b.elementwise("gelu", y, name=f"{at}.gelu"), hidden, name=f"{at}.down")
+        x = b.add(x, b.elementwise("dropout", y, name=f"{at}.dropout2"), name=f"{at}.sum2")
+    b.linear(b.layer_norm(x, name="norm"), 51200, bias=False, name="head")
+    return in_precision(b.build(), "fp16")
+
+
+@pytest.mark.parametrize(
+    ("options", "gibibytes"),
+    [
+        pytest.param({"sp": False}, 51.75, marks=pytest.mark.slow),
+        pytest.param({"sp": True}, 32.06, marks=pytest.mark.slow),
+        ({"sp": True, "recompute": "selective"}, 9.56),
+        pytest.param({"sp": False, "recompute": "full"}, 4.5, marks=pytest.mark.slow),
+    ],
+)
+def test_activations_of_the_first_stage_of_gpt_3(options, gibibytes):
+    """Beside layers, the words and their mask are kept: 3sbh, 1/8 of it with sequence parallelism, of 8 micro-batches.
+
+    Gradients of activations and what runs again come on top for a moment, less than one micro-batch of a layer or two.
+    """
+    graph, devices = gpt3(), 64
+    cluster = build_cluster(ClusterOptions(servers=8, gpus_per_server=8, device="h100"), Host.discover())
+    strategy, _ = strategy_of(Stated(tp=8, pp=8, **options), graph, devices)
+    use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(strategy)
+    words = 8 * (3 if options.get("recompute") != "full" else 1) * 2048 * 12288 / (8 if options["sp"] else 1)
+    layer = 51.75 * 2**30 / 96
+    assert gibibytes * 2**30 + words * 0.3 <= use.activations[0] <= gibibytes * 2**30 + words + 1.5 * layer
+    assert use.weights[0] == pytest.approx(2 * (175e9 / 64 + 51200 * 12288 / 8), rel=0.1)
+
+
+# ── What does not go together ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tp": 3}, r"tp=3 x cp=1 x pp=1 = 3 does not divide 16 devices \(nearest: pp=.*|tp=2 or 4\)"),
+        ({"pp": 4, "dp": 3}, r"tp=1 x cp=1 x pp=4 x dp=3 = 12 for 16 devices \(nearest: dp=4\)"),
+        ({"tp": 8, "dp": 2}, r"tp=8 does not divide the 4 heads \(of keys and values\) of .* \(nearest: tp=4\)"),
+        ({"pp": 8}, r"pp=8 does not divide the 4 layers of model 'llama' \(nearest: pp=4\)"),
+        ({"pp": 4, "schedule": "interleaved:2"}, r"pp=4 x 2 chunks does not divide the 4 layers .*nearest: pp=2\)"),
+        ({"micro_batch": 3}, r"a batch of 16 is no multiple of dp=16 x micro-batch=3 \(nearest: --batch-size 48\)"),
+        ({"cp": 16, "layout": "cp-tp-ep-dp"}, "layout=cp-tp-ep-dp: must name each of tp, cp, ep, dp, pp once"),
+        ({"ep": 2}, r"ep=2: expert parallelism is not built yet"),
+        ({"zero": 3}, r"zero=3 is not built yet \(0, 1 or 2\)"),
+        ({"tp": 4, "pp": 2, "schedule": "dualpipe"}, "two copies of the model in one pipeline are not lowered yet"),
+        ({"pp": 4, "schedule": "1f2b"}, "no schedule named '1f2b'"),
+    ],
+)
+def test_one_line_says_what_would_divide(model, options, message):
+    with pytest.raises(TopoplanError, match=message) as caught:
+        strategy_of(Stated(**options), model("llama", 16), 16)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_layers_or_matrices_has_no_such_plan():
+    b = GraphBuilder("plain", 16)
+    b.relu(b.input((8,)))
+    for options, message in (({"pp": 2}, "has no numbered layers"), ({"tp": 2}, "has no matrices to cut")):
+        with pytest.raises(TopoplanError, match=message):
+            strategy_of(Stated(**options), b.build(), 2)
+
+
+def test_nearest():
+    assert (nearest(1, [2, 4]), nearest(9, [2, 4]), nearest(3, [2, 4])) == ("2", "4", "2 or 4")
+
+
+def test_the_report_says_what_was_left_out(model):
+    graph = model("llama")
+    cluster = build_cluster(ClusterOptions(servers=8), Host.discover())
+    problem = problem_on(graph, cluster, Roofline().build(graph, cluster), BigSwitch())
+    search = StatedSearch(Stated(tp=2), problem)
+    search.adopt(Trial(state=State(problem.space.initial(), None), cost=1.0, demand=lambda: None))
+    (candidate,) = search.ask()
+    assert not search.ask()
+    plan = search.report(candidate.base.strategy)["plan"]
+    assert plan == "tp=2,cp=1,pp=1,dp=4,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=none,layout=tp-cp-ep-dp-pp"
+
+
+def test_a_stated_plan_in_python():
+    plan = stated_plan("transformer", "tp=2,pp=2", servers=1, gpus_per_server=8)
+    assert [stage.mesh.sizes for stage in plan.strategy.stages] == [(2, 2), (2, 2)]
+    assert plan.timeline.makespan > 0
