@@ -64,7 +64,8 @@ def _cut(op: Operator, dim: int) -> Signature:
 def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Signature]:
     """Return signatures along a tensor axis of ``size`` devices; ``sequence`` cuts positions between matrices.
 
-    A matrix of fewer channels than devices is whole.  A matrix whose slices meet an operator that cannot work on them is whole, and so is the same one of equal layers.
+    A matrix of fewer channels than devices is whole.  So is one whose slices meet an operator that cannot work on them,
+    and with it the same matrix of equal layers.
     """
     equal = first_equal(graph)
     whole = {
