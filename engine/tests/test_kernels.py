@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
+import numpy as np
 import pytest
 
 import topoplan_engine
 from topoplan_engine.kernels.caching import SHIPPED
+from topoplan_engine.kernels.jit import part
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILE = """
@@ -55,6 +58,23 @@ def test_every_kernel_is_compiled_by_the_one_decorator():
     sources = [path for folder in ("engine", "libs", "plugins") for path in (ROOT / folder).rglob("src/**/*.py")]
     assert len(sources) > 100
     assert [path.name for path in sources if "numba.njit(" in path.read_text(encoding="utf-8")] == ["jit.py"]
+
+
+def test_a_part_is_compiled_once_for_whole_numbers_and_refuses_python():
+    @part()
+    def following(number):
+        return number + 1
+
+    @numba.njit
+    def following_both(small, number):
+        return following(small) + following(number)
+
+    with pytest.raises(TypeError, match="following is a part of kernels"):
+        following(1)
+    assert following_both(np.int8(127), 2) == 131
+    assert following.nopython_signatures == [numba.int64(numba.int64)]
+    with pytest.raises(TypeError, match="following is a part of kernels"):
+        following(1)
 
 
 def test_import_topoplan_loads_no_numba():

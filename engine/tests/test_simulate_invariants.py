@@ -20,6 +20,12 @@ from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.model import Model as Fluid
 from topoplan_simulator_fluid.remaining import deadline, is_too_late, no_deadline
 
+
+@numba.njit
+def until(prepared, seed, time_to_end, stop):
+    return deadline(prepared, seed, time_to_end, stop)
+
+
 SETTINGS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -269,7 +275,7 @@ def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(d
     prepared = model.prepare(taskgraph, network)
     makespan = model.simulate(prepared).makespan
     state = fluid.initial_state(prepared)
-    never, early = (deadline(prepared, seed, np.zeros(0), makespan * (1 + part)) for part in (1e-9, share - 1))
+    never, early = (until(prepared, seed, np.zeros(0), makespan * (1 + part)) for part in (1e-9, share - 1))
     one_instant, proven = stepper(prepared, state, seed), False
     while state.now[0] < np.inf:
         bound = state.now[0] + max(0.0, *seconds_left(prepared, state, never))
@@ -292,7 +298,7 @@ def test_bytes_of_links_are_known_before_where_the_messages_of_a_pair_are_alike(
     model = Fluid(seed=3)
     for sizes in ([300_000] * 9, [300_000, 8936]):
         prepared = model.prepare(task_graph([transfer(0, 1, size) for size in sizes], n_devices=2), network)
-        total, carried = deadline(prepared, 3, np.zeros(0), 1.0).total, model.simulate(prepared).link_bytes
+        total, carried = until(prepared, 3, np.zeros(0), 1.0).total, model.simulate(prepared).link_bytes
         assert (carried[:4] > 0).all() or len(sizes) == 2
         assert (total == carried).all() == (len(sizes) == 9)
         assert (total <= carried).all()

@@ -88,9 +88,8 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     Files are looked at when the function is first called, not when its module is imported.
     """
 
-    def __init__(self, function: Any, is_part: bool) -> None:
-        """``is_part``: whether only other kernels call the function; such a one is shipped inside of them."""
-        self._py_func, self._is_part = function, is_part
+    def __init__(self, function: Any) -> None:
+        self._py_func = function
         self._name = repr(function)
         #: The locked file, from a kernel that is not kept to its being kept.
         self._turn: Any = None
@@ -112,7 +111,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     @functools.cached_property
     def _shipped(self) -> Any:
         """The package's compiled versions; None if it has none, or numba is set to compile otherwise."""
-        folder = None if self._is_part else _shipped_folder(self._py_func.__module__)
+        folder = _shipped_folder(self._py_func.__module__)
         if folder is None or not (_called is not None or folder.is_dir()):
             return None
         function = f"{self._py_func.__module__}.{self._py_func.__qualname__}".replace("<", "").replace(">", "")

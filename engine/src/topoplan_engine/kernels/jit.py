@@ -12,23 +12,27 @@ from typing import Any
 
 import numba
 from numba.core import event
+from numba.core.compiler import CompilerBase
 
 from topoplan.errors import TopoplanError
 from topoplan_engine.kernels.caching import KernelCache
 
-__all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation"]
+__all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation", "part"]
 
 if numba.config.DISABLE_JIT:
     raise TopoplanError("NUMBA_DISABLE_JIT is set, but simulators run compiled kernels alone (unset it)")
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator: `numba.njit` with options, whose compiled functions are kept on disk (`KernelCache`)."""
-    decorate = numba.njit(**options)
+    """Return a decorator: `numba.njit` with options, whose compiled functions are kept on disk (`KernelCache`).
+
+    Kernels are called from Python and from kernels: there is no way to call them from C, which takes time to compile.
+    """
+    decorate = numba.njit(no_cfunc_wrapper=True, **options)
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher = decorate(function)
-        dispatcher._cache = KernelCache(function, is_part="no_cpython_wrapper" in options)
+        dispatcher._cache = KernelCache(function)
         return dispatcher
 
     return compiled
@@ -39,14 +43,56 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 #: Numba counts the references to an array wherever a loop reads it out of a tuple or hands it to another
 #: function, and cannot leave that away across branches: half of the time of an event loop.  A function that
 #: neither makes nor keeps arrays has no use for the counts (numba does the same for its own sorting).
-kernel: Any = njit(_nrt=False, no_cfunc_wrapper=True)
+kernel: Any = njit(_nrt=False)
 
-#: Likewise, for a part of a kernel that is not called from Python.  It is inlined: a call hands over every field of
-#: every tuple of arrays, which takes longer than most parts.
-inline_kernel: Any = njit(_nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True)
+
+class _PartCompiler(CompilerBase):  # type: ignore[misc]
+    """Compiles a part of a kernel: see `topoplan_engine.kernels.parts`, imported when something is compiled."""
+
+    def define_pipelines(self) -> list[Any]:
+        """Return the one way to compile a part."""
+        from topoplan_engine.kernels.parts import pipeline
+
+        return [pipeline(self.state)]
+
+
+def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator for a part of kernels, which is not called from Python: `numba.njit` with options.
+
+    Whole numbers that a part is given become 64 bits wide, so that it is compiled once for all of them.  Called from
+    Python, it raises `TypeError`.
+    """
+    decorate = numba.njit(pipeline_class=_PartCompiler, no_cfunc_wrapper=True, no_cpython_wrapper=True, **options)
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise TypeError(f"{function.__qualname__} is a part of kernels: Python cannot call it")
+
+        dispatcher = decorate(function)
+        template = dispatcher.get_call_template
+        dispatcher.get_call_template = lambda args, kws: template(tuple(map(_widened, args)), kws)
+        # Calls from Python look for what numba inserts when it adds a version, and compile one if there is none.
+        dispatcher.add_overload = lambda version: dispatcher.overloads.__setitem__(version.signature.args, version)
+        dispatcher._compile_for_args = refuse
+        return dispatcher
+
+    return compiled
+
+
+def _widened(kind: Any) -> Any:
+    """Return the type in which a part takes a value: 64 bits for whole numbers that fit into them."""
+    kind = numba.types.unliteral(kind)
+    fits = isinstance(kind, numba.types.Integer) and (kind.signed or kind.bitwidth < 64)
+    return numba.types.int64 if fits else kind
+
 
 _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
 _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())
+
+
+#: Decorates a part that makes no array, as `kernel` does.  It is inlined: a call hands over every field of every tuple
+#: of arrays, which takes longer than most parts.
+inline_kernel: Any = part(_nrt=False, forceinline=True)
 
 
 @inline_kernel

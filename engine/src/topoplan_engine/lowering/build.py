@@ -71,7 +71,7 @@ def taskgraph_of(
     )
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def task_columns(of_table: Any) -> Any:
     """Return the columns of the tasks; ``of_table`` are those of a `PartTable`.
 
@@ -79,7 +79,9 @@ def task_columns(of_table: Any) -> Any:
     """
     table = PartTable(*of_table)
     parts, groups, pairs = len(table.device), len(table.group_bytes), len(table.src)
-    remote = pairs - np.count_nonzero(table.local)
+    remote = 0
+    for k in range(pairs):
+        remote += not table.local[k]
     tasks, edges = 2 * parts + groups + 2 * remote, parts + len(table.group_parts) + 2 * pairs + 2 * remote
     columns = _Columns(
         np.empty(tasks, np.int8),

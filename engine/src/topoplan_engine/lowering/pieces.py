@@ -237,7 +237,7 @@ class Pieces:
         return column[length:end]
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _join_operators(numbers: I64, rows: I64, ints: I32, floats: F64, longs: I64) -> Any:
     """Copy the fragments of operators into the columns of a `PartTable` from ``op_base`` to ``group_devices``."""
     counts = np.zeros(4, np.int64)
@@ -274,7 +274,7 @@ def _join_operators(numbers: I64, rows: I64, ints: I32, floats: F64, longs: I64)
     return *compute, group_op, group_bytes, group_seconds, part_ptr, group_parts, device_ptr, group_devices
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> Any:
     """Copy the fragments of edges into the columns of pairs, and return ``edge_ptr`` before them."""
     edge_ptr = np.zeros(len(numbers) + 1, np.int32)
@@ -300,7 +300,7 @@ def _place_pairs(
         size[k], local[k] = elements[k] * itemsize, source[src[k]] == target[dst[k]]
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _placement_key(numbers: I64, rows: I64, ints: I32, bits: U64, n_devices: int) -> Any:
     """See `Pieces.placement_key`; ``bits`` are those of the floats."""
     label = np.full(n_devices, -1, np.int64)

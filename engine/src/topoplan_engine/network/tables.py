@@ -38,7 +38,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, indptr, select
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
@@ -122,7 +122,7 @@ class RingColumns(NamedTuple):
     representative: I64
 
 
-@njit(inline="always")
+@inline_kernel
 def ring_bytes(rings: RingColumns, group: int) -> float:
     """Bytes on a link of a group's ring, as a share of those of a ring that has a member for each of its flows.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective, TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, kernel, njit, part
 from topoplan_engine.network.tables import CHOICE, FEW, LOAD, PathColumns, RingColumns, Traffic, ring_bytes
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
@@ -129,7 +129,7 @@ def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped
     of_task = np.zeros(len(tasks.kind) + 1, np.int32)
     for t in range(len(tasks.kind)):
         of_task[t + 1] = of_task[t] + _entity_count(m, t)
-    count = of_task[len(tasks.kind)]
+    count = np.int64(of_task[len(tasks.kind)])
     entities = Entities(
         of_task,
         np.empty(count, np.int32),
@@ -391,7 +391,7 @@ def guaranteed_bytes(op: I32, entities: Entities, paths: PathColumns, rings: Rin
     return result
 
 
-@njit(inline="always")
+@inline_kernel
 def _add_certain(row: int, nbytes: float, paths: PathColumns, sent: F64) -> None:
     """Add bytes to the links of a row of paths if it has one path alone."""
     path = paths.row_ptr[row]
@@ -400,7 +400,7 @@ def _add_certain(row: int, nbytes: float, paths: PathColumns, sent: F64) -> None
             sent[paths.links[i]] += nbytes * (inside_load(path, paths.links[i], LOAD, paths) / LOAD)
 
 
-@njit(inline="always")
+@inline_kernel
 def inside_load(path: int, link: int, load: int, paths: PathColumns) -> int:
     """Load of a link on the path of a ring's flow: of k devices that it passes in its host, each has (k - 1) / k."""
     if link < paths.first_inside:
@@ -469,7 +469,7 @@ def _link_uses(entities: Entities, paths: PathColumns, rings: RingColumns) -> tu
     return ptr, link, seconds
 
 
-@njit(inline="always")
+@inline_kernel
 def _list_certain(row: int, nbytes: float, paths: PathColumns, link: I32, seconds: F64, count: int) -> int:
     """List the links of a row of paths if it has one path alone; return how many are listed then."""
     path = paths.row_ptr[row]
@@ -482,7 +482,7 @@ def _list_certain(row: int, nbytes: float, paths: PathColumns, link: I32, second
     return count
 
 
-@njit()
+@part(_nrt=False)
 def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings: RingColumns) -> int:
     """Links of the longest path that a message can take, or as many as windows tell apart."""
     most = 0
@@ -498,7 +498,7 @@ def _most_links(tasks: TaskColumns, traffic: Traffic, paths: PathColumns, rings:
     return most
 
 
-@njit()
+@part(_nrt=False)
 def window(packets: float, last_window: float) -> int:
     """Load of a flow on a link: packets that it has on their way, on average.
 
@@ -534,7 +534,7 @@ def window(packets: float, last_window: float) -> int:
     return int(np.rint(packets / trips * 16)) * (LOAD // 16)
 
 
-@njit()
+@part(_nrt=False)
 def ring_window(packets: float, last_window: float) -> int:
     """Load of a coupled ring on a link: packets that its flows have on their way, on average, while they are there.
 
@@ -558,7 +558,7 @@ def ring_window(packets: float, last_window: float) -> int:
     return int(np.rint(packets / trips * _PRESENT)) * (LOAD // 16)
 
 
-@njit(inline="always")
+@inline_kernel
 def path_times(path: int, paths: PathColumns, wire: bool) -> tuple[float, float]:
     """Seconds before a message flows over a path, and from its last byte's departure to its arrival.
 
@@ -572,7 +572,7 @@ def path_times(path: int, paths: PathColumns, wire: bool) -> tuple[float, float]
     return paths.delay[path] + paths.per_byte[path], paths.delay[path] + PACKET * max(0.0, packet)
 
 
-@njit(inline="always")
+@inline_kernel
 def _longest(row: int, paths: PathColumns) -> int:
     longest = 0
     for path in range(paths.row_ptr[row], paths.row_ptr[row + 1]):

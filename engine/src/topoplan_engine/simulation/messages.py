@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import inline_kernel, njit
 
 __all__ = ["PACKET", "WINDOW", "Transport", "collective_rounds", "packets", "ring_rounds"]
 
@@ -36,7 +36,7 @@ _SMALL = 9000
 _ALL_REDUCE = int(Collective.ALL_REDUCE)
 
 
-@njit(inline="always")
+@inline_kernel
 def packets(size: float) -> float:
     """Packets of a message of so many bytes, at least one."""
     return float(max(1.0, np.ceil(size / PACKET)))

@@ -39,7 +39,7 @@ class ChannelTable(NamedTuple):
     n_devices: int
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def channel_table(n_devices: int, messages: int) -> ChannelTable:
     """Return an empty table for the channels of so many messages, which go there and back."""
     pairs = n_devices * n_devices

@@ -170,7 +170,7 @@ class ClassKeys:
         return _class_key(columns, self._n_devices, in_turn_bytes)
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
     """See `ClassKeys._refined`; ``columns`` are those of `_Fragments`, a plain tuple, handed over faster."""
     f = _Fragments(*columns)

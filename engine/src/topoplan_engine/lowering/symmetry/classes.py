@@ -88,7 +88,7 @@ def equitable_partition(
     return Classes(*columns) if equitable else None
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_color: U64, in_turn_bytes: int) -> Any:
     """See `equitable_partition`; ``columns`` are those of the table (a tuple with names takes longer to hand over)."""
     table, n_devices = PartTable(*columns), len(device_color)
@@ -156,7 +156,7 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
     return True
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, places: int, channels: I32) -> None:
     """Write `Classes.channels`, given those that `_name_channels` has written.
 
@@ -181,7 +181,7 @@ def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, plac
             channels[c, way] = number[channel]
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
     """Return the columns of `Classes` from ``sends`` to ``load_count``."""
     rows = len(graph.group_devices)

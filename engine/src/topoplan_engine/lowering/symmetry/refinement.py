@@ -130,7 +130,7 @@ def initial_colors(
     return ColoredGraph(*colored_graph(table, op_class, edge_class, n_devices, in_turn_bytes))
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: int, in_turn_bytes: int) -> Any:
     """See `initial_colors`."""
     turn, place = np.empty(len(table.device), np.int32), np.empty(len(table.device), np.int32)
@@ -184,7 +184,7 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
     )
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def workspace(graph: ColoredGraph, n_devices: int) -> Any:
     """Allocate a workspace; all is undefined before a kernel writes it."""
     parts, groups, pairs, waiting = len(graph.device), len(graph.group_color), len(graph.src), len(graph.in_turn)

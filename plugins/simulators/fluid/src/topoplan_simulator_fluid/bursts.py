@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, part
 from topoplan_engine.simulation.messages import PACKET, WINDOW
 
 __all__ = ["BURST", "Bursts", "burst_begins", "no_bursts"]
@@ -53,7 +53,7 @@ class Bursts(NamedTuple):
     answered: F64
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def no_bursts(rows: int) -> Bursts:
     """Return the state before the first burst."""
     return Bursts(np.full(rows, -1, np.int32), np.zeros(rows), np.zeros(rows), np.zeros(rows))

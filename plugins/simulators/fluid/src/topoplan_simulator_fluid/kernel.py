@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import (
@@ -161,7 +161,7 @@ def run(
     return outcome
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _run(
     of_tasks: Any,
     of_entities: Any,
@@ -187,14 +187,20 @@ def _run(
     """
     columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
     prepared = Prepared(*columns, n_devices, transport, late_ends)
-    state = initial_state(prepared)
+    state = _initial_state(prepared)
     events = advance(prepared, state, seed, deadline(prepared, seed, time_to_end, stop), ALL_INSTANTS)
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def initial_state(p: Prepared) -> State:
     """Return the state before the first instant."""
+    state: State = _initial_state(p)
+    return state
+
+
+@part()
+def _initial_state(p: Prepared) -> State:
     n_tasks, n_entities, n_links = len(p.tasks.kind), len(p.entities.task), len(p.paths.bandwidth)
     leader = np.zeros(n_entities, np.int32)
     open_rings = np.zeros(n_tasks, np.int32)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, part
 from topoplan_engine.network.tables import LOAD
 from topoplan_simulator_fluid.queues import replace
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, STALE, TOUCHED, Sharing
@@ -73,7 +73,7 @@ class Filling(NamedTuple):
     counts: I64
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def filling(bandwidth: F64, n_flows: int) -> Filling:
     """Return the state before any flow has entered, of links of these bytes/s."""
     n_links = len(bandwidth)

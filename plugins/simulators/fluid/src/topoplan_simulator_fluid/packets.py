@@ -33,7 +33,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part
 from topoplan_engine.network.tables import PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities
@@ -68,7 +68,7 @@ _SIZES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 8522
 
 #: Decorates a part of the loop that is called seldom, or from several places: it is not inlined, which takes longer to
 #: compile than to call.
-_part: Any = njit(_nrt=False, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+_part: Any = part(_nrt=False)
 
 #: One packet on its way.
 #:
@@ -158,13 +158,15 @@ def run_packets(p: Prepared, seed: int, time_to_end: F64, stop: float, record: b
         Start and finish of tasks, bytes of links, makespan, number of events, rows.
     """
     columns = (tuple(p.tasks), tuple(p.entities), tuple(p.paths), tuple(p.rings))
-    outcome = _run(*columns, p.n_devices, seed, time_to_end, stop, record)
-    if outcome[-2] < 0:
+    start, finish, link_bytes, makespan, events, rows, n_rows = _run(
+        *columns, p.n_devices, seed, time_to_end, stop, record
+    )
+    if events < 0:
         raise KeyboardInterrupt
-    return outcome
+    return _seconds(start), _seconds(finish), link_bytes * 1.0, makespan, events, rows[:n_rows]
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _run(
     of_tasks: Any,
     of_entities: Any,
@@ -176,7 +178,10 @@ def _run(
     stop: float,
     record: bool,
 ) -> Any:
-    """Run one iteration; see `run_packets`.  The number of events is -1 if the user has interrupted the loop."""
+    """Run one iteration; see `run_packets`: times are picoseconds, and behind the rows is how many are written.
+
+    The number of events is -1 if the user has interrupted the loop.
+    """
     columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
     p = Prepared(*columns, n_devices, 1, 0)
     n_tasks, n_links, n_flows = len(p.tasks.kind), len(p.paths.bandwidth), len(p.entities.task)
@@ -212,24 +217,24 @@ def _run(
         if number == n.clock and s.counts[_HEAP] > 0:
             _push(s, now + LOOK, n.clock)
     makespan = s.makespan[0] / PS if s.makespan[0] < NEVER else np.inf
-    return _seconds(s.start), _seconds(s.finish), s.link_bytes * 1.0, makespan, events, rows[: s.counts[_ROWS]]
+    return s.start, s.finish, s.link_bytes, makespan, events, rows, s.counts[_ROWS]
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def _twice(column: Any) -> Any:
     """Return a column with as much room again."""
     longer = np.empty(2 * len(column), column.dtype)
-    longer[: len(column)] = column
+    for i in range(len(column)):
+        longer[i] = column[i]
     return longer
 
 
-@njit(no_cfunc_wrapper=True)
 def _seconds(ps: I64) -> F64:
     """Seconds of picoseconds; -1 stays."""
     return np.where(ps < 0, -1.0, ps / PS)
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def _initial(p: Prepared, numbers: int) -> _State:
     """Return the state before the first event."""
     n_tasks, n_flows, n_links = len(p.tasks.kind), len(p.entities.task), len(p.paths.bandwidth)
@@ -269,7 +274,7 @@ def _initial(p: Prepared, numbers: int) -> _State:
     )
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def _listed(n: int) -> I64:
     """Order in which a hash table of libstdc++ lists the keys 0, 1 .. n - 1 that were put into it one after the other.
 
@@ -279,7 +284,8 @@ def _listed(n: int) -> I64:
     k = 0
     for key in range(n):
         if k < len(_SIZES) and key == _SIZES[k]:
-            order[first : first + count] = order[first : first + count][::-1].copy()
+            for i in range(count // 2):
+                order[first + i], order[first + count - 1 - i] = order[first + count - 1 - i], order[first + i]
             k += 1
         first -= 1
         order[first] = key

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, part
 
 __all__ = ["Timed", "earliest", "first_of", "pop", "push", "replace", "timed_events", "tree"]
 
@@ -42,7 +42,7 @@ class Timed(NamedTuple):
     counts: I64
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def timed_events(numbers: int) -> Timed:
     """Return an empty queue for events 0 .. numbers - 1, each of which is in it at most once at a time."""
     return Timed(
@@ -118,7 +118,7 @@ def _before(times: Any, ids: Any, i: int, time: float, number: int) -> bool:
     return bool((times[i] < time) | ((times[i] == time) & (ids[i] < number)))
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def tree(leaves: int) -> F64:
     """Return a tree of minima over this many leaves, all infinite; node ``i`` is the smaller of 2i and 2i + 1."""
     size = 1

@@ -37,7 +37,7 @@ def quotient_loads(prepared: Prepared, quotient: Quotient, links: Star) -> Prepa
     )
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def _loads(
     of_task: I32, cap: I32, task: I64, host: I32, leaving: I64, entering: I64, up: I64, down: I64
 ) -> tuple[I64, I64, I32, I64]:

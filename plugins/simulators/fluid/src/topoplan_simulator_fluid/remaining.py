@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.network.tables import LOAD, PathColumns
 from topoplan_engine.simulation.flows import inside_load
 from topoplan_simulator_fluid.drawing import draw_path
@@ -55,13 +55,13 @@ class Deadline(NamedTuple):
     next_look: F64
 
 
-@njit(no_cfunc_wrapper=True)
+@njit()
 def no_deadline() -> Deadline:
     """Return the deadline of an iteration that runs to its end."""
     return Deadline(np.inf, np.zeros(0), np.inf, np.zeros(0), np.zeros(0), np.full(1, np.inf))
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def deadline(p: Prepared, seed: int, time_to_end: F64, stop: float) -> Deadline:
     """Return the deadline of an iteration whose end is of no interest from ``stop`` on."""
     if stop == np.inf:

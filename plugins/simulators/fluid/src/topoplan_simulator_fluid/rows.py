@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, part
 from topoplan_simulator_fluid.queues import tree
 
 __all__ = [
@@ -114,7 +114,7 @@ class Sharing(NamedTuple):
     counts: I64
 
 
-@njit(no_cfunc_wrapper=True)
+@part()
 def idle(capacity: F64, slot_ptr: I64) -> Sharing:
     """Return idle links, and flows that have not entered."""
     n_links, n_flows, n_slots = len(capacity), len(slot_ptr) - 1, slot_ptr[len(slot_ptr) - 1]
