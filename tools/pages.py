@@ -33,6 +33,10 @@ PLANS = (*TIMES, "engine/src/topoplan_engine/search", "plugins/searchers", "plug
 #: Page -> the command that makes it, and the paths that it rests on: scripts, what they read, and code.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs/physics.md": ("benchmarks/physics.py --write docs/physics.md", ("benchmarks/physics.py", *TIMES)),
+    "docs/strategies.md": (
+        "benchmarks/strategies.py --write docs/strategies.md",
+        ("benchmarks/strategies.py", "plugins/schedules", "libs/operators/src", *TIMES),
+    ),
     "docs/agreement.md": (
         "benchmarks/agreement.py --write docs/agreement.md",
         ("benchmarks/agreement.py", "benchmarks/exports.py", "plugins/exporters/flatbuffer/src", *TIMES),
