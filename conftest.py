@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.strategies import none
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("thorough", derandomize=True, deadline=None)
@@ -130,8 +131,14 @@ def _copied(host: Any) -> Any:
 
 def pytest_collection_finish() -> None:
     """Look for garbage among what tests make alone, and not among all tests."""
+    _try_nothing()
     gc.collect()
     gc.freeze()
+
+
+@given(none())
+def _try_nothing(value: None) -> None:
+    """Have Hypothesis register what it does once in each process: it looks for garbage, which takes seconds later."""
 
 
 @pytest.hookimpl(trylast=True)
