@@ -208,6 +208,7 @@ def test_a_process_that_ends_early_is_an_error(host):
             chains.RemoteWorkers(session, Stop()).finish()
 
 
+@pytest.mark.slow
 def test_errors_of_other_processes_are_this_ones(host):
     with one_session(host, job(searchers=["mcmc", "unheard"])) as [session]:
         group = chains.RemoteWorkers(session, Stop())

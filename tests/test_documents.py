@@ -170,10 +170,10 @@ LONG = (
     r"experiments/|llama-3-70b|llama-3-8b\.json -o sequence-length=\d+ (?!-o layers)"
     r"|sweep torchgraph|compare alexnet ncf|sensitivity plan.json --budget"
 )
-#: Pages beside the README whose commands run on each save: what readers type first.  Those of others run at night.
-GUIDES = (ROOT / "docs" / "tutorial.md", *(ROOT / "docs" / "guides").glob("*.md"))
+#: Pages whose commands run on each save: what readers type first.  Those of others run at night.
+FIRST = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "guides" / "engineer.md")
 #: Blocks that take seconds, of pages of which another block runs on each save.
-LONG_BLOCKS = ("docs/guides/research.md-0", "docs/plugins/searcher.md-1")
+LONG_BLOCKS = ("docs/guides/research.md-0", "docs/guides/python.md-3", "docs/plugins/searcher.md-1")
 CASES = [(path, command) for path in PAGES for command in commands(path)]
 ONCE = list({command: (path, command) for path, command in reversed(CASES)}.values())[::-1]
 
@@ -194,8 +194,7 @@ def is_whole(command):
 
 def is_long(path, command):
     """Say whether a command runs at night alone."""
-    is_first = path == ROOT / "README.md" or path in GUIDES
-    return re.search(LONG, command) is not None or not is_first
+    return re.search(LONG, command) is not None or path not in FIRST
 
 
 RUN = [

@@ -123,7 +123,8 @@ def test_classic_alexnet_strategy(host):
     assert 0 < outcome.plan.timeline.bounds.best <= outcome.plan.timeline.makespan
 
 
-@pytest.mark.parametrize("simulator", ["fluid", pytest.param("flexnet", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", ["fluid", "flexnet"])
 def test_other_searchers_never_beat_exhaustive(host, simulator):
     def best(searcher, budget):
         experiment = Experiment(

@@ -22,6 +22,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.executors import Processes, run_jobs
 from topoplan_engine.experiment import Choice
 from topoplan_engine.packing import packed, unpacked
+from topoplan_samples.long_tail import at_night
 
 #: Other processes need not find this module: its classes are sent whole, as those of a notebook are.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -156,7 +157,7 @@ def test_jobs_have_their_results_whatever_finishes_first(workers):
     assert jobs([9, 0, 3], workers) == ({0: 81, 1: 0, 2: 9}, False)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", at_night([1, 2], 1))
 def test_the_first_job_that_fails_is_named_even_if_a_later_one_fails_sooner(workers):
     with pytest.raises(TopoplanError, match=r"^job late: is late$"):
         jobs([1, "late", "early", 2], workers)

@@ -117,7 +117,11 @@ def simulated(problem, strategy):
     return evaluator.price(Candidate(base=State(strategy, fabric))).cost
 
 
-@pytest.mark.parametrize("devices", at_night(CLUSTERS, CLUSTERS[0], CLUSTERS[2]), ids="+".join)
+@pytest.mark.parametrize(
+    "devices",
+    [CLUSTERS[0], CLUSTERS[2], *(pytest.param(c, marks=pytest.mark.slow) for c in CLUSTERS[1::2])],
+    ids="+".join,
+)
 @pytest.mark.parametrize("gbps", at_night([1, 10, 100, 400], 10))
 def test_a_search_is_as_fast_as_the_best_of_all_divisions(devices, gbps):
     """Whichever devices are worth their gradients' way over the network: all, some or the fastest alone."""
