@@ -14,6 +14,9 @@ from topoplan_engine import optimize
 from topoplan_engine.search.run_folder import RunFolder
 from topoplan_searcher_mcmc import Mcmc
 
+#: What a clock that jumps seems to take.
+pytestmark = pytest.mark.filterwarnings("ignore:time-limit")
+
 #: Modules of the engine that read the clock.
 READERS = ("driver", "evaluator", "islands", "optimize")
 #: Seconds of the limit, and what the clock says before and after it has jumped.

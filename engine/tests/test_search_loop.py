@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -391,10 +392,17 @@ def test_a_batch_that_time_ends_is_not_said_to_have_spent_the_budget():
     assert result.evaluations < 30
 
 
+class CountTransfersInFull(CountTransfers):
+    """May be asked for a timeline, too: what is priced at the end is the plan."""
+
+    def __call__(self, *iteration):
+        return SimpleNamespace(makespan=self.makespan(*iteration))
+
+
 def test_an_iteration_with_too_many_tasks_for_the_time_is_not_priced():
     problem = small_problem()
-    evaluator = Evaluator(problem, CountTransfers(), "ignore")
-    evaluator.seconds_per_task = 1e3
+    evaluator = Evaluator(problem, CountTransfersInFull(), "ignore")
+    evaluator.seconds_per_task = evaluator.least_seconds_per_task = 1e3
     run = Run(problem=problem, budget=100, seed=0, searchers=("scripted",), time_limit=60.0)
     search = Scripted(problem)
     with pytest.warns(TopoplanWarning, match="no plan could be priced in 60 s; the initial strategy is the result"):

@@ -5,8 +5,8 @@ interpreter, and one that arrives between pricing and telling would lose a resul
 what it has asks `Stop` once per step.
 
 Within such a step the driver lets `topoplan.search.stopping.stop_if_wanted` leave what plans or prices as soon as the
-search must end (`obeyed`).  An iteration is simulated in one piece: one of more tasks than there is time for is left
-before (`check_size`).
+search must end (`obeyed`); kernels ask the same (`topoplan_engine.kernels.jit.interrupted`).  An iteration of more
+tasks than there is time for is not even lowered (`check_size`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def obeyed(
     Args:
         stop: once it is wanted.
         remaining: once this says that no seconds are left.
-        most_tasks: of an iteration, for `check_size`: it is simulated in one piece.
+        most_tasks: of an iteration, for `check_size`.
     """
     ends, tasks = must_end.set(lambda: stop.wanted or remaining() <= 0.0), _most_tasks.set(most_tasks)
     try:

@@ -6,18 +6,21 @@ Packages bring along kernels that are compiled; others are compiled on their fir
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numba
+from llvmlite import binding
 from numba.core import event
 from numba.core.compiler import CompilerBase
 
 from topoplan.errors import TopoplanError
+from topoplan.search.stopping import must_end, stop_if_wanted
 from topoplan_engine.kernels.caching import KernelCache
 
-__all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation", "part"]
+__all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation", "part", "raise_interrupt"]
 
 if numba.config.DISABLE_JIT:
     raise TopoplanError("NUMBA_DISABLE_JIT is set, but simulators run compiled kernels alone (unset it)")
@@ -90,6 +93,18 @@ _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.
 _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())
 
 
+@ctypes.PYFUNCTYPE(ctypes.c_int)
+def _search_must_end() -> int:
+    """Say whether the search that a kernel runs in must end (`topoplan.search.stopping`)."""
+    ends = must_end.get()
+    return int(ends is not None and ends())
+
+
+# Kernels that are kept on disk know it by this name alone: its address is another one in every process.
+binding.add_symbol("topoplan_search_must_end", ctypes.cast(_search_must_end, ctypes.c_void_p).value)
+_must_end = numba.types.ExternalFunction("topoplan_search_must_end", numba.types.int32())
+
+
 #: Decorates a part that makes no array, as `kernel` does.  It is inlined: a call hands over every field of every tuple
 #: of arrays, which takes longer than most parts.
 inline_kernel: Any = part(_nrt=False, forceinline=True)
@@ -97,15 +112,26 @@ inline_kernel: Any = part(_nrt=False, forceinline=True)
 
 @inline_kernel
 def interrupted() -> bool:
-    """Let Python's signal handlers run; whether one of them raised, as that of Ctrl-C does.
+    """Let Python's signal handlers run; whether one of them raised, as that of Ctrl-C does, or the search must end.
 
     A loop that may take seconds asks now and then.  What was raised is forgotten, for compiled code cannot return
-    with it: the kernel must end, and who called it raise `KeyboardInterrupt`.
+    with it: the kernel must end, and who called it `raise_interrupt`.
     """
     if _check_signals() != 0:
         _forget_error()
         return True
-    return False
+    return bool(_must_end() != 0)
+
+
+def raise_interrupt() -> None:
+    """Raise what interrupted a kernel.
+
+    Raises:
+        Stopped: the search must end.
+        KeyboardInterrupt: the user wants it, and no search is asked.
+    """
+    stop_if_wanted()
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class SearchRun:
         history: rows (evaluations, seconds, best cost), whenever there was a new best state.
         planning: seconds that searchers took to propose, compilation of kernels left out.
         unfinished: what the time limit or the user ended in the middle of; empty if nothing was.
-        too_large: candidates that were not priced, because their iterations have too many tasks for the time limit.
+        too_large: candidates that were not priced, because that would take too long for the time limit.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class SearchRun:
         self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
         self._screened = {n: s for n, (_, s) in enumerate(searchers) if isinstance(s, Screened) and not journal.keeps}
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
-        with obeyed(Stop(), most_tasks=lambda: self._time.most_tasks_at_first() if self._has_limit else math.inf):
-            self.initial = self._priced(Candidate(base=first))
+        self._has_begun = False
+        self.initial = self._priced(Candidate(base=first))
+        self._has_begun = True
         self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
         self._begin_bests()
         self.history = [(1.0, self.elapsed, self.best.cost)]
@@ -174,7 +175,7 @@ class SearchRun:
             return
         candidate, self._unpriced = self._unpriced, None
         began = clock()
-        self.initial = self._evaluator.price(candidate)
+        self.initial = self._evaluator.price_in_full(candidate)
         self.too_large -= 1
         warnings.warn(
             TopoplanWarning(
@@ -501,12 +502,31 @@ class SearchRun:
 
     def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:
         """Price a candidate; one that there is no time for has no cost."""
-        try:
+        if not self._has_limit:
             return self._evaluator.price(candidate, fitting_cutoff)
+        stop, count = self._clocked.stop, self._evaluator.evaluations
+        is_first = not self._has_begun
+        if is_first:
+            longest = self._time.longest_at_first(has_planners=self._is_portfolio)
+            most_tasks = self._time.most_tasks_at_first
+        else:
+            longest, most_tasks = self._time.longest(self.best, has_planners=self._is_portfolio), self._most_tasks
+        until = self.elapsed + longest
+
+        def left() -> float:
+            return until - self.elapsed if is_first else min(self._seconds_left(), until - self.elapsed)
+
+        try:
+            with obeyed(stop, left, most_tasks):
+                return self._evaluator.price(candidate, fitting_cutoff)
         except TooLargeError:
-            self.too_large += 1
-            self._evaluator.evaluations -= 1
-            return self._evaluator.recall(candidate, math.inf, False)
+            pass
+        except Stopped:
+            if stop.wanted or (not is_first and self._seconds_left() <= 0.0):
+                raise
+        self.too_large += 1
+        self._evaluator.evaluations = count
+        return self._evaluator.recall(candidate, math.inf, False)
 
     def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
         """Remember a strategy that was constructed, or that is there for comparison with such ones."""

@@ -9,6 +9,7 @@ lowered; if a bound of the simulator does, its simulation is stopped early.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -82,6 +83,7 @@ class Evaluator:
         evaluations: how many candidates were priced.
         first_draw: seed of the first draw of paths.
         seconds_per_task: how long the slowest iteration so far took to be lowered and simulated, for each of its tasks.
+        least_seconds_per_task: the same of the fastest.
     """
 
     def __init__(
@@ -106,7 +108,8 @@ class Evaluator:
         self.problem = problem
         self.evaluations = 0
         self.first_draw = first_draw
-        self.seconds_per_task, self._knows_pace = _SECONDS_PER_TASK, False
+        self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
+        self._knows_pace = False
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
@@ -126,6 +129,11 @@ class Evaluator:
         self._last_memory: tuple[bytes, F64] | None = None
         # By state: cost, and whether it fits into memory.
         self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
+        # What `price_in_full` simulated, and the key of its state.
+        self._keeps_timeline = False
+        self._timeline: tuple[bytes, Timeline | None] = b"", None
+        # By state: seconds that it took to be priced, under one draw of paths, up to its end.
+        self._seconds_of: LruCache[bytes, float] = LruCache(_ENTRIES)
         # By fabric and class of strategies (`Lowering.class_key`): what all of them take.
         self._class_seconds: LruCache[tuple[bytes, int], CostBound] = LruCache(_ENTRIES)
         # By fabric: whether its iterations have quotients.
@@ -176,6 +184,14 @@ class Evaluator:
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
 
+    def price_in_full(self, candidate: Candidate) -> Trial:
+        """Price a candidate that is to be the plan: `plan` need not simulate it once more."""
+        self._keeps_timeline = True
+        try:
+            return self.price(candidate)
+        finally:
+            self._keeps_timeline = False
+
     def refusal(self, strategy: Strategy) -> str:
         """Say why no trainer or format that plans are for can run or say a strategy; empty if it can, or for none."""
         restriction, graph = self.problem.restriction, self.problem.graph
@@ -223,7 +239,11 @@ class Evaluator:
 
     def seconds_in_full(self, state: State) -> float:
         """Return about how many seconds `plan` takes for a state; hardly any where one device stands for all."""
-        return _IN_FULL * self.seconds_per_task * self.tasks_in_full(state)
+        if self._timeline[0] == state.strategy.key + state.fabric.key:
+            return 0.0
+        tasks = self.tasks_in_full(state)
+        known = self._seconds_of.find(state.strategy.key + state.fabric.key) if tasks else None
+        return _IN_FULL * (self.seconds_per_task * tasks if known is None else known)
 
     def tasks_in_full(self, state: State) -> int:
         """Return about how many tasks `plan` simulates for a state."""
@@ -331,8 +351,16 @@ class Evaluator:
         started = clock()
         iteration = (self._lower(state.strategy), state.fabric, self.problem.cluster)
         if not self._further_draws or not self.draws(state):
-            seconds = self._simulate.makespan(*iteration, cutoff)
-            self._note_pace(iteration[0].n_tasks, clock() - started)
+            if self._keeps_timeline:
+                timeline = self._simulate(*iteration)
+                self._timeline = state.strategy.key + state.fabric.key, timeline
+                seconds = float(timeline.makespan)
+            else:
+                seconds = float(self._simulate.makespan(*iteration, cutoff))
+            took = clock() - started
+            self._note_pace(iteration[0].n_tasks, took)
+            if seconds < float("inf"):
+                self._seconds_of.put(state.strategy.key + state.fabric.key, took)
             return seconds
         count, total = 1 + len(self._further_draws), 0.0
         for number, simulate in enumerate([self._simulate, *self._further_draws]):
@@ -345,8 +373,10 @@ class Evaluator:
     def _note_pace(self, tasks: int, seconds: float) -> None:
         """Take note of how long an iteration took to be priced."""
         if tasks >= _TELLING:
-            slowest = self.seconds_per_task if self._knows_pace else 0.0
-            self.seconds_per_task, self._knows_pace = max(slowest, seconds / tasks), True
+            pace = seconds / tasks
+            self.seconds_per_task = max(self.seconds_per_task if self._knows_pace else 0.0, pace)
+            self.least_seconds_per_task = min(self.least_seconds_per_task if self._knows_pace else math.inf, pace)
+            self._knows_pace = True
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of a strategy; that of the last one is cached."""
@@ -409,8 +439,12 @@ class Evaluator:
             taskgraph, timeline = self._deferred(state, program)
         else:
             taskgraph = self._lower(state.strategy)
-            simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
-            timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)
+            key, known = self._timeline
+            if known is not None and seed is None and not record and key == state.strategy.key + state.fabric.key:
+                timeline = known
+            else:
+                simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
+                timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)
         if recording is not None:
             levels = self._lowering.memory_levels(state.strategy, taskgraph, timeline)
             recording = attrs.evolve(recording, memory=levels)

@@ -1,4 +1,4 @@
-"""How much time a search with a limit has: what its end takes, and how large a candidate may be.
+"""How much time a search with a limit has: what its end takes, and how large a candidate may be, or how long take.
 
 The end simulates the plan in full, and draws its paths again.  What both take is not known before, but measured: the
 evaluator knows the seconds of a task from the candidates that it priced.
@@ -16,6 +16,9 @@ __all__ = ["TimeLeft"]
 
 #: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
 _LONGEST, _LONGEST_FIRST = 0.1, 0.5
+
+#: Share that the pricing of the first state may take where planners propose others.
+_INITIAL = 0.3
 
 #: Share of a time limit that the search has, however long its end takes.
 _SEARCHED = 0.3
@@ -52,11 +55,24 @@ class TimeLeft:
         _, in_full, drawn_tasks = self._end
         return min(in_full * pace + min(drawn_tasks * pace, _DRAWN * self._limit), (1.0 - _SEARCHED) * self._limit)
 
+    def longest(self, best: Trial, *, has_planners: bool) -> float:
+        """Return the seconds that the pricing of one candidate may take."""
+        if best.cost == math.inf and has_planners:
+            return self._limit * _LONGEST
+        return self._limit * (_LONGEST if best.fits else _LONGEST_FIRST)
+
+    def longest_at_first(self, *, has_planners: bool) -> float:
+        """Return the same for the first state: without planners, others are no faster to price."""
+        return self._limit * _INITIAL if has_planners else math.inf
+
     def most_tasks(self, elapsed: float, best: Trial) -> float:
-        """Return how many tasks an iteration may have that is priced: in one piece, which must not outlast the time."""
+        """Return how many tasks an iteration may have that is priced.
+
+        As many as there may be time for; one that takes longer than others of its size is left (`longest`).
+        """
         share = _LONGEST if best.fits else _LONGEST_FIRST
         seconds_left = max(self._limit - elapsed, 0.0) / _WITH_ITS_END
-        return min(share * self._limit, seconds_left) / self._evaluator.seconds_per_task
+        return min(share * self._limit, seconds_left) / self._evaluator.least_seconds_per_task
 
     def most_tasks_at_first(self) -> float:
         """Return the same for the first state."""

@@ -25,6 +25,7 @@ from topoplan.arrays import F64, I8, I32, I64, f64, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.kernels.jit import raise_interrupt
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
@@ -103,7 +104,7 @@ class Model(NamedTuple):
         state = initial_state(prepared)
         events = advance(prepared, state, time_to_end, stop, ALL_EVENTS)
         if events < 0:
-            raise KeyboardInterrupt
+            raise_interrupt()
         return _outcome(state, events)
 
     def simulate_below(self, prepared: Prepared, cutoff_seconds: float) -> Outcome | None:

@@ -16,7 +16,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel, raise_interrupt
 from topoplan_simulator_flexnet.kernel import Prepared, State, advance
 
 __all__ = ["record"]
@@ -57,7 +57,7 @@ def record(prepared: Prepared, state: State) -> tuple[int, LinkUse]:
     while state.queue.length[0] > 0:
         count = _record(prepared, state, np.zeros(0), rows, longest)
         if count < 0:
-            raise KeyboardInterrupt
+            raise_interrupt()
         events += int(count)
         if state.queue.length[0] > 0:
             rows = _grown(rows)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part, raise_interrupt
 from topoplan_engine.network.tables import LOAD, PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import (
@@ -51,7 +51,7 @@ from topoplan_engine.simulation.flows import (
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.drawing import draw_path
-from topoplan_simulator_fluid.max_min import Filling, filling, renew
+from topoplan_simulator_fluid.max_min import FLOWING, Filling, filling, renew
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
 from topoplan_simulator_fluid.remaining import TOGETHER, Deadline, deadline, is_too_late
@@ -63,8 +63,8 @@ __all__ = ["ALL_INSTANTS", "TOGETHER", "State", "advance", "initial_state", "run
 #: More instants than any iteration has.
 ALL_INSTANTS = 1 << 62
 
-#: Instants between two looks for a signal, less one: some hundredths of a second.
-_ASK = (1 << 15) - 1
+#: Work between two looks for a signal, and of an instant in which nothing flows; else the flows that are looked at.
+_ASK, _INSTANT = 1 << 20, 1 << 5
 _TRANSFER = int(TaskKind.TRANSFER)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 _WIRE = int(Transport.WIRE)
@@ -157,7 +157,7 @@ def run(
     columns = (tuple(tasks), tuple(entities), tuple(paths), tuple(rings))
     outcome = _run(*columns, n_devices, transport, late_ends, seed, time_to_end, stop)
     if outcome[-1] < 0:
-        raise KeyboardInterrupt
+        raise_interrupt()
     return outcome
 
 
@@ -251,13 +251,16 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
     The clock is infinite once nothing is left; the makespan, once it is proven to come too late.
     """
     time_to_end, stop = d.time_to_end, d.stop
-    events, instants = 0, 0
+    events, instants, work = 0, 0, 0
     while s.now[0] < np.inf and instants < most:
         now = s.now[0]
         limit = now + TOGETHER
         instants += 1
-        if instants & _ASK == 0 and interrupted():
-            return -1
+        work += _INSTANT + s.filling.counts[FLOWING]
+        if work >= _ASK:
+            work = 0
+            if interrupted():
+                return -1
         n_ended = end_flows(s.sharing, limit, s.ended)
         events += n_ended
         for i in range(n_ended):  # their last bytes are on the way

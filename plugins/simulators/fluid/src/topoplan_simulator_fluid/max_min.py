@@ -30,7 +30,7 @@ from topoplan_simulator_fluid.queues import replace
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, STALE, TOUCHED, Sharing
 from topoplan_simulator_fluid.sharing import join_at, leave, next_end, note, served
 
-__all__ = ["ALWAYS", "LATE_ENDS", "Filling", "filling", "renew"]
+__all__ = ["ALWAYS", "FLOWING", "LATE_ENDS", "Filling", "filling", "renew"]
 
 #: Rates are renewed when at least one in so many of the flows has ended; always where one entity may stand for many.
 LATE_ENDS, ALWAYS = 64, 1 << 31
@@ -38,7 +38,7 @@ LATE_ENDS, ALWAYS = 64, 1 << 31
 _GRAIN = LOAD >> 10
 #: No capacity is more units of rate and load than this.
 _MOST = 1 << 61
-_EPOCH, _FLOWING, _ENDED, _BUSY, _HEAP = range(5)
+_EPOCH, FLOWING, _ENDED, _BUSY, _HEAP = range(5)
 
 
 class Filling(NamedTuple):
@@ -214,9 +214,9 @@ def _take_out(s: Sharing, f: Filling, now: float) -> int:
 @inline_kernel
 def renew(s: Sharing, f: Filling, late_ends: int, now: float) -> None:
     """Bring rates, bottlenecks and ends up to date at the end of an instant."""
-    f.counts[_FLOWING] += s.counts[ENTERED] - s.counts[ENDED]
+    f.counts[FLOWING] += s.counts[ENTERED] - s.counts[ENDED]
     f.counts[_ENDED] += s.counts[ENDED]
-    late = f.counts[_ENDED] > 0 and (s.counts[STALE] > 0 or f.counts[_ENDED] * late_ends >= f.counts[_FLOWING])
+    late = f.counts[_ENDED] > 0 and (s.counts[STALE] > 0 or f.counts[_ENDED] * late_ends >= f.counts[FLOWING])
     if s.counts[ENTERED] > 0 or late:
         _renew_all(s, f, now)
     for i in range(s.counts[DIRTY]):

@@ -33,7 +33,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, njit, part, raise_interrupt
 from topoplan_engine.network.tables import PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities
@@ -162,7 +162,7 @@ def run_packets(p: Prepared, seed: int, time_to_end: F64, stop: float, record: b
         *columns, p.n_devices, seed, time_to_end, stop, record
     )
     if events < 0:
-        raise KeyboardInterrupt
+        raise_interrupt()
     return _seconds(start), _seconds(finish), link_bytes * 1.0, makespan, events, rows[:n_rows]
 
 

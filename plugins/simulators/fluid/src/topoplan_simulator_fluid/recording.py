@@ -17,7 +17,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
-from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel, raise_interrupt
 from topoplan_engine.network.tables import LOAD
 from topoplan_engine.simulation.columns import Outcome
 from topoplan_simulator_fluid.kernel import ALL_INSTANTS, State, advance, initial_state
@@ -81,7 +81,7 @@ def record(prepared: Prepared, seed: int) -> tuple[Outcome, LinkUse]:
     while state.now[0] < np.inf:
         count = _record(prepared, state, seed, never, pace, rows, ALL_INSTANTS)
         if count < 0:
-            raise KeyboardInterrupt
+            raise_interrupt()
         events += int(count)
         if state.now[0] < np.inf:
             rows = _grown(rows)
