@@ -326,11 +326,15 @@ def experiment_from_options(
 
 def _named_searchers(components: ComponentOptions) -> list[str]:
     """Return the searchers that a command line names; a plan that it states is that of ``stated``."""
-    if components.plan is None:
+    if components.plan is None and components.plan_from is None:
         return listed_components(components.searcher, "-s")
     if components.searcher != _COMPONENTS.searcher:
-        raise TopoplanError("--plan beside -s: a stated plan is priced, not searched (give one of them)")
-    return [f"stated:{components.plan}" if components.plan else "stated"]
+        name = "--plan" if components.plan is not None else "--plan-from"
+        raise TopoplanError(f"{name} beside -s: a stated plan is priced, not searched (give one of them)")
+    settings = [components.plan] if components.plan else []
+    if components.plan_from is not None:
+        settings.append(f"file={components.plan_from}")
+    return [f"stated:{','.join(settings)}" if settings else "stated"]
 
 
 def outputs_from(texts: Sequence[str]) -> tuple[tuple[Choice, str], ...]:

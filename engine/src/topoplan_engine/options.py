@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from pathlib import Path
 from typing import Literal
 
 import attrs
@@ -143,6 +144,12 @@ class ComponentOptions:
         None,
         help="price this plan in place of a search: options of the searcher stated, e.g. tp=8,pp=4,dp=16,zero=1",
         metavar="KEY=VALUE,...",
+    )
+    plan_from: Path | None = option(
+        None,
+        help="price the plan of a trainer's file: flags of Megatron-LM (a script, YAML) or torchtitan's TOML; what "
+        "--plan says counts before it",
+        metavar="FILE",
     )
     option: tuple[str, ...] = option(
         (), help="option of the model, e.g. preset=dlrm16", short="-o", metavar="KEY=VALUE"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 
+import attrs
 import numpy as np
 import pytest
 
 from topoplan import Collective, Host, State, TaskKind, TopoplanError, Trial, stated_plan
+from topoplan.errors import TopoplanWarning
 from topoplan_engine import ClusterOptions, build_cluster, problem_on
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
@@ -20,6 +22,7 @@ from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import nearest
 from topoplan_searcher_stated.search import StatedSearch
+from topoplan_searcher_stated.settings import Settings, settings_of
 from topoplan_topology_bigswitch import BigSwitch
 
 LAYERS, BATCH, POSITIONS, HIDDEN, VOCABULARY = 4, 8, 32, 64, 128
@@ -286,3 +289,50 @@ def test_a_stated_plan_in_python():
     plan = stated_plan("transformer", "tp=2,pp=2", servers=1, gpus_per_server=8)
     assert [stage.mesh.sizes for stage in plan.strategy.stages] == [(2, 2), (2, 2)]
     assert plan.timeline.makespan > 0
+
+
+# ── Files of trainers ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_says_what_options_leave_out(model, tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "torchrun --nproc_per_node 8 pretrain.py --tensor-model-parallel-size 2 --sequence-parallel \\\n"
+        f"  --pipeline-model-parallel-size 4 --micro-batch-size 2 --use-distributed-optimizer"
+        f" --global-batch-size {BATCH}\n"
+    )
+    graph = model("llama")
+    expected = Settings(tp=2, pp=4, sp=True, zero=1, micro_batch=2)
+    assert settings_of(Stated(file=str(file)), graph) == expected
+    assert settings_of(Stated(file=str(file), pp=1, zero=0), graph) == attrs.evolve(expected, pp=1, zero=0)
+    strategy, degrees = strategy_of(Stated(file=str(file), pp=2), graph, 8)
+    assert (degrees.dp, len(strategy.stages), strategy.stages[0].mesh.sizes) == (2, 2, (2, 2))
+
+
+def test_a_file_of_another_batch_is_said(model, tmp_path):
+    file = tmp_path / "train.yaml"
+    file.write_text("MODEL_ARGS:\n  --tensor-model-parallel-size: 2\n  --global-batch-size: 1536\n")
+    with pytest.warns(TopoplanWarning, match="has a batch of 1536, the model one of 8 .--batch-size 1536"):
+        settings_of(Stated(file=str(file)), model("llama"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "is no text in UTF-8"),
+        (b"--tensor-model-parallel-size 2 --pipeline-model-parallel-layout E", "a stated plan cannot say"),
+        (b"echo", "has no flags of Megatron-LM"),
+    ],
+)
+def test_a_file_that_says_no_plan_is_refused(model, tmp_path, content, message):
+    file = tmp_path / "train.sh"
+    file.write_bytes(content)
+    with pytest.raises(TopoplanError, match=f"train.sh: .*{message}"):
+        settings_of(Stated(file=str(file)), model("llama"))
+
+
+def test_regions_of_every_second_layer_are_refused_by_name(model, tmp_path):
+    file = tmp_path / "titan.toml"
+    file.write_text("[parallelism]\ntensor_parallel_degree = 2\n")
+    with pytest.raises(TopoplanError, match="recompute=every:2 is not built yet"):
+        settings_of(Stated(file=str(file)), model("llama"))

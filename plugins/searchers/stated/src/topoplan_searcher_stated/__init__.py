@@ -31,23 +31,35 @@ class Stated(Searcher):
     axis = "strategy"
     constructs = True
 
-    tp: int = option(1, help="tensor parallel degree: matrices by columns and rows, vocabulary, heads", minimum=1)
-    cp: int = option(1, help="context parallel degree: positions, with keys and values gathered", minimum=1)
-    ep: int = option(1, help="expert parallel degree; more than 1 is not built yet", minimum=1)
-    pp: int = option(1, help="pipeline parallel degree: stages of whole layers", minimum=1)
+    file: str = option(
+        "", help="file whose plan counts where an option here is unset: flags of Megatron-LM, or torchtitan's TOML"
+    )
+    tp: int | None = option(
+        None, help="tensor parallel degree: matrices by columns and rows, vocabulary, heads; unset: 1", minimum=1
+    )
+    cp: int | None = option(
+        None, help="context parallel degree: positions, with keys and values gathered; unset: 1", minimum=1
+    )
+    ep: int | None = option(None, help="expert parallel degree; more than 1 is not built yet; unset: 1", minimum=1)
+    pp: int | None = option(None, help="pipeline parallel degree: stages of whole layers; unset: 1", minimum=1)
     dp: int | None = option(None, help="data parallel degree; unset: what is left of the devices", minimum=1)
     sp: bool | None = option(
         None, help="cut positions between matrices (sequence parallelism); unset: where tp is more than 1"
     )
-    zero: int = option(
-        0, help="what data parallel devices share: 1 optimizer state, 2 gradients too; 3 is not built yet", minimum=0
+    zero: int | None = option(
+        None,
+        help="what data parallel devices share: 1 optimizer state, 2 gradients too; 3 is not built yet; unset: 0",
+        minimum=0,
     )
-    micro_batch: int = option(1, help="samples of a micro-batch on each data parallel device", minimum=1)
-    schedule: str = option("1f1b", help="order of passes; interleaved:2 has two chunks of layers on each rank")
-    recompute: Literal["none", "selective", "full"] = option(
-        "none", help="what runs again in the backward pass: attention alone (selective), or every layer (full)"
+    micro_batch: int | None = option(
+        None, help="samples of a micro-batch on each data parallel device; unset: 1", minimum=1
     )
-    layout: str = option("tp-cp-ep-dp-pp", help="order of ranks, the axis that changes fastest first")
+    schedule: str = option("", help="order of passes; interleaved:2 has two chunks of layers on each rank; unset: 1f1b")
+    recompute: Literal["none", "selective", "full"] | None = option(
+        None,
+        help="what runs again in backward passes: attention alone (selective), or every layer (full); unset: none",
+    )
+    layout: str = option("", help="order of ranks, the axis that changes fastest first; unset: tp-cp-ep-dp-pp")
     bucket_mb: float = option(
         0.0, help="gradients share sums until they have so much; 0: each by itself", unit="MB", minimum=0, maximum=1e6
     )

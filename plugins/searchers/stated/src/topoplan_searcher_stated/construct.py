@@ -30,6 +30,7 @@ from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
 from topoplan_searcher_stated.megatron import position_rules, sample_rules, tensor_rules
+from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["strategy_of"]
 
@@ -37,12 +38,13 @@ __all__ = ["strategy_of"]
 _ATTENTION = ("scaled_dot_product_attention", "attention")
 
 
-def strategy_of(options: Stated, graph: OperatorGraph, n_devices: int) -> tuple[StagedStrategy, Degrees]:
+def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int) -> tuple[StagedStrategy, Degrees]:
     """Return the strategy, and its degrees.
 
     Raises:
         TopoplanError: degrees, devices, layers, heads or batch do not go together; the message names what would.
     """
+    options = settings_of(stated, graph) if isinstance(stated, Stated) else stated
     degrees = degrees_of(options, graph, n_devices)
     order = _order(options, degrees)
     stage_of = _stages(graph, degrees.pp, order)
@@ -69,7 +71,7 @@ def strategy_of(options: Stated, graph: OperatorGraph, n_devices: int) -> tuple[
     return strategy, degrees
 
 
-def _order(options: Stated, degrees: Degrees) -> PassOrder:
+def _order(options: Settings, degrees: Degrees) -> PassOrder:
     """Return the order of passes; ``interleaved:2`` is short for two chunks."""
     text = options.schedule
     name, _, number = text.partition(":")
@@ -169,7 +171,7 @@ def _devices(degrees: Degrees) -> I32:
     return numbers.reshape(degrees.pp, math.prod(degrees.of(axis) for axis in axes[1:])).astype(np.int32)
 
 
-def _regions(options: Stated, graph: OperatorGraph) -> I32:
+def _regions(options: Settings, graph: OperatorGraph) -> I32:
     """(n_ops,) the region of operators that run again together; -1 for none."""
     regions = np.full(len(graph.operators), -1, dtype=np.int32)
     if options.recompute == "selective":

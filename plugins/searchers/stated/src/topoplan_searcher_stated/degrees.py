@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from topoplan import OperatorGraph, TopoplanError
-from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["AXES", "Degrees", "degrees_of", "nearest"]
 
@@ -63,7 +63,7 @@ def divisors(value: int) -> list[int]:
     return [k for k in range(1, value + 1) if value % k == 0] if value < 10**6 else [1, value]
 
 
-def degrees_of(options: Stated, graph: OperatorGraph, n_devices: int) -> Degrees:
+def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degrees:
     """Return the degrees.
 
     Raises:
@@ -96,7 +96,7 @@ def degrees_of(options: Stated, graph: OperatorGraph, n_devices: int) -> Degrees
     )
 
 
-def _data_degree(options: Stated, n_devices: int, model: int) -> int:
+def _data_degree(options: Settings, n_devices: int, model: int) -> int:
     """Return the data parallel degree, given the product of the others."""
     product = f"tp={options.tp} x cp={options.cp} x pp={options.pp}"
     if n_devices % model:

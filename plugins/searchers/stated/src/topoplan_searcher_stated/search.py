@@ -8,6 +8,7 @@ from typing import Any
 from topoplan import Candidate, Problem, Search, State, Strategy
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import settings_of
 
 __all__ = ["StatedSearch"]
 
@@ -16,8 +17,8 @@ class StatedSearch(Search):
     """Proposes one strategy and ignores its cost."""
 
     def __init__(self, options: Stated, problem: Problem) -> None:
-        self._options = options
-        self._strategy, self._degrees = strategy_of(options, problem.graph, problem.cluster.n_devices)
+        self._options = settings_of(options, problem.graph)
+        self._strategy, self._degrees = strategy_of(self._options, problem.graph, problem.cluster.n_devices)
         self._asked = False
 
     def ask(self) -> Sequence[Candidate]:

@@ -1,0 +1,80 @@
+"""What a plan says in full: options, where these are unset a trainer's file, and defaults for the rest."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import attrs
+
+from topoplan import OperatorGraph, TopoplanError
+from topoplan.errors import TopoplanWarning, shown
+from topoplan_engine.files import read_file
+from topoplan_searcher_stated import Stated
+from topoplan_trainer_plans.settings import TrainerSettings, trainer_settings
+
+__all__ = ["Settings", "settings_of"]
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """A stated plan; see the options of `topoplan_searcher_stated.Stated`, which may leave any of these out."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    dp: int | None = None
+    sp: bool | None = None
+    zero: int = 0
+    micro_batch: int = 1
+    schedule: str = "1f1b"
+    recompute: str = "none"
+    layout: str = "tp-cp-ep-dp-pp"
+    bucket_mb: float = 0.0
+
+
+def settings_of(options: Stated, graph: OperatorGraph) -> Settings:
+    """Return the plan in full.
+
+    Raises:
+        TopoplanError: the file of a trainer cannot be read, or says what no plan can.
+    """
+    names = [field.name for field in attrs.fields(Settings)]
+    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
+    return Settings(**{**(_of_file(options.file, graph) if options.file else {}), **given})
+
+
+def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
+    """Return the settings of a trainer's file by name; warn of what it says beside the plan that is not planned."""
+    try:
+        text = read_file(Path(file)).decode("utf-8")
+    except UnicodeDecodeError:
+        raise TopoplanError(f"{file}: is no text in UTF-8") from None
+    found = trainer_settings(text, file)
+    _warn(found, file, graph)
+    recomputes = get_args(get_args(get_type_hints(Stated)["recompute"])[0])
+    if found.plan["recompute"] not in recomputes:
+        raise TopoplanError(
+            f"{file}: plan: recompute={found.plan['recompute']} is not built yet (must be {', '.join(recomputes)}; "
+            "--plan recompute=... counts in its place)"
+        )
+    words = {key.replace("-", "_"): value for key, value in found.plan.items()}
+    return {
+        name: value == "yes" if name == "sp" else int(value) if value.isdigit() else value
+        for name, value in words.items()
+    }
+
+
+def _warn(found: TrainerSettings, file: str, graph: OperatorGraph) -> None:
+    """Warn where a file has another batch than the model, or settings that are not read."""
+    if found.batch_size not in (None, graph.batch_size):
+        warnings.warn(
+            f"{shown(file)}: has a batch of {found.batch_size}, the model one of {graph.batch_size} "
+            f"(--batch-size {found.batch_size} plans that of the file)",
+            TopoplanWarning,
+            stacklevel=2,
+        )
+    if found.unread:
+        warnings.warn(f"{shown(file)}: {', '.join(found.unread)} is not planned", TopoplanWarning, stacklevel=2)
