@@ -154,7 +154,7 @@ def test_copies_of_a_part_receive_the_sum_once():
     # Two messages of three shares make the first sum, and five hosts more get it by one message each.
     assert _weight_bytes_sent(operator, (3,), 1, 2, devices) == (2 + 5) * rounded
     assert _weight_bytes_sent(operator, (4,), 2, 1, devices) == 2 * rounded
-    assert _weight_bytes_sent(operator, (4,), 1, 1, nbytes // 18_000 + 1) == 0.0
+    assert _weight_bytes_sent(operator, (4,), 1, 1, nbytes // 18_000 + 1, 18_000) == 0.0
 
 
 class Thirds(Layers):
@@ -174,7 +174,17 @@ def test_weights_that_are_sent_in_one_round_do_not_bound():
         Evaluator(problem, Fluid(transport=transport).build(), "ignore").price(Candidate(base=state_of(problem))).cost
         for transport in ("wire", "flexnetpacket")
     )
-    assert lower_bound(problem).seconds <= packets < 2 * 104_000 / 3e6 <= wire
+    assert lower_bound(problem, on_the_wire=False).seconds <= packets < 2 * 104_000 / 3e6 <= wire
+    # Of each of the two weights, 2 (n - 1) S = 104 kB leave three interfaces of 1 MB/s, but for a byte a device.
+    assert lower_bound(problem).seconds == pytest.approx(2 * 4 * (26_000 - 3) / 3e6, rel=1e-3)
+    assert lower_bound(problem).seconds <= wire
+
+
+def test_a_small_all_reduce_is_bound_by_twice_its_bytes_at_any_size():
+    """2 (n - 1) S bytes of S = 4 kB, in a sum that one packet of each of eight hosts could carry."""
+    operator = layer_graph([(0, 1)], [0, 4_000], [8, 8], 8).operators[1]
+    assert _weight_bytes_sent(operator, (8,), 1, 1, 8) == 2 * 7 * (4_000 - 8)
+    assert _weight_bytes_sent(operator, (8,), 1, 1, 8, 18_000) == 0.0
 
 
 def test_no_program_is_below_the_bound():

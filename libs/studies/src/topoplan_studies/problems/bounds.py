@@ -10,7 +10,8 @@ What it takes for granted, and nothing else:
 - copies of a weight on ``h`` hosts cost ``2 (h - 1)`` times its bytes to keep equal, all of which leave interfaces
   (Patarasuk, Yuan, J. Parallel Distrib. Comput. 69, 2009).  Where ``c`` hosts compute every share of the gradient, of
   ``r`` shares, the first host that has the sum has it after ``r - 1`` messages, and each of the other ``c r - 1`` has
-  it after one more.  Small weights, which simulators send in one round of a ring, cost nothing;
+  it after one more.  On the wire that holds for weights of any size.  For simulators with another transport, which may
+  send small ones in one round of a ring, those cost nothing;
 - what a host computes with it has made itself, or it has come over the network.  Its gradient goes back, unless the
   operator has copies, which know the whole gradient.  A tensor that several operators read counts for them in equal
   shares, since they may share what has come;
@@ -77,7 +78,7 @@ _SHARES = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95
 _PRECISION = 1e-4
 #: Columns of cuts that are no tensors'.
 _COLUMNS = 9
-#: Weights with fewer bytes for each device may be small to a simulator.
+#: Weights with fewer bytes for each device may be small to a transport other than the wire.
 _SMALL_BYTES = 18_000
 #: Below the exact sum, for sums that others take in another order.
 _SLACK = 1 - 1e-9
@@ -139,13 +140,15 @@ class _Edge:
     share: float
 
 
-def lower_bound(problem: Problem, message_seconds: float = 0.0) -> Bound:
+def lower_bound(problem: Problem, message_seconds: float = 0.0, *, on_the_wire: bool = True) -> Bound:
     """Return the bound of a problem.
 
     Args:
         problem: what is searched in.
         message_seconds: that a message between two hosts takes at least (`least_message_seconds` of
             `topoplan_studies.problems.paths`).
+        on_the_wire: small all-reduces put as many bytes on links as large ones, each for its own
+            (`topoplan_engine.simulation.messages.Transport`).
 
     Raises:
         TopoplanError: its devices or hosts differ, which the arguments above do not cover.
@@ -156,7 +159,8 @@ def lower_bound(problem: Problem, message_seconds: float = 0.0) -> Bound:
     if any(len(set(kind)) > 1 for kind in kinds):
         raise TopoplanError(f"problem: no bound where devices or hosts differ ({problem.graph.name!r})")
     devices, bandwidth = cluster.n_devices, float((cluster.interfaces * cluster.interface_bandwidth).sum())
-    cuts = [_cuts_of(problem, index, int(counts[0])) for index in range(len(problem.graph.operators))]
+    small = 0 if on_the_wire else _SMALL_BYTES
+    cuts = [_cuts_of(problem, index, int(counts[0]), small) for index in range(len(problem.graph.operators))]
     work = sum(float(column.work.min()) for column in cuts) / devices
     part = max(float(column.longest.min()) for column in cuts)
     forest = _forest(problem)
@@ -281,7 +285,7 @@ def _least_sums(sums: Sequence[F64], tree: _Tree, per_byte: float) -> list[F64]:
     return totals
 
 
-def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
+def _cuts_of(problem: Problem, index: int, per_host: int, small: int = 0) -> _Cuts:
     """Price all cuts of an operator; of those that are equal in every column, one is left."""
     operator, devices, n_hosts = problem.graph.operators[index], problem.cluster.n_devices, problem.cluster.n_hosts
     rows, goes_back = [], gradient_flow(problem.graph).everything
@@ -304,7 +308,7 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
                     copies,
                     float(seconds.max()),
                     float(seconds.min()),
-                    _weight_bytes_sent(trained, degrees, per_host, copies, devices),
+                    _weight_bytes_sent(trained, degrees, per_host, copies, devices, small),
                     fewest,
                     min(parts * copies, n_hosts),
                     2.0 if copies == 1 and goes_back else 1.0,
@@ -322,12 +326,14 @@ def _cuts_of(problem: Problem, index: int, per_host: int) -> _Cuts:
     return _Cuts(**columns, needs=tuple(table[:, _COLUMNS:first].T), makes=tuple(table[:, first:].T))
 
 
-def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int, devices: int) -> float:
+def _weight_bytes_sent(
+    operator: Operator, degrees: tuple[int, ...], per_host: int, copies: int, devices: int, small: int = 0
+) -> float:
     """Bytes that leave hosts to keep copies of an operator's weights equal, where parts lie as close as they can.
 
-    Copies of parts may lie on the hosts of the parts, unless these have one device each.  What simulators may send in
-    one round of a ring (`topoplan_engine.simulation.messages`) counts as nothing, and of the rest the bytes that each
-    of the ``devices`` of the cluster may lose to rounding.
+    Copies of parts may lie on the hosts of the parts, unless these have one device each.  Weights of fewer than
+    ``small`` bytes for each of the ``devices`` of the cluster count as nothing, and so do the bytes that each device
+    may lose to rounding.
     """
     sent = 0.0
     for weight in operator.weights:
@@ -335,8 +341,8 @@ def _weight_bytes_sent(operator: Operator, degrees: tuple[int, ...], per_host: i
         hosts = -(-groups.shape[1] // per_host)
         last_messages = copies * hosts - 1 if per_host == 1 and hosts > 1 else hosts - 1
         nbytes = slice_elements(operator, weight, degrees)[groups[:, 0]] * weight.itemsize
-        large = nbytes[nbytes >= _SMALL_BYTES * devices]
-        sent += (hosts - 1 + last_messages) * float((large - devices).sum())
+        large = nbytes[nbytes >= small * devices]
+        sent += (hosts - 1 + last_messages) * float(np.maximum(large - devices, 0.0).sum())
     return sent
 
 
