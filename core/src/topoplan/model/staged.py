@@ -154,6 +154,11 @@ class StagedStrategy(OneLine, Strategy):
             stage[each.operators] = number
         return i32(stage)
 
+    @functools.cached_property
+    def rank_of(self) -> I32:
+        """(n_ops,) the rank of the pipeline that has each operator."""
+        return i32(self.order.rank_of[self.stage_of])
+
     @property
     def schedule(self) -> Schedule:
         """The stage of each operator, and the kind of schedule that comes nearest to `order`, whose name says more."""

@@ -258,7 +258,7 @@ def _copies(
     each = of_weights[0] / of_weights[0][0] if of_weights and of_weights[0][0] else np.array([1.0, 0.0, 0.0])
     for tied in crossing:
         for op, argument in tied.users:
-            if strategy.stage_of[op] != number or strategy.stage_of[tied.owner] == number:
+            if strategy.stage_of[op] != number or strategy.rank_of[op] == strategy.rank_of[tied.owner]:
                 continue
             stored = stage.program.stored[int(np.searchsorted(stage.operators, op))][argument]
             nbytes = graph.operators[op].inputs[argument].nbytes / pieces(stage.program, stored)

@@ -323,11 +323,11 @@ class _Assembly:
         for tied in crossing_weights(self._strategy, self._graph):
             operator = self._graph.operators[tied.owner]
             places = [(tied.owner, len(operator.inputs) + tied.weight)]
-            stage_of = self._strategy.stage_of
-            stages = {int(stage_of[tied.owner])}
+            rank_of = self._strategy.rank_of
+            ranks = {int(rank_of[tied.owner])}
             for op, argument in tied.users:
-                if int(stage_of[op]) not in stages:
-                    stages.add(int(stage_of[op]))
+                if int(rank_of[op]) not in ranks:
+                    ranks.add(int(rank_of[op]))
                     places.append((op, argument))
             holders = [self._holders(op, argument, operator.weights[tied.weight].shape) for op, argument in places]
             self._sum_copies(tied.owner, operator.weights[tied.weight].itemsize, places, holders)

@@ -95,7 +95,7 @@ def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageG
     copies: dict[int, set[tuple[int, int]]] = {}
     for tied in crossing_weights(strategy, graph):
         for op, argument in tied.users:
-            if strategy.stage_of[op] != strategy.stage_of[tied.owner]:
+            if strategy.rank_of[op] != strategy.rank_of[tied.owner]:
                 copies.setdefault(int(strategy.stage_of[op]), set()).add((op, argument))
     return tuple(
         _stage_graph(graph, stage, number, links, copies.get(number, set()))
@@ -104,12 +104,12 @@ def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageG
 
 
 def crossing_weights(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[TiedWeight, ...]:
-    """Return the trained weights that operators of several stages use."""
-    flow, stage = gradient_flow(graph), strategy.stage_of
+    """Return the trained weights that operators of several ranks use; one rank has a weight once for all its stages."""
+    flow, rank = gradient_flow(graph), strategy.rank_of
     return tuple(
         tied
         for tied in tied_weights(graph)
-        if flow.weights[tied.owner][tied.weight] and any(stage[op] != stage[tied.owner] for op, _ in tied.users)
+        if flow.weights[tied.owner][tied.weight] and any(rank[op] != rank[tied.owner] for op, _ in tied.users)
     )
 
 

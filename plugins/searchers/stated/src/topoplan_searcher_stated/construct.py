@@ -27,6 +27,7 @@ from topoplan_engine.partition import multiplies
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
+from topoplan_engine.training import shared_weights
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
 from topoplan_searcher_stated.megatron import position_rules, sample_rules, tensor_rules
@@ -199,9 +200,9 @@ def _attention_cores(graph: OperatorGraph) -> list[list[int]]:
     for index, op in enumerate(graph.operators):
         if op.kind in _ATTENTION:
             cores.append([index])
-        elif op.weights:
+        elif op.weights or shared_weights(op):
             products = []
-        elif multiplies(op):
+        elif multiplies(op) and op.linear_in:
             products.append(index)
             if len(products) == 2:
                 cores.append(list(range(products[0], index + 1)))
