@@ -36,9 +36,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import compiler
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
+
+from topoplan_engine.kernels.loading import kept, loaded
 
 try:
     import fcntl
@@ -125,20 +126,21 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kept version of the function for a signature; None if there is none that fits."""
-        _load_array_functions()
-        target_context.refresh()
-        if (overload := self._load_shipped(sig, target_context)) is not None or _called is not None:
-            return overload
-        if (overload := self._load_kept(sig, target_context)) is not None or self._turn is not None:
-            return overload
-        self._turn = _locked(self)
-        if self._turn is not None and (overload := self._load_kept(sig, target_context)) is not None:
-            self._end_turn()
+        overload = self._load_shipped(sig, target_context)
+        if overload is None and _called is None:
+            overload = self._load_kept(sig, target_context)
+            if overload is None and self._turn is None:
+                self._turn = _locked(self)
+                if self._turn is not None and (overload := self._load_kept(sig, target_context)) is not None:
+                    self._end_turn()
+        if overload is None:  # it will be compiled
+            _load_array_functions()
         return overload
 
     def _load_kept(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            payload = self._cache_file.load(self._index_key(sig, target_context.codegen()))
+            return None if payload is None else loaded(target_context, payload)
         except Exception:  # numba can raise anything about a file that was cut off, and the kernel can be compiled
             with contextlib.suppress(OSError, RuntimeError):
                 self.flush()
@@ -155,10 +157,12 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             if self._shipped is not None:
                 Path(self._shipped._cache_path).mkdir(exist_ok=True)
                 with _lock:
-                    self._shipped.save(self._index_key(sig, data.codegen), data._reduce())
+                    self._shipped.save(self._index_key(sig, data.codegen), kept(data))
             return
         with contextlib.suppress(OSError, RuntimeError):
-            super().save_overload(sig, data)
+            if self._impl.check_cachable(data):
+                self._impl.locator.ensure_cache_path()
+                self._cache_file.save(self._index_key(sig, data.codegen), kept(data))
         self._end_turn()
 
     def _load_shipped(self, sig: Any, target_context: Any) -> Any:
@@ -168,7 +172,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         try:
             with _lock:
                 payload = self._shipped.load((sig, (platform, *_ANY_CPU), *code))
-            return None if payload is None else compiler.CompileResult._rebuild(target_context, *payload)
+            return None if payload is None else loaded(target_context, payload)
         except Exception:  # as above
             return None
 

@@ -52,6 +52,8 @@ TargetConfig.__eq__, TargetConfig.__hash__ = _settings_equal, _settings_hash
 class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Intermediate code of a part, and the libraries of what it calls."""
 
+    _shared_module: Any
+
     def finalize(self) -> None:
         """Say that nothing is added any more."""
         self._raise_if_finalized()

@@ -1,0 +1,88 @@
+"""Kernels from files, loaded without what numba needs to compile one.
+
+Numba makes itself ready to compile before it looks for a file, and again for each: it imports its functions of arrays,
+and all others, which takes longer than the kernels of a short command.  It also reads the intermediate code of each
+kernel that lies beside the machine code, for others that call it, and imports the modules of all functions that are
+compiled into it.  `loaded` does what is left; a `LoadedLibrary` reads the intermediate code once a kernel is compiled
+that calls this one.
+
+Data flow: what `kept` makes of a compiled version is pickled (`topoplan_engine.kernels.caching`), and `loaded` makes a
+version of it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite.binding import parse_bitcode
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
+
+__all__ = ["LoadedLibrary", "kept", "loaded"]
+
+#: How the names of variables begin that hold an environment, as numba mangles them.
+_ENVIRONMENT = "_ZN08NumbaEnv"
+
+
+class LoadedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A kernel's machine code, and its intermediate code, which is read if it is asked for."""
+
+    _shared_module: Any
+
+    def __init__(self, codegen: Any, name: str, machine_code: bytes, bitcode: bytes) -> None:
+        super().__init__(codegen, name)
+        self._bitcode = bitcode
+        self.enable_object_caching()
+        self._set_compiled_object(machine_code)
+        self._finalize_final_module()
+
+    def _get_module_for_linking(self) -> Any:
+        if self._shared_module is None:
+            self._shared_module = parse_bitcode(self._bitcode)
+        return self._shared_module
+
+
+def kept(version: Any) -> tuple[Any, ...]:
+    """Return what is kept of a version of a kernel, as `CompileResult._reduce` does.
+
+    Each function that is compiled into it has an environment: a module, and constants for values that go to Python.
+    Of those without constants, the name is kept.
+    """
+    *columns, environments = version._reduce()
+    known = {one.env_name: one for one in environments if one.consts}
+    names = [one.name for one in version.library._final_module.global_variables if not one.is_declaration]
+    return (*columns, tuple(known.get(name, name) for name in names if name.startswith(_ENVIRONMENT)))
+
+
+def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
+    """Return the version of a kernel that a file holds (`kept`), as `CompileResult._rebuild` does."""
+    library_data, fndesc, environment, signature, objectmode, lifted, annotation, reload_init, environments = payload
+    rtsys.initialize(context)
+    for function in reload_init:
+        function()
+    name, _, codes = library_data
+    library = LoadedLibrary(context.codegen(), name, *codes)
+    names = (fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name)
+    library.codegen._engine._defined_symbols.update(names)
+    entry_point = context.get_executable(library, fndesc, environment)
+    for one in environments:
+        is_name = isinstance(one, str)
+        library.codegen.set_env(one if is_name else one.env_name, environment if is_name else one)
+    return CompileResult(
+        typing_context=context.typing_context,
+        target_context=context,
+        entry_point=entry_point,
+        typing_error=None,
+        type_annotation=annotation,
+        signature=signature,
+        objectmode=objectmode,
+        lifted=lifted,
+        fndesc=fndesc,
+        library=library,
+        call_helper=None,
+        environment=environment,
+        metadata=None,
+        reload_init=reload_init,
+        referenced_envs=(),
+    )
