@@ -108,8 +108,13 @@ def placed_groups(groups: GradientGroups, devices: I32, cluster: Cluster, per_pa
 
 def _distinct(groups: GradientGroups, members: I32) -> tuple[I32, I32]:
     """Return how many devices take part in each group, and which: each once, ascending."""
-    rows = [np.unique(row) for row in np.split(members, np.cumsum(groups.counts)[:-1])]
-    return np.array([len(row) for row in rows], dtype=np.int32), np.concatenate([members[:0], *rows])
+    if not len(members):
+        return groups.counts, members
+    count = len(groups.counts)
+    group = np.repeat(np.arange(count, dtype=np.int64), groups.counts)
+    beyond = int(members.max()) + 1
+    group, distinct = np.divmod(np.unique(group * beyond + members), beyond)
+    return np.bincount(group, minlength=count).astype(np.int32), distinct.astype(np.int32)
 
 
 @kernel

@@ -34,6 +34,27 @@ def test_edges_take_as_long_as_the_host_that_fetches_most(problem):
                 assert table[row, column] == pytest.approx(2 * max(fetched, sent) / rate)
 
 
+def test_edges_of_hosts_with_several_devices_are_those_of_a_loop_over_devices():
+    """Whole cuts, device by device: what each lacks of its slice comes equally from all devices of the producer."""
+    cluster = Cluster.uniform(n_hosts=3, devices_per_host=2, inside_bandwidth=2e9)
+    problem = problem_on_fabric(two_linears(), cluster, FlatCosts(), reference.ring(3))
+    estimates, graph = CutEstimates(problem), problem.graph
+    fragments = FragmentCache(graph, cluster, problem.costs)
+    rate, host = cluster.interfaces[0] * cluster.interface_bandwidth[0], cluster.device_host
+    for edge, ((u, v), table) in enumerate(estimates.edges().items()):
+        for row, first in enumerate(estimates.cuts[u]):
+            for column, second in enumerate(estimates.cuts[v]):
+                fragment = fragments.edge(edge, {u: first, v: second})
+                sizes = np.where(fragment.local, 0, fragment.size)
+                fetched = 2.0 * np.bincount(fragment.devices[1], sizes, 6)
+                on_host = np.bincount(host[first.devices], minlength=3)
+                inside = fetched * (on_host / first.parts)[host]
+                far = fetched - inside
+                received, sent = np.bincount(host, far).max(), far.sum() / (on_host > 0).sum()
+                expected = max(max(received, sent) / rate, inside.max() / cluster.inside_bandwidth[0])
+                assert table[row, column] == pytest.approx(expected)
+
+
 def test_gradients_take_as_long_as_rings(problem):
     estimates = CutEstimates(problem)
     rate = problem.cluster.interfaces[0] * problem.cluster.interface_bandwidth[0]

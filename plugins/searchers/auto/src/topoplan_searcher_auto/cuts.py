@@ -52,6 +52,8 @@ class CutEstimates:
         self._inside = float(cluster.inside_bandwidth.min())
         most = min(_CUTS, max(4, math.isqrt(_ENTRIES // (4 * cluster.n_devices))))
         self._rows: dict[Any, tuple[float, float]] = {}
+        #: What `_distinct` returned.
+        self._bounds: dict[Any, tuple[F64, list[int], list[Placement]]] = {}
         flow = gradient_flow(self._graph)
         gradients = zip(flow.inputs, flow.weights, flow.backward, strict=True)
         self._forms = [(form_of(op), *row) for op, row in zip(self._graph.operators, gradients, strict=True)]
@@ -138,28 +140,58 @@ class CutEstimates:
 
         A part fetches its slice from every holder of partial sums, but for what its own device holds.
         """
-        operators, devices = self._graph.operators, len(self._host)
-        product, needed = operators[u].outputs[output], operators[v].inputs[argument]
-        slices_held = np.stack([_bounds(operators[u], product, cut, devices) for cut in self.cuts[u]])
-        slices_asked = np.stack([_bounds(operators[v], needed, cut, devices) for cut in self.cuts[v]])
-        partial = np.array([cut.parts // _slices(product, cut.degrees) for cut in self.cuts[u]], dtype=np.float64)
-        sizes = np.prod(slices_asked[..., 1] - slices_asked[..., 0], axis=-1)
-        common = np.minimum(slices_held[:, None, ..., 1], slices_asked[None, ..., 1])
-        common -= np.maximum(slices_held[:, None, ..., 0], slices_asked[None, ..., 0])
-        local = np.prod(np.maximum(common, 0), axis=-1)
-        fetched = (partial[:, None, None] * sizes - local) * needed.itemsize
+        product, needed = self._graph.operators[u].outputs[output], self._graph.operators[v].inputs[argument]
+        held, of_held, producers = self._distinct(u, "output", output)
+        asked, of_asked, _ = self._distinct(v, "input", argument)
+        sizes = np.prod(asked[:, 1] - asked[:, 0], axis=0)
         passes = 1 + gradient_flow(self._graph).inputs[v][argument]
-        return self._seconds(passes * fetched, self.cuts[u])
+        seconds = np.empty((len(producers), asked.shape[2]))
+        for row, producer in enumerate(producers):  # tables of one cut stay in the cache of a core
+            local = np.ones_like(sizes)
+            for (held_low, held_high), (low, high) in zip(held[:, :, row], asked, strict=True):
+                common = np.minimum(held_high, high)
+                common -= np.maximum(held_low, low)
+                local *= np.maximum(common, 0, out=common)
+            partial = producer.parts // _slices(product, producer.degrees)
+            fetched = (partial * sizes - local) * needed.itemsize
+            seconds[row] = self._seconds(passes * fetched, producer)
+        return seconds[np.ix_(of_held, of_asked)]
 
-    def _seconds(self, fetched: F64, producers: list[Placement]) -> F64:
-        """(C, C) seconds in which devices fetch (C, C, D) bytes, each equally from all devices of its producer."""
-        hosts, devices = int(self._host.max()) + 1, len(self._host)
-        on_host = np.stack([np.bincount(self._host[cut.devices], minlength=hosts) for cut in producers])
-        counts = on_host.sum(axis=1)
-        inside = (on_host / counts[:, None])[:, self._host] if self._per_host > 1 else np.zeros((len(counts), devices))
-        far = fetched * (1 - inside[:, None, :])
+    def _distinct(self, op: int, side: str, number: int) -> tuple[F64, list[int], list[Placement]]:
+        """Return the different slices of an output or input under all cuts.
+
+        Cuts of dimensions that a tensor does not have differ in nothing that matters to it.
+
+        Returns:
+            (A, 2, S, D) where the slices of each device start and stop (`_bounds`), (C,) which of them each cut
+            has, and a cut of each.
+        """
+        key = (self._forms[op], side, number, tuple(cut.key for cut in self.cuts[op]))
+        if key not in self._bounds:
+            operator, devices = self._graph.operators[op], len(self._host)
+            tensor = (operator.outputs if side == "output" else operator.inputs)[number]
+            places: dict[Any, int] = {}
+            rows, which, cuts = [], [], []
+            for cut in self.cuts[op]:
+                bounds = _bounds(operator, tensor, cut, devices)
+                known = bounds.tobytes(), np.sort(cut.devices).tobytes()
+                if known not in places:
+                    places[known] = len(rows)
+                    rows.append(bounds)
+                    cuts.append(cut)
+                which.append(places[known])
+            self._bounds[key] = np.stack(rows, axis=2), which, cuts
+        return self._bounds[key]
+
+    def _seconds(self, fetched: F64, producer: Placement) -> F64:
+        """(C,) seconds in which devices fetch (C, D) bytes, each equally from all devices of the producer."""
+        hosts = int(self._host.max()) + 1
+        on_host = np.bincount(self._host[producer.devices], minlength=hosts)
+        far = fetched
+        if self._per_host > 1:
+            far = fetched * (1 - (on_host / on_host.sum())[self._host])
         first = np.searchsorted(self._host, np.arange(hosts))  # devices of a host have consecutive numbers
-        sent = far.sum(axis=-1) / (on_host > 0).sum(axis=1)[:, None]
+        sent = far.sum(axis=-1) / (on_host > 0).sum()
         between = np.maximum(np.add.reduceat(far, first, axis=-1).max(axis=-1), sent) / self._outside
         seconds: F64 = np.maximum(between, (fetched - far).max(axis=-1) / self._inside)
         return seconds
@@ -171,17 +203,17 @@ def _slices(tensor: Tensor, degrees: tuple[int, ...]) -> int:
 
 
 def _bounds(operator: Operator, tensor: Tensor, cut: Placement, devices: int) -> F64:
-    """(D, A, 2) where the slice of each device starts and stops along each axis; empty where it has no part."""
+    """(A, 2, D) where the slice of each device starts and stops along each axis; empty where it has no part."""
     parts = np.unravel_index(np.arange(cut.parts), [int(degree) for degree in cut.degrees])
-    bounds = np.zeros((devices, max(1, len(tensor.axes)), 2))
-    bounds[cut.devices, :, 1] = 1  # a scalar
+    bounds = np.zeros((max(1, len(tensor.axes)), 2, devices))
+    bounds[:, 1, cut.devices] = 1  # a scalar
     for number, axis in enumerate(tensor.axes):
         if axis.dim < 0:
-            bounds[cut.devices, number, 1] = axis.size
+            bounds[number, 1, cut.devices] = axis.size
             continue
         starts, stops = part_bounds(operator.dims[axis.dim].size, cut.degrees[axis.dim])
-        first, last = starts[parts[axis.dim]], stops[parts[axis.dim]] - 1
-        low = np.clip(first * axis.scale + axis.offset, 0, axis.size)
-        high = np.clip(last * axis.scale + axis.offset + axis.extent, low, axis.size)
-        bounds[cut.devices, number, 0], bounds[cut.devices, number, 1] = low, high
+        low = np.clip(starts * axis.scale + axis.offset, 0, axis.size)
+        high = np.clip((stops - 1) * axis.scale + axis.offset + axis.extent, low, axis.size)
+        bounds[number, 0, cut.devices] = low[parts[axis.dim]]
+        bounds[number, 1, cut.devices] = high[parts[axis.dim]]
     return bounds
