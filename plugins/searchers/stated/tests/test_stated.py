@@ -38,6 +38,13 @@ LLAMA = {
     "max_position_embeddings": POSITIONS,
     "hidden_act": "silu",
 }
+MIXTRAL = {
+    **LLAMA,
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"],
     "model_type": "gpt2",
@@ -55,7 +62,7 @@ N = 2 * BATCH * POSITIONS * HIDDEN
 def model(tmp_path_factory):
     @functools.cache
     def build(name, batch=BATCH):
-        config = {"llama": LLAMA, "gpt2": GPT2}[name]
+        config = {"llama": LLAMA, "gpt2": GPT2, "mixtral": MIXTRAL}[name]
         path = tmp_path_factory.mktemp(name) / "config.json"
         path.write_text(json.dumps(config))
         return in_precision(HuggingFace(config=str(path)).build(batch), "bf16")
@@ -121,6 +128,44 @@ def test_data_parallelism_sums_every_parameter_once(model, options):
         assert sum(nbytes(tasks, kind, [0, 1, 2, 3])) == graph.parameter_bytes
     if "bucket_mb" in options:
         assert len(nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3])) == 1
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_tensor_parallelism_of_experts_sends_what_that_of_other_layers_does(model, sp):
+    """Devices have slices of every expert, and add what they make after each token has its experts' answers."""
+    tasks, _ = lowered(model("mixtral"), 2, tp=2, sp=sp, micro_batch=BATCH)
+    sums = nbytes(tasks, Collective.REDUCE_SCATTER if sp else Collective.ALL_REDUCE, [0, 1])
+    assert sums.count(N) == 4 * LAYERS + 2
+    assert max(sums) == N
+
+
+def test_expert_parallelism_sends_tokens_to_their_experts_and_back(model):
+    """A rank sends (x - 1) / x of two experts' worth of its tokens, four times in a layer, pass by pass."""
+    graph = model("mixtral")
+    tasks, strategy = lowered(graph, 4, ep=2)
+    assert strategy.stages[0].mesh.axes == ("dp", "ep")
+    assert strategy.stages[0].mesh.sizes == (2, 2)
+    moved = tasks.kind == TaskKind.TRANSFER
+    tokens = BATCH // 4 // strategy.micro_batches * POSITIONS
+    assert set(tasks.size[moved].tolist()) == {tokens * 2 * HIDDEN * 2 // 2}
+    assert moved.sum() == 4 * LAYERS * strategy.micro_batches * 4, "each of four ranks has one other one to send to"
+    experts = sum(w.nbytes for op in graph.operators if "experts" in op.name for w in op.weights)
+    of_experts = sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 2]))
+    assert of_experts == experts // 2, "half of the experts, which two ranks have"
+    assert sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3])) == graph.parameter_bytes - experts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp=8 \(nearest: ep=2 or 4\)"),
+        ({"ep": 8}, r"ep=8 does not divide the 4 .* of operator .*experts.* \(nearest: ep=4\)"),
+        ({"cp": 2}, "context parallelism with experts is not built yet"),
+    ],
+)
+def test_what_experts_do_not_divide_into(model, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("mixtral"), 8)
 
 
 # ── Pipelines ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +299,7 @@ def test_activations_of_the_first_stage_of_gpt_3(options, gibibytes):
         ({"pp": 4, "schedule": "interleaved:2"}, r"pp=4 x 2 chunks does not divide the 4 layers .*nearest: pp=2\)"),
         ({"micro_batch": 3}, r"a batch of 16 is no multiple of dp=16 x micro-batch=3 \(nearest: --batch-size 48\)"),
         ({"cp": 16, "layout": "cp-tp-ep-dp"}, "layout=cp-tp-ep-dp: must name each of tp, cp, ep, dp, pp once"),
-        ({"ep": 2}, r"ep=2: expert parallelism is not built yet"),
+        ({"ep": 2}, "ep=2: model 'llama' has no experts"),
         ({"zero": 3}, r"zero=3 is not built yet \(0, 1 or 2\)"),
         ({"tp": 4, "pp": 2, "schedule": "dualpipe"}, "two copies of the model in one pipeline are not lowered yet"),
         ({"pp": 4, "schedule": "1f2b"}, "no schedule named '1f2b'"),

@@ -40,7 +40,9 @@ class Stated(Searcher):
     cp: int | None = option(
         None, help="context parallel degree: positions, with keys and values gathered; unset: 1", minimum=1
     )
-    ep: int | None = option(None, help="expert parallel degree; more than 1 is not built yet; unset: 1", minimum=1)
+    ep: int | None = option(
+        None, help="expert parallel degree, a factor of dp: each device has some of the experts; unset: 1", minimum=1
+    )
     pp: int | None = option(None, help="pipeline parallel degree: stages of whole layers; unset: 1", minimum=1)
     dp: int | None = option(None, help="data parallel degree; unset: what is left of the devices", minimum=1)
     sp: bool | None = option(

@@ -30,7 +30,7 @@ from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_engine.training import shared_weights
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
-from topoplan_searcher_stated.megatron import position_rules, sample_rules, tensor_rules
+from topoplan_searcher_stated.megatron import expert_rules, position_rules, sample_rules, tensor_rules
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["strategy_of"]
@@ -57,8 +57,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     bucket = round(options.bucket_mb * 1e6)
     programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket)
     regions = _regions(options, graph)
-    data = axes.index("dp")
-    shared = tuple(k for k in (data, *((axes.index("cp"),) if degrees.cp > 1 else ())) if sizes[k] > 1)
+    shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero and shared else Zero()
     stages = []
     for number, program in enumerate(programs):
@@ -122,6 +121,8 @@ def _rules(graph: OperatorGraph, degrees: Degrees, axis: str) -> list[Signature]
         if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
             raise TopoplanError(f"plan: tp={degrees.tp}: model {graph.name!r} has no matrices to cut (tp=1)")
         return rules
+    if axis == "ep":
+        return expert_rules(graph)
     if degrees.of(axis) == 1 and axis != "dp":
         return [signatures(op)[-1] for op in graph.operators]
     return sample_rules(graph) if axis == "dp" else position_rules(graph)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from topoplan import OperatorGraph, TopoplanError
+from topoplan_engine.experts import expert_dims
 from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["AXES", "Degrees", "degrees_of", "nearest"]
@@ -22,6 +23,7 @@ class Degrees:
 
     Attributes:
         tp, cp, pp, dp: degrees; their product is the number of devices.
+        ep: expert parallel degree, a factor of ``dp``.
         layout: the axes, the fastest first.
         sequence: whether positions are cut between matrices.
         micro_batches: of each data parallel device.
@@ -29,6 +31,7 @@ class Degrees:
 
     tp: int
     cp: int
+    ep: int
     pp: int
     dp: int
     layout: tuple[str, ...]
@@ -38,13 +41,13 @@ class Degrees:
     @property
     def mesh_axes(self) -> tuple[str, ...]:
         """The axes of a stage's mesh, outermost first: that of data, and those with several devices."""
-        axes = (axis for axis in reversed(self.layout) if axis not in ("pp", "ep"))
+        axes = (axis for axis in reversed(self.layout) if axis != "pp")
         return tuple(axis for axis in axes if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
-        """Return the degree along an axis; experts have no axis of their own."""
-        degree: int = getattr(self, axis, 1)
-        return degree
+        """Return the devices along an axis of ranks; that of data has those that experts do not divide."""
+        degree: int = getattr(self, axis)
+        return degree // self.ep if axis == "dp" else degree
 
 
 def nearest(value: int, choices: Iterable[int]) -> str:
@@ -69,8 +72,11 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     Raises:
         TopoplanError: they do not go together, or one is not built yet.
     """
-    if options.ep > 1:
-        raise TopoplanError(f"plan: ep={options.ep}: expert parallelism is not built yet (ep=1)")
+    has_experts = max(expert_dims(graph), default=-1) >= 0
+    if options.ep > 1 and not has_experts:
+        raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
+    if options.cp > 1 and has_experts:
+        raise TopoplanError(f"plan: cp={options.cp}: context parallelism with experts is not built yet (cp=1)")
     if options.zero > 2:
         raise TopoplanError(f"plan: zero={options.zero} is not built yet (0, 1 or 2)")
     layout = tuple(options.layout.split("-"))
@@ -78,6 +84,10 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         raise TopoplanError(f"plan: layout={options.layout}: must name each of {', '.join(AXES)} once, with - between")
     model = options.tp * options.cp * options.pp
     dp = _data_degree(options, n_devices, model)
+    if dp % options.ep:
+        raise TopoplanError(
+            f"plan: ep={options.ep} does not divide dp={dp} (nearest: ep={nearest(options.ep, divisors(dp))})"
+        )
     share = dp * options.micro_batch
     if graph.batch_size % share:
         multiples = [graph.batch_size // share * share, (graph.batch_size // share + 1) * share]
@@ -88,6 +98,7 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     return Degrees(
         tp=options.tp,
         cp=options.cp,
+        ep=options.ep,
         pp=options.pp,
         dp=dp,
         layout=layout,

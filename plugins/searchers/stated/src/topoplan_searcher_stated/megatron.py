@@ -7,7 +7,8 @@ ends so: a router, whose choice is of all experts, stays whole.  With sequence p
 everything between is cut by positions: sums are reduce-scattered, and gathered before the next columns.
 
 Along the data axis samples are cut, along the context axis positions, where attention has all keys and values
-(Llama 3, arXiv:2407.21783, section 3.3.2).
+(Llama 3, arXiv:2407.21783, section 3.3.2).  Along the axis of experts each device has some of them, and of the rest
+its samples.
 
 Nothing is known of names or models: iteration spaces, roles and signatures say it all.
 """
@@ -19,11 +20,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from topoplan import Operator, OperatorGraph, Role
-from topoplan.model.sharding import REPLICATED, Sharding, Signature
+from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature
 from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import signatures
 
-__all__ = ["position_rules", "positions_dim", "sample_rules", "tensor_rules"]
+__all__ = ["expert_rules", "position_rules", "positions_dims", "sample_rules", "tensor_rules"]
 
 _signatures = functools.lru_cache(maxsize=4096)(signatures)
 
@@ -45,14 +47,47 @@ def sample_rules(graph: OperatorGraph) -> list[Signature]:
 
 def position_rules(graph: OperatorGraph) -> list[Signature]:
     """Return signatures that cut positions, where an operator has any."""
-    return [_cut(op, positions_dim(op)) for op in graph.operators]
+    return [_cut(op, dim) for op, dim in zip(graph.operators, positions_dims(graph), strict=True)]
 
 
-def positions_dim(op: Operator) -> int:
-    """Return the dimension that counts the positions of an operator's output; -1 if none does."""
-    axes = op.outputs[0].axes
-    dim = axes[_POSITIONS].dim if len(axes) > _POSITIONS + 1 else -1
-    return dim if dim >= 0 and op.dims[dim].role is Role.ATTRIBUTE else -1
+def expert_rules(graph: OperatorGraph) -> list[Signature]:
+    """Return signatures along an axis of experts: each device has some of them, and of the rest its samples.
+
+    Tokens reach their experts by all-to-alls (Lepikhin et al., GShard, ICLR 2021).
+    """
+    dims = expert_dims(graph)
+    rules = sample_rules(graph)
+    for index, (op, dim) in enumerate(zip(graph.operators, dims, strict=True)):
+        if dim < 0:
+            continue
+        rule = _cut(op, dim)
+        if rule.dim == dim and all(form.sliced for form in (*rule.inputs, *rule.outputs)):
+            rules[index] = rule
+    return rules
+
+
+def positions_dims(graph: OperatorGraph) -> list[int]:
+    """(n_ops) the dimension that counts the positions of an operator's output; -1 where none does.
+
+    Positions are the second axis of data, and every axis that follows it from operator to operator: queries of scores
+    are positions, slots of experts are none.
+    """
+    sources = {(v, k): u for u, _, v, k in graph.edges.reshape(-1, 4).tolist()}
+    axis_of: list[int] = []
+    dims: list[int] = []
+    for index, op in enumerate(graph.operators):
+        followed = [axis.dim for axis in op.outputs[0].axes]
+        dim = -1
+        for k, tensor in enumerate(op.inputs):
+            source = sources.get((index, k))
+            axis = _POSITIONS if source is None else axis_of[source]
+            if dim < 0 <= axis < len(tensor.axes) and tensor.axes[axis].dim in followed:
+                dim = tensor.axes[axis].dim
+        if len(followed) < _POSITIONS + 2 or dim < 0 or op.dims[dim].role is not Role.ATTRIBUTE:
+            dim = -1
+        dims.append(dim)
+        axis_of.append(followed.index(dim) if dim >= 0 else -1)
+    return dims
 
 
 def _cut(op: Operator, dim: int) -> Signature:
@@ -68,13 +103,14 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Sig
     and with it the same matrix of equal layers.
     """
     equal = first_equal(graph)
+    positions = positions_dims(graph) if sequence else [-1] * len(graph.operators)
     whole = {
         equal[index]
         for index, op in enumerate(graph.operators)
         if (rule := _matrix(op)) is not None and op.dims[rule.dim].size < size
     }
     while True:
-        rules, conflicts = _walk(graph, equal, whole, sequence=sequence)
+        rules, conflicts = _walk(graph, equal, whole, positions)
         found = {equal[op] for op in conflicts}
         if not found - whole:
             return rules
@@ -82,7 +118,7 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Sig
 
 
 def _walk(
-    graph: OperatorGraph, equal: Sequence[int], whole: set[int], *, sequence: bool
+    graph: OperatorGraph, equal: Sequence[int], whole: set[int], positions: Sequence[int]
 ) -> tuple[list[Signature], set[int]]:
     """Choose signatures from the first operator to the last; return matrices whose slices something cannot take."""
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
@@ -101,7 +137,7 @@ def _walk(
             if rule is not None and all(form.sliced for form in rule.outputs):
                 columns = frozenset((index,))
             if rule is None:
-                rule = _cut(op, positions_dim(op) if sequence else -1)
+                rule = _passes_sum(op, inputs) or _cut(op, positions[index])
         rules.append(rule)
         for output, form in enumerate(rule.outputs):
             made[index, output] = _Made(form, columns if form.sliced else frozenset())
@@ -114,6 +150,16 @@ def _carried(op: Operator, carried: dict[int, _Made]) -> Signature | None:
         if rule.dim >= 0 and all(rule.inputs[k] == each.form for k, each in carried.items()):
             return rule
     return None
+
+
+def _passes_sum(op: Operator, inputs: dict[int, _Made]) -> Signature | None:
+    """Return the signature that hands terms of a sum on, of an operator that makes less of them than it reads."""
+    terms = {k for k, each in inputs.items() if each.form == PARTIAL}
+    size = sum(tensor.elements for tensor in op.outputs)
+    if len(terms) != 1 or op.weights or sum(op.inputs[k].elements for k in terms) <= size:
+        return None
+    wanted = tuple(PARTIAL if k in terms else REPLICATED for k in range(len(op.inputs)))
+    return next((rule for rule in _signatures(op) if rule.dim < 0 and rule.inputs == wanted), None)
 
 
 def _matrix(op: Operator) -> Signature | None:
