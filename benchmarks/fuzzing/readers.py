@@ -362,7 +362,7 @@ def _of_exported() -> tuple[Reader, ...]:
     files, programs = draws.exported(), draws.programs()
     return (
         Reader("pt2-bytes", ".pt2 files, bytes changed", 10, lambda rng: bytes_of(rng, files), read_exported),
-        Reader("pt2", ".pt2 files, graphs changed", 20, lambda rng: json_of(rng, programs), read_program),
+        Reader("pt2", ".pt2 files, graphs changed", 8, lambda rng: json_of(rng, programs), read_program),
     )
 
 
@@ -409,7 +409,7 @@ def _of_networks() -> tuple[Reader, ...]:
         Reader("node-link", "networks in JSON", 20, changed("node-link"), partial(read_network_file, ".json")),
         Reader("graphml", "networks in GraphML", 10, changed("graphml"), partial(read_network_file, ".graphml")),
         Reader("infragraph", "networks in YAML", 5, changed("infragraph"), partial(read_network_file, ".yaml")),
-        Reader("chakra", "execution traces", 10, changed_trace, partial(read_as_plan, "a.et.tar")),
+        Reader("chakra", "execution traces", 5, changed_trace, partial(read_as_plan, "a.et.tar")),
     )
 
 

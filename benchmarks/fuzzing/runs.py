@@ -174,7 +174,7 @@ def readers_of_runs() -> tuple[Reader, ...]:
     """Return the readers of the files of a run."""
     return (
         Reader("run", "`run.json` of runs", 6, draw_record, read_record),
-        Reader("result", "`result.json` of runs", 2, draw_result, read_result),
+        Reader("result", "`result.json` of runs", 1, draw_result, read_result),
         Reader("journal", "journals of runs, bytes changed", 30, draw_journal, read_journal),
         Reader("journal-values", "journals of runs, numbers changed, searched", 1, draw_checked_journal, go_on),
     )

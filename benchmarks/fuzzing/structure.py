@@ -422,7 +422,7 @@ def draw_zip(rng: Random) -> bytes:
     """Return a ``.pt2`` file: other members, names, methods, or one that unpacks to far more."""
     base = json.dumps(programs()[0]) if rng.random() < 0.5 else json_of(rng, programs()).decode("utf-8", "replace")
     content = io.BytesIO()
-    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    methods = (*[zipfile.ZIP_STORED] * 3, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
     names = (
         "x/models/model.json",
         "models/model.json",
@@ -437,7 +437,9 @@ def draw_zip(rng: Random) -> bytes:
         for name in rng.choices(names, k=rng.choice((1, 1, 2, 3))):
             match rng.randrange(8):
                 case 0:
-                    archive.writestr(name, rng.choice(("[],", "[", " ", '"a",')) * rng.choice((10, 10**5, 10**7)))
+                    archive.writestr(
+                        name, rng.choice(("[],", "[", " ", '"a",')) * rng.choice((10, 10**3, 10**5, 10**5, 10**7))
+                    )
                 case 1:
                     archive.writestr(name, bytes_of(rng, [content.getvalue() or b"PK"]))
                 case _:
@@ -511,7 +513,7 @@ def readers_of_structure() -> tuple[Reader, ...]:
     node_link = partial(read_net, "a.json")
     return (
         Reader("study", "studies, structure changed, unrolled", 40, partial(_drawn, studies), read_study),
-        Reader("study-shown", "studies of odd names, in tables, pages and figures", 3, draw_shown, read_shown),
+        Reader("study-shown", "studies of odd names, in tables, pages and figures", 2, draw_shown, read_shown),
         Reader("share-structure", "shares, structure changed", 40, partial(_drawn, shares), read_share),
         Reader(
             "experiment-structure", "experiments, structure changed", 20, partial(_drawn, experiments), read_experiment
@@ -524,7 +526,7 @@ def readers_of_structure() -> tuple[Reader, ...]:
             "graphml-structure", "networks in GraphML, tags changed", 15, draw_graphml, partial(read_net, "a.graphml")
         ),
         Reader("best", "tables of best plans", 30, draw_best, read_best),
-        Reader("zip", ".pt2 files, members changed", 6, draw_zip, read_zip),
-        Reader("gzip", "packed plans", 15, draw_gzip, _of_gzip),
+        Reader("zip", ".pt2 files, members changed", 4, draw_zip, read_zip),
+        Reader("gzip", "packed plans", 10, draw_gzip, _of_gzip),
         Reader("tar", "execution traces, members changed", 5, draw_tar, read_trace),
     )

@@ -28,6 +28,8 @@ __all__ = ["Failure", "Reader", "Tally", "attempt", "input_of", "watched"]
 
 #: Seconds of CPU for one input, and for one that does not come back; bytes beyond those of the start.
 CPU, LOST, MEMORY = 10, 30, 2 << 30
+#: Seconds between two looks at a child: it writes some hundred bytes in this time, of 65,536 that a pipe holds.
+_POLL = 0.02
 #: Characters of the longest message.
 LONGEST = 1000
 
@@ -120,13 +122,13 @@ def _run(reader: Reader, seed: int, number: int, end: int, tally: Tally) -> int:
         here = struct.unpack("<q", shared[:8])[0]
         if gone:
             status = code
-        elif here != at:
+            break
+        if here != at:
             at, since = here, _cpu_of(child)
         elif _cpu_of(child) - since > LOST:
             hangs = True
             os.kill(child, signal.SIGKILL)
-        else:
-            time.sleep(0.02)
+        time.sleep(_POLL)
     said += _drain(pipe)
     os.close(pipe)
     counts = Counter(said.decode().split("\n"))
