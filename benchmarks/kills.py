@@ -30,8 +30,8 @@ from topoplan_engine.reporting.tables import markdown_table
 _MARKS = "<!-- begin: kills -->", "<!-- end: kills -->"
 _SEARCH = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "-s", "mcmc", "--budget", "1500"]
 _SEARCH += ["--chains", "2"]
-#: Seconds after which a process that was asked to end is given up.
-_PATIENCE = 120
+#: Seconds after which a process that was asked to end is given up; those in which it waits for a processor do not count.
+_PATIENCE = 60
 
 
 def children(process: int) -> list[int]:
@@ -116,14 +116,27 @@ def waited(process: int, seconds: float = math.inf) -> int | None:
     return os.waitstatus_to_exitcode(ended[1])
 
 
-def gone(processes: list[int]) -> bool:
-    """Say whether processes end within some seconds."""
-    until = time.monotonic() + _PATIENCE
-    while any(Path(f"/proc/{one}").exists() for one in processes):
-        if time.monotonic() > until:
+def ends(processes: list[int]) -> bool:
+    """Say whether processes end within `_PATIENCE` seconds of their own: asleep, or on a processor."""
+    spent, known, step = 0.0, dict.fromkeys(processes, 0), 0.05
+    while stats := [found for one in processes if (found := _stat(one)) is not None]:
+        if spent > _PATIENCE:
             return False
-        time.sleep(0.1)
+        used = {process: ticks for process, _, ticks in stats}
+        cpu = max(used[process] - known[process] for process in used) / os.sysconf("SC_CLK_TCK")
+        spent += cpu if any(state == "R" for _, state, _ in stats) else step
+        known.update(used)
+        time.sleep(step)
     return True
+
+
+def _stat(process: int) -> tuple[int, str, int] | None:
+    """Return number, state and ticks of CPU of a process; None if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else (process, fields[0], int(fields[11]) + int(fields[12]))
 
 
 def series(
@@ -152,9 +165,10 @@ def series(
         if status is None:
             family = [process, *children(process)]
             KINDS[kind][0](process)
-            status = waited(process, _PATIENCE)
-            if status is None or not gone(family):
+            if not ends(family):
                 failures.append(f"{kind}: a process stays")
+                os.killpg(process, signal.SIGKILL)
+            status = waited(process)
             killed += status != 0
             counts[kind] += status != 0
         log = (folder / "log").read_text()
