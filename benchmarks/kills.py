@@ -30,7 +30,7 @@ from topoplan_engine.reporting.tables import markdown_table
 _MARKS = "<!-- begin: kills -->", "<!-- end: kills -->"
 _SEARCH = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "-s", "mcmc", "--budget", "1500"]
 _SEARCH += ["--chains", "2"]
-#: Seconds after which a process that was asked to end is given up; those in which it waits for a processor do not count.
+#: Seconds after which a process that was asked to end is given up, without those in which it waits for a processor.
 _PATIENCE = 60
 
 
