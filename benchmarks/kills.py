@@ -88,6 +88,7 @@ def started(words: list[str], folder: Path) -> int:
             os.setpgid(child, child)
         return child
     status = 3
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells ignore in what they start in the background
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
