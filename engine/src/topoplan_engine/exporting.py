@@ -46,6 +46,7 @@ __all__ = [
     "Written",
     "check_outputs",
     "export",
+    "keep_refused",
     "read_plan",
     "read_strategy",
     "records",
@@ -55,6 +56,8 @@ __all__ = [
 ]
 
 Outputs = tuple[tuple[Choice, str], ...]
+#: The exporter that can say every plan.
+_WHOLE = "json"
 
 
 def runs_as(host: Host, path: Path) -> Choice | None:
@@ -160,7 +163,8 @@ def check_outputs(
     """Raise `TopoplanError` for what is sure not to be written, before long work.
 
     That is an unknown exporter, two outputs in one file, a place that cannot be written, or a format that can say no
-    plan on this cluster and topology.
+    plan on this cluster and topology.  What the model and the
+    searchers decide is asked once these are built (`topoplan_engine.search.foreseen`).
     """
     check_different((f"-x {choice.name}", Path(path)) for choice, path in outputs)
     for choice, path in outputs:
@@ -195,6 +199,24 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
         except TopoplanError as error:
             refused[_label(choice, refused)] = str(error)
     return Written(paths, refused)
+
+
+def keep_refused(host: Host, plan: Plan, outputs: Outputs, written: Written) -> str:
+    """Write a plan that an output refused as JSON beside that file, so that no search is lost.
+
+    Returns:
+        The path; empty where nothing was refused, another file has the whole plan, or none can be written there.
+    """
+    if not written.refused or any(choice.name == _WHOLE and path in written.paths.values() for choice, path in outputs):
+        return ""
+    beside = next(path for _, path in outputs if path not in written.paths.values())
+    names = (f"{beside}.json", *(f"{beside}.{number}.json" for number in range(2, 1000)))
+    try:
+        path = next(name for name in names if not Path(name).exists())  # a file of somebody else stays
+        _write(host.make(Exporter, _WHOLE, {}), plan, Path(path))
+    except (TopoplanError, StopIteration):
+        return ""
+    return path
 
 
 def _label(choice: Choice, used: Mapping[str, str]) -> str:

@@ -85,6 +85,8 @@ _RETURNS: Mapping[tuple[Kind, str], Any] = {
     (Kind.SEARCHER, "build"): Search,
     (Kind.EXPORTER, "write"): bytes,
     (Kind.EXPORTER, "refuses"): str,
+    (Kind.EXPORTER, "refuses_problem"): str,
+    (Kind.EXPORTER, "doubts"): str,
 }
 
 

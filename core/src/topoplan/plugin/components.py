@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from topoplan.model.restriction import Restriction
     from topoplan.model.strategy import Strategy
     from topoplan.plugin.simulate import Simulate
-    from topoplan.search.protocol import Search
+    from topoplan.search.protocol import Search, State
 
 __all__ = [
     "CONTRACTS",
@@ -98,7 +98,7 @@ class Registered(ABC):
     @classmethod
     def overrides(cls, method: str) -> bool:
         """Say whether the class has a method of its own in place of the default one of its kind."""
-        return getattr(cls, method) is not getattr(CONTRACTS[cls.kind], method)
+        return getattr(unguarded(cls), method) is not getattr(CONTRACTS[cls.kind], method)
 
 
 @attrs.frozen
@@ -271,6 +271,9 @@ class Searcher(Component):
             that come and go; where devices cannot hold these together, the search is refused before it begins.
         restrictable: it proposes only what `Problem.restriction` allows, if there is one; other searchers are left out
             where plans are made for a trainer.
+        proposes: kinds of strategies, all that it may propose but for comparison (`Candidate.comparison`); empty if
+            they can be of any kind.  A file that can say none of them (`Exporter.unwritable`) is refused before the
+            search.
     """
 
     kind = Kind.SEARCHER
@@ -279,6 +282,7 @@ class Searcher(Component):
     partner: ClassVar[str | None] = None
     whole_batch: ClassVar[bool] = False
     restrictable: ClassVar[bool] = False
+    proposes: ClassVar[tuple[type[Any], ...]] = ()
 
     @abstractmethod
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
@@ -296,7 +300,8 @@ class Exporter(Component):
     Attributes:
         suffix: of its files, e.g. ``.fbuf``; unique among formats that can be read.
         records: it shows a plan's recording and history, so that a run which it is asked of makes them.
-        unwritable: kinds of strategies that its format can never say; portfolios of searchers leave these out then.
+        unwritable: kinds of strategies that its format can never say; searches for a file leave these out, unless they
+            start from one.
         trainer: name of the trainer that runs its files, for ``--for``; empty where that is no trainer.
         runs_as: simulator and options that run its files as the program does that they are written for, e.g.
             ``fluid:transport=flexnetpacket``; empty if there is none.  A file is simulated so unless something else is
@@ -328,6 +333,24 @@ class Exporter(Component):
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Say why no plan on this cluster and topology could be written, before a search; empty if one may."""
+        return ""
+
+    def refuses_problem(self, problem: Problem, fabric: AnyFabric | None) -> str:
+        """Say why no plan of a problem could be written, before a search; empty if one may.
+
+        Args:
+            problem: what is searched in.
+            fabric: the network of every plan; None where a search moves it.
+        """
+        return ""
+
+    def doubts(self, problem: Problem, start: State) -> str:
+        """Say what makes it likely that the plan cannot be written, which is told before the search; empty if nothing.
+
+        Args:
+            problem: what is searched in.
+            start: the strategy that the search starts from, and a network.
+        """
         return ""
 
     def restriction(self) -> Restriction | None:

@@ -17,7 +17,7 @@ from topoplan.plugin.components import Exporter, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
-from topoplan_engine.exporting import Written, check_outputs, read_plan, write_outputs
+from topoplan_engine.exporting import Written, check_outputs, keep_refused, read_plan, write_outputs
 from topoplan_engine.files import shown_path
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
@@ -77,7 +77,8 @@ def run_and_report(
         ) as report:
             outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
         outputs = write_outputs(host, outcome.plan, experiment.outputs)
-        document = _said(host, experiment, outcome, outputs, _as_run(host, outputs))
+        kept = keep_refused(host, outcome.plan, experiment.outputs, outputs) if folder is None else ""
+        document = _said(host, experiment, outcome, outputs, _as_run(host, outputs), kept)
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
     _print(document, outcome.plan, outputs, as_json=as_json)
@@ -172,10 +173,18 @@ def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
 
 
 def _said(
-    host: Host, experiment: Experiment, outcome: Outcome, outputs: Written, as_run: Mapping[str, Mapping[str, Any]]
+    host: Host,
+    experiment: Experiment,
+    outcome: Outcome,
+    outputs: Written,
+    as_run: Mapping[str, Mapping[str, Any]],
+    kept: str,
 ) -> dict[str, Any]:
-    """Return everything that is printed of an outcome, but for its strategy: JSON values."""
-    notes = []
+    """Return everything that is printed of an outcome, but for its strategy: JSON values.
+
+    ``kept`` is the file that holds a plan which an output refused.
+    """
+    notes = [f"the plan is kept in {kept} (topoplan show {kept})"] if kept else []
     seconds = 0.0 if outcome.plan.timeline is None else outcome.plan.timeline.makespan
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
@@ -197,6 +206,7 @@ def _said(
                 **_summary(experiment, outcome, outputs),
                 "such_times_were_off": _observed(host, experiment, outcome) or None,
                 **({"as_run": as_run} if as_run else {}),
+                **({"kept": kept} if kept else {}),
             }
         ),
     }

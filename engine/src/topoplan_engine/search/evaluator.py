@@ -142,6 +142,8 @@ class Evaluator:
         self._classes: LruCache[int, int] = LruCache(_ENTRIES)
         # The state that the last change leads to, by its key, and the class of its strategy.
         self._last_class: tuple[bytes, int | None] = (b"", None)
+        # Formats that can never say some kinds of strategies.
+        self._limiting: list[Exporter] = []
         # By strategy: why the trainer that plans are for cannot run it, or a format cannot say it.
         self._refusals: dict[bytes, str] = {}
 
@@ -192,9 +194,16 @@ class Evaluator:
         finally:
             self._keeps_timeline = False
 
+    def keep_to(self, formats: Sequence[Exporter], start: Strategy) -> None:
+        """Give no cost to strategies of kinds that formats can never say, but for those whose kind the start has."""
+        self._limiting = [each for each in formats if each.unwritable and not isinstance(start, each.unwritable)]
+
     def refusal(self, strategy: Strategy) -> str:
         """Say why no trainer or format that plans are for can run or say a strategy; empty if it can, or for none."""
         restriction, graph = self.problem.restriction, self.problem.graph
+        for each in self._limiting:
+            if isinstance(strategy, each.unwritable):
+                return f"{each.name}: the format cannot say strategies of this kind ({type(strategy).__name__})"
         if restriction is None and not self._formats:
             return ""
         if strategy.key not in self._refusals:

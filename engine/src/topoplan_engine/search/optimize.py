@@ -48,6 +48,7 @@ from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.foreseen import check_outputs_of
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
@@ -281,6 +282,7 @@ def _optimized(
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
+    check_outputs_of(setup)
     problem = setup.problem
     run = Run(
         problem=problem,

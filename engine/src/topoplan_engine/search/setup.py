@@ -80,7 +80,9 @@ class SearchSetup:
     def new_evaluator(self) -> Evaluator:
         """Return an evaluator that has priced nothing."""
         draws, first_draw = self.experiment.run.draws, self.simulator.first_draw
-        return Evaluator(self.problem, self.simulate, self.policy, draws, first_draw, self.formats)
+        evaluator = Evaluator(self.problem, self.simulate, self.policy, draws, first_draw, self.formats)
+        evaluator.keep_to(self.formats, self.strategy)
+        return evaluator
 
     def rng(self) -> np.random.Generator:
         """Return a new stream for the draws of the topology, as `searches` gives it to every island."""
@@ -165,6 +167,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw, formats)
     strategy = _first_strategy(host, experiment, evaluator)
     check_strategy(strategy, graph, cluster.n_devices)
+    evaluator.keep_to(formats, strategy)
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
         check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)

@@ -84,7 +84,7 @@ def test_a_file_of_a_thousand_hosts_is_small():
 
 
 def test_collectives_that_take_too_many_messages_are_refused(monkeypatch):
-    monkeypatch.setattr(tables, "_MOST_TASKS", 40)
+    monkeypatch.setattr(tables, "MOST_TASKS", 40)
     with pytest.raises(
         TopoplanError,
         match=r"1 collectives, the largest of 4 devices, have to be written out as up to 96 messages, .* "
@@ -94,7 +94,7 @@ def test_collectives_that_take_too_many_messages_are_refused(monkeypatch):
 
 
 def test_too_many_tasks_are_refused(monkeypatch):
-    monkeypatch.setattr(tables, "_MOST_TASKS", 2)
+    monkeypatch.setattr(tables, "MOST_TASKS", 2)
     with pytest.raises(TopoplanError, match=r"^flatbuffer: 3 tasks take .*\(plan with fewer servers or micro"):
         WRITE(plan([(0, 1), (1, 2), (2, 3)], []))
 

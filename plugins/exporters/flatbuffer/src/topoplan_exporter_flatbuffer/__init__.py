@@ -8,7 +8,13 @@ directions, and ``taskgraph.fbs`` for other tools.  Fields of a file without a c
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from topoplan import Cluster, Exporter, OperatorGraph, Plan, Strategy, Topology, TopoplanError, hookimpl
+
+if TYPE_CHECKING:
+    from topoplan import Problem, State
+    from topoplan.model.reconfigurable import AnyFabric
 
 __all__ = ["Flatbuffer", "topoplan_exporters"]
 
@@ -40,6 +46,18 @@ class Flatbuffer(Exporter):
                 "say (plan on a fabric that stays, e.g. --topology topoopt)"
             )
         return ""
+
+    def refuses_problem(self, problem: Problem, fabric: AnyFabric | None) -> str:
+        """Return why no plan of this model, or on this fabric, can be written; empty if it depends on the plan."""
+        from topoplan_exporter_flatbuffer.foreseen import why_never_written
+
+        return why_never_written(problem, fabric)
+
+    def doubts(self, problem: Problem, start: State) -> str:
+        """Return why the plan at the start would be too large a file; empty if it would not."""
+        from topoplan_exporter_flatbuffer.foreseen import why_too_large
+
+        return why_too_large(problem, start)
 
     def read(self, data: bytes, name: str) -> Plan:
         """Read a task graph file; ``name`` is for messages.

@@ -41,7 +41,7 @@ from topoplan_exporter_flatbuffer.schema import (
 )
 from topoplan_exporter_flatbuffer.unroll import Unrolled, unroll
 
-__all__ = ["tables_of"]
+__all__ = ["MOST_TASKS", "check_size", "tables_of", "unsayable_collectives"]
 
 #: TaskKind -> SimTaskType.
 _TYPE = np.zeros(len(TaskKind), dtype="<i2")
@@ -50,7 +50,7 @@ _TYPE[[TaskKind.BARRIER, TaskKind.TRANSFER, TaskKind.COLLECTIVE]] = BARRIER, NOM
 #: Kind of a device that is no GPU -> DeviceType.
 _RESOURCE = {name: number for number, name in RESOURCES.items()}
 #: Tasks of the largest file: at some 1,200 bytes each while it is written.
-_MOST_TASKS = 500_000
+MOST_TASKS = 500_000
 #: Constants of FlexNet, bytes/ms; no reader uses them.
 _INTERGPUBW, _DRAMBW = 20 * 1024 * 1024, 32 * 1024 * 1024
 
@@ -84,8 +84,8 @@ def tables_of(plan: Plan) -> Columns:
     ends = max(int(hosts.max(initial=0)) for hosts in (graph.src[transfer], graph.dst[transfer], graph.group_members))
     if ends >= fabric.n_hosts:
         raise TopoplanError(f"flatbuffer: device {ends} is no GPU, but FlexNetPacket sends messages between GPUs only")
-    unsayable, steps = _unsayable(graph, fabric), shifts(fabric, graph)
-    _check_size(graph, unsayable, steps)
+    unsayable, steps = unsayable_collectives(graph, fabric), shifts(fabric, graph)
+    check_size(graph, unsayable, steps)
     expanded = unroll(graph, unsayable, steps, cluster.n_devices, receivers(fabric, graph))
     fabric, pinned_graph = pin_rings(fabric, graph, expanded)
     extra += [CPU] * expanded.joins
@@ -108,20 +108,20 @@ def tables_of(plan: Plan) -> Columns:
     }
 
 
-def _check_size(graph: TaskGraph, unsayable: NDArray[np.bool_], steps: Sequence[tuple[int, ...]]) -> None:
+def check_size(graph: TaskGraph, unsayable: NDArray[np.bool_], steps: Sequence[tuple[int, ...]]) -> None:
     """Raise if a file has too many tasks to be written: those of the graph, with its collectives written out."""
     members = np.append(np.diff(graph.group_ptr), 0)[graph.group[unsayable]].astype(np.int64)
     rings_of_group = np.array([len(several) for several in steps] + [0])[graph.group[unsayable]]
     sends = 2 * members * members * np.maximum(rings_of_group, 1)
     count = int(graph.n_tasks + sends.sum())
-    if count > _MOST_TASKS:
+    if count > MOST_TASKS:
         raise TopoplanError(
             f"flatbuffer: {len(members):,} collectives, the largest of {int(members.max(initial=0)):,} devices, "
             f"have to be written out as up to {count - graph.n_tasks:,} messages, for FlexNetPacket cannot run them "
-            f"here; a file of more than {_MOST_TASKS:,} tasks takes more than 1 GB of memory to write (plan with fewer "
+            f"here; a file of more than {MOST_TASKS:,} tasks takes more than 1 GB of memory to write (plan with fewer "
             "servers, or smaller groups)"
             if len(members)
-            else f"flatbuffer: {count:,} tasks take more than 1 GB of memory to write, which {_MOST_TASKS:,} do not "
+            else f"flatbuffer: {count:,} tasks take more than 1 GB of memory to write, which {MOST_TASKS:,} do not "
             "(plan with fewer servers or micro-batches)"
         )
 
@@ -151,7 +151,7 @@ def _as_read(plan: Plan, fabric: Fabric) -> Columns | None:
     return {**columns, "tasks": Rows(columns["tasks"].ptr, {**tasks, "runtime": runtime})}
 
 
-def _unsayable(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
+def unsayable_collectives(graph: TaskGraph, fabric: Fabric) -> NDArray[np.bool_]:
     """(T,) collectives that the format lacks: all-gathers, reduce-scatters, and all-reduces with successors.
 
     FlexNetPacket runs an all-reduce as a ring over the routes, in the order of its members.  If a file has a table of

@@ -10,15 +10,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topoplan import Exporter, Plan, hookimpl
+from topoplan import Cluster, Exporter, Plan, Topology, hookimpl
 
 if TYPE_CHECKING:
-    from topoplan import Restriction
+    from topoplan import Problem, Restriction
+    from topoplan.model.reconfigurable import AnyFabric
 
 __all__ = ["DeepSpeed", "Megatron", "TorchSchedule", "Torchrun", "Torchtitan", "topoplan_exporters"]
 
 
-class Torchrun(Exporter):
+class _OfRanks(Exporter):
+    """What all of these files share: every device of the plan is a rank."""
+
+    def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
+        """Return why the devices of this cluster are no ranks; empty if it depends on the plan."""
+        from topoplan_exporter_launch.targets import why_no_ranks
+
+        return why_no_ranks(cluster)
+
+
+class Torchrun(_OfRanks):
     """Shell script that starts torchrun on every host, with the ranks where the plan has its devices."""
 
     name = "torchrun"
@@ -31,7 +42,7 @@ class Torchrun(Exporter):
         return write(plan)
 
 
-class Megatron(Exporter):
+class Megatron(_OfRanks):
     """Shell script that starts Megatron-LM with the plan's parallel degrees and pipeline layout."""
 
     name = "megatron"
@@ -51,7 +62,7 @@ class Megatron(Exporter):
         return MEGATRON
 
 
-class Torchtitan(Exporter):
+class Torchtitan(_OfRanks):
     """Recipe of torchtitan: a Python module that sets the plan's parallel degrees, modules of stages and schedule."""
 
     name = "torchtitan"
@@ -64,6 +75,12 @@ class Torchtitan(Exporter):
 
         return write(plan)
 
+    def refuses_problem(self, problem: Problem, fabric: AnyFabric | None) -> str:
+        """Return why no plan of this model can be written; empty if it depends on the plan."""
+        from topoplan_exporter_launch.torchtitan import why_not_trained
+
+        return why_not_trained(problem.graph)
+
     def restriction(self) -> Restriction:
         """Return what the trainer runs; see `restrictions`."""
         from topoplan_exporter_launch.restrictions import TORCHTITAN
@@ -71,7 +88,7 @@ class Torchtitan(Exporter):
         return TORCHTITAN
 
 
-class DeepSpeed(Exporter):
+class DeepSpeed(_OfRanks):
     """Configuration of DeepSpeed: batch sizes, ZeRO stage, tensor and expert parallelism."""
 
     name = "deepspeed"
@@ -91,7 +108,7 @@ class DeepSpeed(Exporter):
         return DEEPSPEED
 
 
-class TorchSchedule(Exporter):
+class TorchSchedule(_OfRanks):
     """Order of the passes of a pipeline, as the CSV that torch.distributed.pipelining loads."""
 
     name = "torch-schedule"

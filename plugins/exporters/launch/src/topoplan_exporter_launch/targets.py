@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan import Operator, Strategy, TopoplanError
+from topoplan import Cluster, Operator, Strategy, TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan_trainer_plans import PlanLike
 
-__all__ = ["Target"]
+__all__ = ["Target", "why_no_ranks"]
 
 
 @attrs.frozen
@@ -43,9 +43,16 @@ class Target:
         """
         if plan.graph is None or plan.strategy is None:
             raise TopoplanError(f"{self.component}: the plan holds only a task graph (plan a model to get a strategy)")
-        if (gpus := plan.cluster.gpus_per_device) > 1:
-            raise TopoplanError(
-                f"{self.component}: a device of the plan stands for {gpus} GPUs, but every rank is one GPU "
-                "(plan with --gpus-per-server instead of --gpus-per-device)"
-            )
+        if why := why_no_ranks(plan.cluster):
+            raise TopoplanError(f"{self.component}: {why}")
         return plan.graph, plan.strategy
+
+
+def why_no_ranks(cluster: Cluster) -> str:
+    """Say why a cluster's devices are no ranks, whatever the plan; empty if they are."""
+    if cluster.gpus_per_device == 1:
+        return ""
+    return (
+        f"a device of the plan stands for {cluster.gpus_per_device} GPUs, but every rank is one GPU "
+        "(plan with --gpus-per-server instead of --gpus-per-device)"
+    )

@@ -20,7 +20,7 @@ from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
 from topoplan_trainer_plans import PlanLike
 
-__all__ = ["write"]
+__all__ = ["why_not_trained", "write"]
 
 TARGET = Target(
     "torchtitan",
@@ -156,10 +156,17 @@ def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
     return [*lines, f"parallelism.pipeline_parallel_schedule = {json.dumps(_SCHEDULES[grid.kind])}"]
 
 
+def why_not_trained(graph: OperatorGraph) -> str:
+    """Say why a model cannot be trained under any plan; empty if it can."""
+    if graph.precision != "fp16":
+        return ""
+    return f"model {graph.name!r} is planned in fp16, which torchtitan has not (--precision bf16 or fp32)"
+
+
 def _training(graph: OperatorGraph, grid: Grid) -> list[str]:
     """Return lines that set batch sizes and precision."""
-    if graph.precision == "fp16":
-        raise TARGET.unsuited(f"model {graph.name!r} is planned in fp16 (torchtitan has bf16 and fp32)")
+    if why := why_not_trained(graph):
+        raise TARGET.unsuited(why)
     length = sequence_length(graph)
     dtype = "float32" if graph.precision == "fp32" else "bfloat16"
     piped = grid.pipeline > 1

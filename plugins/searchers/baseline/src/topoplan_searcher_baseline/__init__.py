@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Searcher, hookimpl, option
+from topoplan import PlacedStrategy, Searcher, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +27,7 @@ class Baseline(Searcher):
     axis = "strategy"
     whole_batch = True
     constructs = True
+    proposes = (PlacedStrategy,)
 
     rule: Literal["ddp", "horovod", "deepspeed-moe", "fastmoe"] = option("ddp", help="the system")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Searcher, hookimpl, option
+from topoplan import PlacedStrategy, Searcher, SpmdStrategy, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ class Hidup(Searcher):
     axis = "strategy"
     whole_batch = True
     constructs = True
+    proposes = (SpmdStrategy, PlacedStrategy)
 
     signatures: Literal["released", "derived"] = option(
         "released", help="released: HiDup's table, with its wrong rules; derived: all sound signatures"
