@@ -43,10 +43,18 @@ def test_fluid_ends_where_the_clock_is_so_late_that_it_hardly_moves(level):
 
 def test_flexnet_refuses_more_segments_than_it_can_simulate():
     simulate = Flexnet().build()
-    with pytest.raises(TopoplanError, match=r"1.07e\+09 segments of 1048576 bytes.*segment-bytes=8388608 or more"):
+    with pytest.raises(TopoplanError, match=r"is 1048576, .*: 1.07e\+09 segments.*segment-bytes=8388608 or more"):
         simulate(chain([(0, 1, 2**50)]), star(HOSTS, 1.25e10), CLUSTER)
     larger = Flexnet(segment_bytes=1 << 40).build()
     assert larger(chain([(0, 1, 2**50)]), star(HOSTS, 1.25e10), CLUSTER).makespan > 2**50 / 1.25e10
+
+
+@pytest.mark.parametrize(("segment", "larger"), [(1, 128), (9, 128), (64, 128)])
+def test_small_segments_are_refused_before_they_take_seconds(segment, larger):
+    messages = chain([(0, 1, 10**9)])
+    with pytest.raises(TopoplanError, match=rf"^simulator flexnet: segment-bytes is {segment}, .*={larger} or more"):
+        Flexnet(segment_bytes=segment).build()(messages, star(HOSTS, 1.25e10), CLUSTER)
+    assert Flexnet(segment_bytes=larger).build()(messages, star(HOSTS, 1.25e10), CLUSTER).makespan > 0
 
 
 @pytest.mark.parametrize(("kind", "turns"), [(Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)])

@@ -202,7 +202,7 @@ class RunOptions:
     )
     draws: int = option(1, help="draws of equal paths whose mean a candidate costs", minimum=1, maximum=1000)
     chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
-    workers: int = option(1, help="processes for the chains; the result does not depend on it", minimum=1)
+    workers: int = option(1, help="processes for the chains, 4 of a core at most; the result is the same", minimum=1)
     executor: str = option("processes", help=EXECUTOR, metavar=_COMPONENT, runs_code=True)
     precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
     precision_speedup: float | None = option(

@@ -133,6 +133,7 @@ EDGE = {"source": "a", "target": "b"}
 WRONG = {
     "one-way link": (graph([EDGE], directed=True), "net.json: one-way link from 'a' to 'b' (add"),
     "unknown unit": (graph([{**EDGE, "bandwidth": "4 Gbaud"}]), "net.json: edges[0]: bandwidth is '4 Gbaud': unknown"),
+    "a rate beyond all floats": (graph([{**EDGE, "bandwidth": 10**400}]), "edges[0]: bandwidth is 1000"),
     "negative rate": (graph([{**EDGE, "bandwidth": -1}]), "net.json: edges[0]: bandwidth is -1 (expected 1 to 1e+18"),
     "negative rate with a unit": (graph([{**EDGE, "bandwidth": "-4 Gbps"}]), "bandwidth is '-4 Gbps' (expected"),
     "no rate": (graph([{**EDGE, "bandwidth": None}]), "edges[0]: bandwidth is None (expected a number of bytes/s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +22,9 @@ from topoplan_engine.workers import Worker, interrupts_ignored, process_pool, ru
 
 __all__ = ["Processes"]
 
+#: Processes at most: each takes some 100 MB, whatever it does.
+_FOR_EACH_CORE, _LEAST_LIMIT = 4, 16
+
 
 @attrs.frozen(kw_only=True)
 class Processes(Executor):
@@ -32,7 +36,11 @@ class Processes(Executor):
 
     def pool(self, host: Host, most: int) -> Pool:
         """Start processes that load the components of ``host``."""
-        return _ProcessPool(packed(host), min(self.workers, most))
+        return _ProcessPool(packed(host), self._processes(most))
+
+    def _processes(self, most: int) -> int:
+        """Return how many processes to start for ``most`` jobs: more than some for each core only take turns."""
+        return min(self.workers, most, max(_LEAST_LIMIT, _FOR_EACH_CORE * (os.cpu_count() or 1)))
 
     @contextmanager
     def sessions(
@@ -49,7 +57,7 @@ class Processes(Executor):
         sessions: list[Worker] = []
         lost = f"{what}: a worker process ended early (use --workers 1 to see why)"
         try:
-            for each in arguments(min(self.workers, most)):
+            for each in arguments(self._processes(most)):
                 sessions.append(Worker(lost, plugins, make, *each))
             yield list(sessions)
         finally:

@@ -75,7 +75,9 @@ def _quantity(
             raise TopoplanError(f"{where} is {shown(value)}: {what}")
         scale = units.get(match[2], 1.0)
         number = float(match[1]) / scale if units is TIMES else float(match[1]) * scale  # exact for powers of ten
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TopoplanError(f"{where} is {shown(value)} (expected {right})")
+    if isinstance(number, float) and not math.isfinite(number):  # which an integer beyond all floats cannot be asked
         raise TopoplanError(f"{where} is {shown(value)} (expected {right})")
     if not low <= number <= high:
         raise TopoplanError(f"{where} is {shown(value)} (expected {low:g} to {high:g} {unit})")

@@ -14,7 +14,10 @@ from topoplan.model.placement import Placement
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.strategy import PipelineStrategy
 
-__all__ = ["staged_strategy"]
+__all__ = ["MOST_MICRO_BATCHES", "staged_strategy"]
+
+#: Micro-batches of a pipeline that is simulated: each is some tasks of every operator, of some hundred bytes.
+MOST_MICRO_BATCHES = 16_384
 
 
 def staged_strategy(

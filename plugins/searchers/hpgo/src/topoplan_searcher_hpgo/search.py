@@ -17,13 +17,14 @@ from topoplan import (
     Search,
     State,
     Strategy,
+    TopoplanError,
 )
 from topoplan.errors import NoPlanFitsError
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, layers_of, operator_columns
 from topoplan_pipeline_planning.machine import RELEASED, Bandwidths, Machine
 from topoplan_pipeline_planning.planning import best_of, shortlist
 from topoplan_pipeline_planning.plans import HpgoPlan, early_backward_speedup
-from topoplan_pipeline_planning.stages import staged_strategy
+from topoplan_pipeline_planning.stages import MOST_MICRO_BATCHES, staged_strategy
 from topoplan_searcher_hpgo import Hpgo
 from topoplan_searcher_hpgo.baselines import Baselines, Memory, corrected, released, released_memory
 
@@ -43,7 +44,16 @@ class HpgoSearch(Search):
         self._machine = Machine(host=tuple(cluster.device_host.tolist()), bandwidths=bandwidths)
         plans = shortlist(self._layers, self._machine, graph.batch_size, options.micro_batch)
         self._plan = best_of(plans)
-        self._queue = [self._plan, *(plan for plan in plans if plan is not self._plan)]
+        self._queue = [
+            self._plan,
+            *(plan for plan in plans if plan is not self._plan and not _is_too_long(plan, graph)),
+        ]
+        if _is_too_long(self._plan, graph):
+            raise TopoplanError(
+                f"searcher hpgo: micro-batch is {options.micro_batch}, and the plan has {self._plan.micro_batches:,} "
+                f"micro-batches of the {graph.batch_size:,} samples, of which {MOST_MICRO_BATCHES:,} are simulated at "
+                f"most (take -s hpgo:micro-batch={math.ceil(graph.batch_size / MOST_MICRO_BATCHES)} or more)"
+            )
         self._baselines_formulas = options.baselines
         self._baselines = _baselines(options, problem, columns, self._layers, self._machine)
 
@@ -93,6 +103,11 @@ class HpgoSearch(Search):
             "baselines_formulas": self._baselines_formulas,
             "baselines": attrs.asdict(self._baselines),
         }
+
+
+def _is_too_long(plan: HpgoPlan, graph: OperatorGraph) -> bool:
+    """Say whether a plan has more micro-batches than are simulated."""
+    return len(plan.stages) > 1 and min(plan.micro_batches, graph.batch_size) > MOST_MICRO_BATCHES
 
 
 def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strategy:

@@ -24,6 +24,7 @@ from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
 from topoplan_pipeline_planning.machine import Machine as HpgoMachine
 from topoplan_pipeline_planning.planning import shortlist
+from topoplan_pipeline_planning.stages import MOST_MICRO_BATCHES
 from topoplan_pipeline_planning.straight import straight_pipeline
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.dynamic import Task
@@ -80,11 +81,12 @@ class Planner:
 
     @functools.cached_property
     def micro_batches(self) -> list[int]:
-        """All numbers of micro-batches, ascending."""
+        """All numbers of micro-batches that can be simulated, ascending."""
         samples = self.columns.samples
         small = [size for size in range(1, int(samples**0.5) + 1) if samples % size == 0]
         counts = sorted({*small, *(samples // size for size in small)})
-        return [count for count in counts if samples // count >= self.micro_batch]
+        most = min(samples // self.micro_batch, MOST_MICRO_BATCHES)
+        return [count for count in counts if count <= most]
 
     def costs_of(self, pipeline: Pipeline, micro_batches: int) -> PipelineCosts | None:
         """Return the costs of the stages of a pipeline that so many micro-batches pass (cached)."""

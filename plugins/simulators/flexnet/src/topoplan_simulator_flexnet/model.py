@@ -39,6 +39,8 @@ __all__ = ["Model", "Prepared", "directions", "flexnet_task_count"]
 
 #: Segments of all messages that are simulated at most; 1e8 take some ten seconds.
 MOST_SEGMENTS = 2e8
+#: The same of segments that are smaller than FlexNet's.
+MOST_SMALL, _SEGMENT = 1e7, 1 << 20
 
 
 class Model(NamedTuple):
@@ -168,19 +170,25 @@ def _outcome(state: State, events: int) -> Outcome:
 
 
 def _check_segments(taskgraph: TaskGraph, segment: int) -> None:
-    """Refuse messages of more segments than can be simulated: each takes one event."""
-    if 2.0 * float(taskgraph.size.sum(dtype=np.float64)) / segment * max(1, taskgraph.n_devices) < MOST_SEGMENTS:
+    """Refuse messages of more segments than can be simulated, each of which takes one event.
+
+    Segments that are smaller than FlexNet's only multiply the work, and have a limit of some seconds.
+    """
+    most = MOST_SEGMENTS if segment >= _SEGMENT else MOST_SMALL
+    if 2.0 * float(taskgraph.size.sum(dtype=np.float64)) / segment * max(1, taskgraph.n_devices) < most:
         return
     reduces = taskgraph.kind == TaskKind.COLLECTIVE
     members = np.zeros(taskgraph.n_tasks)
     members[reduces] = np.diff(taskgraph.group_ptr)[taskgraph.group[reduces]]
     sent = np.where(reduces, 2.0 * np.maximum(members - 1, 0), taskgraph.kind == TaskKind.TRANSFER) * taskgraph.size
-    if (needed := float(sent.sum()) / segment) > MOST_SEGMENTS:
-        task, larger = int(np.argmax(sent)), 2 ** int(np.ceil(np.log2(sent.sum() / MOST_SEGMENTS)))
+    if (needed := float(sent.sum()) / segment) > most:
+        larger = min(_SEGMENT, 2 ** int(np.ceil(np.log2(sent.sum() / MOST_SMALL))))
+        if sent.sum() / larger > MOST_SEGMENTS:
+            larger = 2 ** int(np.ceil(np.log2(sent.sum() / MOST_SEGMENTS)))
         raise TopoplanError(
-            f"task graph: {taskgraph.label(task)} sends {sent[task]:.3g} bytes, all messages {sent.sum():.3g}: "
-            f"{needed:.3g} segments of {segment} bytes, of which flexnet simulates {MOST_SEGMENTS:.0e} at most "
-            f"(take --simulator flexnet:segment-bytes={larger} or more, or --simulator fluid)"
+            f"simulator flexnet: segment-bytes is {segment}, and the messages of an iteration have {sent.sum():.3g} "
+            f"bytes (the most: {taskgraph.label(int(np.argmax(sent)))}): {needed:.3g} segments, of which {most:.0e} "
+            f"are simulated at most (take --simulator flexnet:segment-bytes={larger} or more, or --simulator fluid)"
         )
 
 
