@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,6 @@ def _number(edge: str, data: Mapping[str, Any], key: str, default: float | None)
     value = data.get(key, default)
     if value is None:
         raise TopoplanError(f"{edge} has no {key} (give {key}=... for all that have none)")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise TopoplanError(f"{edge} has {key} {value!r} (it must be a finite number)")
     return float(value)

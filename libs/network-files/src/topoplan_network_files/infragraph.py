@@ -8,8 +8,8 @@ to say.  Schema: openapi.yaml of the release; slices and schemes as its service 
 from __future__ import annotations
 
 import difflib
-import math
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -338,7 +338,7 @@ class _Reader:
             if unit not in units:
                 raise TopoplanError(f"{where}: {field}: unknown unit {shown(unit)} (expected {', '.join(units)})")
             number = value.get(unit)
-            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
                 raise TopoplanError(f"{where}: {field}: {unit} is {shown(number)} (expected a number)")
             text = f"{where}: {field}"
             exact = float(number)

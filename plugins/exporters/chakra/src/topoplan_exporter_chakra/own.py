@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _table(ranks: Ranks, document: dict[str, Any], key: str, columns: int) -> li
     rows = document.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == columns for row in rows):
         raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: {key} are no rows of {columns} numbers")
-    if not all(type(each) in (int, float) and math.isfinite(each) for row in rows for each in row):
+    if not all(type(each) in (int, float) and abs(each) <= sys.float_info.max for row in rows for each in row):
         raise TopoplanError(f"{ranks.where(0)}: attribute {METADATA!r}: {key} hold what is no number")
     return rows
 

@@ -46,9 +46,9 @@ class HpgoSearch(Search):
         self._plan = best_of(plans)
         self._queue = [
             self._plan,
-            *(plan for plan in plans if plan is not self._plan and not _is_too_long(plan, graph)),
+            *(plan for plan in plans if plan is not self._plan and not _is_too_long(plan)),
         ]
-        if _is_too_long(self._plan, graph):
+        if _is_too_long(self._plan):
             raise TopoplanError(
                 f"searcher hpgo: micro-batch is {options.micro_batch}, and the plan has {self._plan.micro_batches:,} "
                 f"micro-batches of the {graph.batch_size:,} samples, of which {MOST_MICRO_BATCHES:,} are simulated at "
@@ -105,9 +105,9 @@ class HpgoSearch(Search):
         }
 
 
-def _is_too_long(plan: HpgoPlan, graph: OperatorGraph) -> bool:
-    """Say whether a plan has more micro-batches than are simulated."""
-    return len(plan.stages) > 1 and min(plan.micro_batches, graph.batch_size) > MOST_MICRO_BATCHES
+def _is_too_long(plan: HpgoPlan) -> bool:
+    """Say whether a plan has more micro-batches than are simulated, and than its schedule is walked through."""
+    return plan.micro_batches > MOST_MICRO_BATCHES
 
 
 def strategy_of(plan: HpgoPlan, layers: Layers, graph: OperatorGraph) -> Strategy:
