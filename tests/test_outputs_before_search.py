@@ -134,3 +134,31 @@ def test_a_plan_that_another_file_holds_is_not_kept_twice(monkeypatch, tmp_path)
     with pytest.raises(SystemExit):
         refused([*words, "-x", "json=a.json"])
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("given", ["", ",", " "])
+def test_no_trainer_is_no_value(given):
+    with pytest.raises(TopoplanError, match=r"^--for .*: names no trainer \(have: deepspeed, megatron, torch, torch"):
+        optimize(experiment("json", "spmd", run=RunOptions(trainers=(given,))), host=HOST, on_progress=no_search)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--write", "a.csv"], "--write a.csv: the page is Markdown, not .csv (name it a.md; --table writes rows)"),
+        (["--write", "a.TEX"], "--write a.TEX: the page is Markdown"),
+        (["--table", "a.md", "--write", "a.md"], "a.md: --table and --write both write to it (name two files)"),
+        (["--table", "a.csv", "--plot", "./a.csv"], "a.csv: --table and --plot both write to it"),
+    ],
+)
+def test_outputs_of_studies_have_files_of_their_own(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(
+        'title = "S"\nsource = "n"\nbudget = 0\n[[model]]\nuse = "alexnet"\n[[network]]\nuse = "bigswitch"\n'
+    )
+    with pytest.raises(SystemExit) as ended:
+        refused(["compare", "s.toml", *words])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"error: {message}")
+    assert "\n" not in said

@@ -244,6 +244,7 @@ class Operator:
                 raise TopoplanError(
                     f"operator {self.name!r}: tensor {tensor.name!r} maps a dimension twice or one that does not exist"
                 )
+        self._check_numbers()
         for tensor in self.outputs:
             output_dims = {axis.dim for axis in tensor.axes}
             for index, dim in enumerate(self.dims):
@@ -251,6 +252,22 @@ class Operator:
                     raise TopoplanError(
                         f"operator {self.name!r}: dimension {dim.name!r} is {dim.role} "
                         f"but output {tensor.name!r} lacks it (make it a reduction, or one that cannot be cut)"
+                    )
+
+    def _check_numbers(self) -> None:
+        """Raise `TopoplanError` for a number that names no dimension, or no argument."""
+        arguments = len(self.inputs) + len(self.weights)
+        named = (
+            ("work", "dimension", len(self.dims), [dim for term in self.work for dim in term.dims]),
+            ("traffic", "dimension", len(self.dims), [dim for term in self.traffic for dim in term.dims]),
+            ("combines", "dimension", len(self.dims), self.combines),
+            ("linear_in", "argument", arguments, [each for several in self.linear_in for each in several]),
+        )
+        for field, what, count, numbers in named:
+            for number in numbers:
+                if not 0 <= number < count:
+                    raise TopoplanError(
+                        f"operator {self.name!r}: {field} names {what} {number} (it has {count}, counted from 0)"
                     )
 
     def why_invalid(self, degrees: tuple[int, ...]) -> str | None:
@@ -319,6 +336,11 @@ class OperatorGraph(OneLine):
         for u, out, v, into in self.edges.reshape(-1, 4).tolist():
             if not 0 <= u < v < len(self.operators):
                 raise TopoplanError(f"model {self.name!r}: edge {u} -> {v} is not in topological order")
+            if not (0 <= out < len(self.operators[u].outputs) and 0 <= into < len(self.operators[v].inputs)):
+                raise TopoplanError(
+                    f"model {self.name!r}: an edge joins output {out} of {names[u]!r} to input {into} of {names[v]!r}, "
+                    f"which have {len(self.operators[u].outputs)} and {len(self.operators[v].inputs)}"
+                )
             output, consumer_input = self.operators[u].outputs[out], self.operators[v].inputs[into]
             if output.shape != consumer_input.shape:
                 raise TopoplanError(

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topoplan.errors import TopoplanError
-from topoplan_engine.files import check_writable, read_text, write_file
+from topoplan_engine.files import check_writable, read_text, shown_path, write_file
 from topoplan_engine.reporting.figures import check_figure, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["check_section", "picture_of", "replace_section", "write_section"]
+
+#: Files of other kinds, whose names a page must not have.
+_OTHERS = (".csv", ".parquet", ".tex", ".json", ".toml", ".svg", ".png", ".pdf")
 
 
 def replace_section(page: str, name: str, body: str, where: str) -> str:
@@ -52,6 +55,11 @@ def check_section(page: Path, name: str, package: str) -> None:
         TopoplanError: a place that cannot be written, a page with half a section, or no matplotlib.
     """
     check_writable(page)  # before its name is taken apart: a folder has none
+    if page.suffix.lower() in _OTHERS:
+        raise TopoplanError(
+            f"--write {shown_path(page)}: the page is Markdown, not {page.suffix} (name it {page.stem}.md; --table "
+            "writes rows)"
+        )
     check_figure(picture_of(page, name), package, "--write")
     replace_section(_text(page), name, "", str(page))
 

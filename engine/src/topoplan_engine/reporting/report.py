@@ -185,7 +185,7 @@ def _said(
     ``kept`` is the file that holds a plan which an output refused.
     """
     notes = [f"the plan is kept in {kept} (topoplan show {kept})"] if kept else []
-    seconds = 0.0 if outcome.plan.timeline is None else outcome.plan.timeline.makespan
+    seconds = outcome.seconds
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
         notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")

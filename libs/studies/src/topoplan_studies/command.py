@@ -12,6 +12,7 @@ from topoplan.errors import TopoplanError
 from topoplan.plugin.host import Host
 from topoplan_engine.executors import Executor
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.files import check_different
 from topoplan_engine.reporting.figures import check_figure, write_figure
 from topoplan_engine.reporting.pages import check_section, picture_of, write_section
 from topoplan_engine.reporting.printing import print_json
@@ -60,6 +61,8 @@ def compare_and_report(
     The section of the page says ``command``, which repeats it.  Gaps of benchmark problems are to the best known plans
     of the set, or of the folder ``best`` where these are better.
     """
+    named = (("--table", table), ("--plot", plot), ("--write", page))
+    check_different((word, path) for word, path in named if path is not None)
     if plot is not None:
         check_figure(plot, "topoplan-command-compare")
     if page is not None:

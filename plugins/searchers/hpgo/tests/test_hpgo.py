@@ -162,3 +162,13 @@ def test_a_model_that_takes_no_time_is_refused():
 
     with pytest.raises(TopoplanError, match="takes no time"):
         search_of(chain(4, costs=Free()))
+
+
+def test_plans_of_more_micro_batches_than_are_simulated_are_refused():
+    graph = layer_graph([(0, 1), (1, 2)], [1000] * 3, [400] * 3, 2**20)
+    costs = Costs()
+    costs.largest_cut = 2**20
+    problem = star_problem(graph, Cluster.uniform(n_hosts=2, devices_per_host=2), costs)
+    with pytest.raises(TopoplanError, match=r"hpgo: micro-batch is 1, .* 16,384 .*micro-batch=64 or more"):
+        Hpgo().build(problem, np.random.default_rng(0))
+    assert Hpgo(micro_batch=64).build(problem, np.random.default_rng(0))
