@@ -86,7 +86,7 @@ def attempt(reader: Reader, data: Any) -> tuple[str, str]:
         if len(message) > LONGEST:
             return "message too long", message
         return "refused", message
-    except SlowError:
+    except (SlowError, KeyboardInterrupt):  # kernels end with the second one
         return "slow", "".join(traceback.format_exc())
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
