@@ -1,0 +1,135 @@
+"""Staged plans go where other plans go: into files and back, through reports and commands; or are refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Exporter, Host, StagedStrategy, TopoplanError, stated_plan
+from topoplan_exporter_json.document import read, write
+
+MODEL = "transformer:num-layers=4"
+
+
+@pytest.fixture(scope="module")
+def host():
+    return Host.discover()
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """Two stages of two replicas of two slices, with sharded state, recomputation and everything that is recorded."""
+    return stated_plan(MODEL, "tp=2,pp=2,zero=1,recompute=full,bucket-mb=1", servers=8, batch_size=16, record=True)
+
+
+def test_a_staged_plan_comes_back_as_it_was(plan):
+    again = read(write(plan), "plan.json")
+    assert again == plan
+    assert again.strategy.key == plan.strategy.key
+    assert isinstance(again.strategy, StagedStrategy)
+    assert (again.taskgraph.collective == plan.taskgraph.collective).all()
+    assert write(read(write(again), "plan.json")) == write(again)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda strategy: strategy.pop("order"), "stages, order and micro_batches come together"),
+        (lambda strategy: strategy["stages"].pop(), r"is in 0 stages \(must be in one\)"),
+        (lambda strategy: strategy["stages"][0]["mesh"]["sizes"].append(2), r"3 sizes for 2 axes"),
+        (lambda strategy: strategy["order"]["kind"].__setitem__(0, 9), "kind has 9"),
+        (lambda strategy: strategy["stages"][1]["mesh"]["devices"].__setitem__(0, 0), "device 0 is on ranks 0 and 1"),
+        (lambda strategy: strategy.__setitem__("micro_batches", 3), "micro-batches"),
+    ],
+)
+def test_a_damaged_staged_plan_is_named(plan, change, message):
+    document = json.loads(write(plan))
+    change(document["strategy"])
+    with pytest.raises(TopoplanError, match=message) as caught:
+        read(json.dumps(document).encode(), "plan.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["strategy", "strategy-pb", "dtensor", "megatron", "torchtitan", "deepspeed", "torch-schedule"]
+)
+def test_formats_that_cannot_say_stages_refuse_them(host, plan, name):
+    with pytest.raises(TopoplanError, match=rf"^(strategy|{name}): the plan has stages with programs"):
+        host.make(Exporter, name).write(plan)
+
+
+@pytest.mark.parametrize("name", ["json", "html", "perfetto", "dot", "flatbuffer"])
+def test_formats_of_task_graphs_write_them(host, plan, name):
+    assert host.make(Exporter, name).write(plan)
+
+
+def test_memory_over_time_reaches_the_peak(plan):
+    """What is recorded over time is at no moment more than the peak, and passes near it."""
+    levels, use = plan.recording.memory, plan.memory
+    for device in (0, 7):
+        rows = levels.device == device
+        current = np.zeros(5)
+        most = 0.0
+        for kind, nbytes in zip(levels.kind[rows].tolist(), levels.nbytes[rows].tolist(), strict=True):
+            current[kind] = nbytes
+            most = max(most, current.sum())
+        assert 0.9 * use.total[device] <= most <= 1.1 * use.total[device]
+
+
+COMMAND = ["optimize", MODEL, "--servers", 8, "--batch-size", 16]
+
+
+def test_commands_take_the_file(plan, run, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(write(plan))
+    status, out, _ = run("simulate", path, "--json")
+    assert status == 0
+    assert json.loads(out)["iteration_time_s"] == pytest.approx(plan.timeline.makespan, rel=1e-12)
+    status, out, _ = run("show", path)
+    assert "2 stages on meshes of dp=2 x tp=2" in " ".join(out.split())
+
+
+def test_a_search_that_starts_from_a_staged_plan_keeps_what_is_faster(plan, run, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(write(plan))
+    status, out, _ = run(*COMMAND, "--strategy", path, "--json", "--budget", 0)
+    assert status == 0
+    kept = json.loads(out)
+    assert kept["iteration_time_s"] == pytest.approx(plan.timeline.makespan, rel=1e-12)
+    assert kept["strategy"]["stages"][0]["axes"] == {"dp": 2, "tp": 2}
+    status, out, _ = run(*COMMAND, "--strategy", path, "--json", "--budget", 3, "-s", "random")
+    assert json.loads(out)["iteration_time_s"] <= kept["iteration_time_s"]
+    status, out, err = run(*COMMAND, "--strategy", path, "--budget", 3, "-s", "mcmc")
+    assert status == 2
+    assert "operators of staged strategies cannot be placed one by one" in err
+    assert err.count("\n") == 1
+
+
+def test_another_model_does_not_take_its_stages(plan, run, tmp_path):
+    path = tmp_path / "plan.json"
+    first = attrs.evolve(plan.graph.operators[0], name="renamed")
+    graph = attrs.evolve(plan.graph, operators=(first, *plan.graph.operators[1:]))
+    path.write_bytes(write(attrs.evolve(plan, graph=graph)))
+    status, _, err = run(*COMMAND, "--strategy", path)
+    assert status == 2
+    assert "no placement for operator" in err
+
+
+def test_plan_is_an_option_of_the_command(run):
+    status, out, _ = run(*COMMAND, "--plan", "tp=2,pp=2,zero=1", "--json")
+    assert status == 0
+    report = json.loads(out)
+    assert report["planners"]["stated"]["plan"].startswith("tp=2,cp=1,")
+    assert report["schedule"]["kind"] == "1f1b"
+    for words, message in (
+        (["--plan", "pp=5"], "does not divide 8 devices (nearest: pp=4 or 8)"),
+        (["--plan", "tp=2", "-s", "mcmc"], "--plan beside -s"),
+        (["--plan", "tq=2"], "tq"),
+    ):
+        status, _, err = run(*COMMAND, *words)
+        assert status == 2, words
+        assert message in err
+        assert err.count("\n") == 1
