@@ -174,11 +174,11 @@ def summary(result):
 
 
 def test_chains_in_processes_find_what_chains_in_one_find(host):
-    here, parallel = (chains.search(host, job(budget=40, run={"chains": 3, "workers": workers})) for workers in (1, 2))
+    here, parallel = (chains.search(host, job(budget=100, run={"chains": 3, "workers": workers})) for workers in (1, 2))
     assert summary(here) == summary(parallel)
-    assert here.evaluations == 40 + 3
+    assert here.evaluations == 100 + 3
     assert here.best_cost == here.history[-1][2] < here.initial_cost
-    single = optimize(job(budget=14), host=host).result
+    single = optimize(job(budget=34), host=host).result
     assert here.best_cost <= single.best_cost  # the first chain is that search, and takes over what is better
 
 
