@@ -171,7 +171,8 @@ class CutEstimates:
             operator, devices = self._graph.operators[op], len(self._host)
             tensor = (operator.outputs if side == "output" else operator.inputs)[number]
             places: dict[Any, int] = {}
-            rows, which, cuts = [], [], []
+            rows: list[F64] = []
+            which, cuts = [], []
             for cut in self.cuts[op]:
                 bounds = _bounds(operator, tensor, cut, devices)
                 known = bounds.tobytes(), np.sort(cut.devices).tobytes()
