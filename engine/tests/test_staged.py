@@ -265,14 +265,18 @@ def test_tied_weights_of_stages_are_summed_between_their_tensor_parallel_ranks()
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_sharded_state_is_scattered_and_gathered(level):
-    """ZeRO sends a reduce-scatter and an all-gather in place of each all-reduce: as many bytes, in two halves."""
+    """ZeRO sends a reduce-scatter and an all-gather in place of each all-reduce: as many bytes, in two halves.
+
+    Where gradients are not kept whole (level 2), each of four micro-batches has its reduce-scatter.
+    """
     graph = layered()
     _, lowering = setting(graph, 8)
     plain, shared = lowering.lower(hybrid(graph)), lowering.lower(hybrid(graph, zero=Zero(level=level, axes=[0])))
     data_groups = [(0, 2), (1, 3), (4, 6), (5, 7)]
     before = [row for row in members_and_bytes(plain, Collective.ALL_REDUCE) if row[0] in data_groups]
-    for kind in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
-        assert sorted(members_and_bytes(shared, kind)) == sorted((group, size // 2) for group, size in before)
+    for kind, times in ((Collective.REDUCE_SCATTER, 4 if level == 2 else 1), (Collective.ALL_GATHER, 1)):
+        expected = sorted((group, size // 2) for group, size in before * times)
+        assert sorted(members_and_bytes(shared, kind)) == expected
     assert not [row for row in members_and_bytes(shared, Collective.ALL_REDUCE) if row[0] in data_groups]
     uses = [lowering.memory_use(hybrid(graph, zero=zero)) for zero in (Zero(), Zero(level=level, axes=[0]))]
     assert (uses[1].optimizer == uses[0].optimizer / 2).all()

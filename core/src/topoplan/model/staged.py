@@ -35,8 +35,9 @@ class Zero:
     """Which devices share the state of weights that they all have, and how much of it (ZeRO).
 
     Level 1 shares the state of the optimizer: gradients are reduce-scattered, each device updates its share, and new
-    weights are all-gathered.  Level 2 shares gradients, too.  Level 3 shares the weights themselves, which is what a
-    program stores in slices; it needs no axes here (`SpmdProgram.stored`).
+    weights are all-gathered.  Level 2 shares gradients, too, so that each micro-batch has its reduce-scatter.  Level 3
+    shares the weights themselves, which is what a program stores in slices, and gathers again
+    (`SpmdProgram.gathers_again`); it needs no axes here.
 
     Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
 

@@ -397,8 +397,12 @@ class StageTasks:
         return [computed[min(users)] for users in readers if users]
 
     def _sums_now(self, reshard: Reshard) -> bool:
-        """Whether the gradient of a weight is summed in this micro-batch: the last one, or each if it is given back."""
-        return self._variant.last or (self._units is not None and reshard in self._units.given_back)
+        """Whether the gradient of a weight is summed in this micro-batch: the last one, or each that is not kept whole.
+
+        Gradients are not kept whole where devices share them, or give weights back that are stored in slices.
+        """
+        given_back = self._units is not None and reshard in self._units.given_back
+        return self._variant.last or given_back or self._stage.stage.zero.level == 2
 
     def _gradients_of_weights(self, computed: dict[int, I64]) -> None:
         """Write the pass that makes the gradients of weights; ``computed`` are the last tasks of operators so far."""
@@ -410,6 +414,14 @@ class StageTasks:
             for reshard in reversed(self._begins.get(op, ())):
                 if reshard.parameter and self._sums_now(reshard):
                     self._sums.take(reshard, [computed[user] for user in reshard.users if user in computed])
+
+    def _stored_share(self, op: int) -> F64:
+        """(weights, 1) the part of each weight that is used which a device stores."""
+        program, operator = self._stage.program, self._stage.graph.operators[op]
+        places = range(len(operator.inputs), len(operator.inputs) + len(operator.weights))
+        return np.array(
+            [[pieces(program, program.wanted(op, k)) / pieces(program, program.stored[op][k])] for k in places]
+        )
 
     def _end(self, computed: dict[int, I64]) -> None:
         """Write updates of weights, and gathers of what devices have updated for each other."""
@@ -423,7 +435,7 @@ class StageTasks:
             update = self._costs.updates[stage.position[op]]
             if update is not None and weights:
                 before = [end for k in weights for end in self.summed[number, k]]
-                share = self._sums.shares(op, len(operator.inputs))
+                share = self._sums.shares(op, len(operator.inputs)) * self._stored_share(op)
                 self.updated[number] = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
         self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from topoplan.model.graph import OperatorGraph
-from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Sharding, Signature, arguments
+from topoplan.model.graph import OperatorGraph, Tensor
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Sharding, Signature, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.tied import tied_weights
 
@@ -26,6 +26,7 @@ def stage_programs(
     sizes: Sequence[tuple[int, ...]],
     rules: Sequence[Rules],
     gradient_bucket_bytes: int = 0,
+    sliced: int | None = None,
 ) -> list[SpmdProgram]:
     """Return the program of each stage.
 
@@ -35,9 +36,11 @@ def stage_programs(
         sizes: of the mesh of each stage.
         rules: (n_ops,) signatures of each operator on the mesh of its stage.
         gradient_bucket_bytes: see `topoplan.SpmdProgram`.
+        sliced: axis of the meshes along which weights are stored in slices, gathered for a pass and given back (ZeRO's
+            third level); None: they are stored as they are used.
     """
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
-    copies = {user for tied in tied_weights(graph) for user in tied.users}
+    owner_of = {user: tied.owner for tied in tied_weights(graph) for user in tied.users}
     by_stage: list[list[int]] = [[] for _ in sizes]
     for op, stage in enumerate(stage_of):
         by_stage[stage].append(op)
@@ -57,8 +60,10 @@ def stage_programs(
                 if (op, k) in sources:
                     inside = stage_of[sources[op, k][0]] == stage
                     inputs[op, k] = () if inside else arrives(op, k)
-        own_copies = {(op, k) for op, k in copies if stage_of[op] == stage}
-        programs.append(stage_program(graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes))
+        own_copies = {(op, k): stage_of[owner] != stage for (op, k), owner in owner_of.items() if stage_of[op] == stage}
+        programs.append(
+            stage_program(graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes, sliced)
+        )
     return programs
 
 
@@ -68,8 +73,9 @@ def stage_program(
     sizes: tuple[int, ...],
     rules: Sequence[Rules],
     inputs: Mapping[tuple[int, int], MeshSharding],
-    copies: set[tuple[int, int]],
+    copies: Mapping[tuple[int, int], bool],
     gradient_bucket_bytes: int = 0,
+    sliced: int | None = None,
 ) -> SpmdProgram:
     """Return the program of some operators.
 
@@ -79,8 +85,8 @@ def stage_program(
         sizes: of the mesh.
         rules: (n_ops,) signatures of every operator of the graph.
         inputs: (operator, input) -> how it arrives, or nothing if an operator of the stage makes it; others are data.
-        copies: (operator, input) that is a weight of another operator.
-        gradient_bucket_bytes: see `topoplan.SpmdProgram`.
+        copies: (operator, input) that is a weight of another operator -> whether that is one of another stage.
+        gradient_bucket_bytes, sliced: see `stage_programs`.
     """
     stored = []
     for op in operators:
@@ -91,13 +97,21 @@ def stage_program(
                 forms.append(inputs[op, k])
                 continue
             weight = k >= len(operator.inputs) or (op, k) in copies
-            forms.append(tuple(_stored(rule, k) if weight else rule.inputs[k] for rule in rules[op]))
+            if not weight:
+                forms.append(tuple(rule.inputs[k] for rule in rules[op]))
+                continue
+            form = tuple(_stored(rule, k) for rule in rules[op])
+            is_stored = copies.get((op, k), True)  # one of this stage is stored once, where its owner is
+            forms.append(
+                form if sliced is None or not is_stored else _in_slices(form, arguments(operator)[k], sizes, sliced)
+            )
         stored.append(tuple(forms))
     return SpmdProgram(
         mesh=sizes,
         rules=tuple(rules[op] for op in operators),
         stored=tuple(stored),
         gradient_bucket_bytes=gradient_bucket_bytes,
+        gathers_again=sliced is not None,
     )
 
 
@@ -105,3 +119,13 @@ def _stored(rule: Signature, argument: int) -> Sharding:
     """Return how a weight is stored along an axis."""
     form = rule.inputs[argument]
     return PENDING_GRADIENT if form == REPLICATED and rule.dim >= 0 else form
+
+
+def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], axis: int) -> MeshSharding:
+    """Return how a weight is stored in slices along an axis of the mesh, if one of its own axes is free and divides."""
+    if form[axis] != PENDING_GRADIENT or sizes[axis] == 1:
+        return form
+    sliced_axes = {each.axis for each in form if each.sliced}
+    free = (k for k, size in enumerate(tensor.shape) if k not in sliced_axes and size % sizes[axis] == 0)
+    place = next(free, None)
+    return form if place is None else (*form[:axis], shard(place), *form[axis + 1 :])

@@ -50,7 +50,7 @@ class Stated(Searcher):
     )
     zero: int | None = option(
         None,
-        help="what data parallel devices share: 1 optimizer state, 2 gradients too; 3 is not built yet; unset: 0",
+        help="what data parallel devices share: 1 optimizer state, 2 gradients too, 3 weights too; unset: 0",
         minimum=0,
     )
     micro_batch: int | None = option(

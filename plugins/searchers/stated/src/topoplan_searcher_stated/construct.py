@@ -55,10 +55,11 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     sizes = tuple(degrees.of(axis) for axis in axes)
     devices = _devices(degrees)
     bucket = round(options.bucket_mb * 1e6)
-    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket)
+    sliced = axes.index("dp") if options.zero == 3 else None
+    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced)
     regions = _regions(options, graph)
     shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
-    zero = Zero(level=options.zero, axes=shared) if options.zero and shared else Zero()
+    zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []
     for number, program in enumerate(programs):
         mesh = DeviceMesh(axes=axes, sizes=sizes, devices=devices[order.rank_of[number]])

@@ -77,8 +77,8 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
     if options.cp > 1 and has_experts:
         raise TopoplanError(f"plan: cp={options.cp}: context parallelism with experts is not built yet (cp=1)")
-    if options.zero > 2:
-        raise TopoplanError(f"plan: zero={options.zero} is not built yet (0, 1 or 2)")
+    if options.zero > 3:
+        raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
     layout = tuple(options.layout.split("-"))
     if sorted(layout) != sorted(AXES):
         raise TopoplanError(f"plan: layout={options.layout}: must name each of {', '.join(AXES)} once, with - between")
