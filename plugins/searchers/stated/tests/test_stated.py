@@ -187,6 +187,31 @@ def test_weights_in_slices_are_gathered_for_each_pass(model):
     assert (uses[1].weights < uses[0].weights).all()
 
 
+def test_words_are_padded_by_the_model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2 | {"vocab_size": 50257}))
+    graph = HuggingFace(config=str(path)).build(8)
+    message = r"tp=4 does not divide the 50257 words of operator 'transformer.wte' \(Megatron-LM pads them to 50688"
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(tp=4), graph, 4)
+
+
+def test_a_matrix_in_front_of_a_norm_is_whole_and_those_of_layers_are_not(tmp_path):
+    """BERT's head has a matrix of the size of those of its attention, and a norm behind it."""
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 128}
+    names = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 256}
+    path.write_text(json.dumps(sizes | names | {"max_position_embeddings": 32, "hidden_act": "gelu"}))
+    graph = in_precision(HuggingFace(config=str(path)).build(8), "bf16")
+    tasks, strategy = lowered(graph, 2, tp=2, sp=False, micro_batch=8)
+    program = strategy.stages[0].program
+    cut = {op.name for op, rules in zip(graph.operators, program.rules, strict=True) if rules[-1].dim >= 0}
+    assert "cls.predictions.transform.dense" not in cut
+    assert {f"bert.encoder.layer.{k}.attention.self.query" for k in range(2)} <= cut
+    sums = nbytes(tasks, Collective.ALL_REDUCE, [0, 1])
+    assert sums.count(2 * 8 * 32 * 64) == 4 * 2 + 2
+
+
 # ── Pipelines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -30,7 +30,7 @@ from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_engine.training import shared_weights
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
-from topoplan_searcher_stated.megatron import expert_rules, position_rules, sample_rules, tensor_rules
+from topoplan_searcher_stated.megatron import expert_rules, position_rules, reads_rows, sample_rules, tensor_rules
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["strategy_of"]
@@ -143,9 +143,13 @@ def _check_even(
                 size = op.dims[rule.dim].size
                 if size % product[rule.dim]:
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
+                    hint = f"nearest: {axis}={nearest(degrees.of(axis), fits)}"
+                    if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
+                        padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp
+                        hint = f"Megatron-LM pads them to {padded}: give the model so many; else {hint}"
                     raise TopoplanError(
                         f"plan: {axis}={degrees.of(axis)} does not divide the {size} {_what(op, rule.dim)} of "
-                        f"operator {op.name!r} (nearest: {axis}={nearest(degrees.of(axis), fits)})"
+                        f"operator {op.name!r} ({hint})"
                     )
 
 
@@ -155,6 +159,8 @@ def _what(op: Operator, dim: int) -> str:
         return "samples"
     if op.kind in _ATTENTION and op.dims[dim].name == "h":
         return "heads (of keys and values)"
+    if reads_rows(op):
+        return "words"
     axes = op.outputs[0].axes
     if len(axes) > 2 and axes[1].dim == dim:
         return "positions"

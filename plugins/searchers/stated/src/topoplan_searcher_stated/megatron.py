@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from topoplan import Operator, OperatorGraph, Role
 from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature
-from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import signatures
 
-__all__ = ["expert_rules", "position_rules", "positions_dims", "sample_rules", "tensor_rules"]
+__all__ = ["expert_rules", "position_rules", "positions_dims", "reads_rows", "sample_rules", "tensor_rules"]
 
 _signatures = functools.lru_cache(maxsize=4096)(signatures)
 
@@ -102,12 +102,17 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Sig
     A matrix of fewer channels than devices is whole.  So is one whose slices meet an operator that cannot work on them,
     and with it the same matrix of equal layers.
     """
-    equal = first_equal(graph)
+    equal = layers_of(graph).first
     positions = positions_dims(graph) if sequence else [-1] * len(graph.operators)
+    sizes = {
+        index: op.dims[rule.dim].size for index, op in enumerate(graph.operators) if (rule := _matrix(op)) is not None
+    }
+    # Of tables the largest is that of the words; positions and segments have few rows, which all devices have.
+    words = max((rows for index, rows in sizes.items() if reads_rows(graph.operators[index])), default=0)
     whole = {
         equal[index]
-        for index, op in enumerate(graph.operators)
-        if (rule := _matrix(op)) is not None and op.dims[rule.dim].size < size
+        for index, length in sizes.items()
+        if length < (words if reads_rows(graph.operators[index]) else size)
     }
     while True:
         rules, conflicts = _walk(graph, equal, whole, positions)
@@ -174,13 +179,13 @@ def _matrix(op: Operator) -> Signature | None:
         others = [form for k, form in enumerate(rule.inputs) if k not in weights]
         if any(form != REPLICATED for form in others):
             continue
-        role, is_table = op.dims[rule.dim].role, _reads_rows(op)
+        role, is_table = op.dims[rule.dim].role, reads_rows(op)
         if role is (Role.REDUCTION if is_table else Role.PARAMETER):
             return rule
     return None
 
 
-def _reads_rows(op: Operator) -> bool:
+def reads_rows(op: Operator) -> bool:
     """Whether an operator looks rows of a table up: it sums over a dimension that none of its inputs has."""
     summed = {index for index, dim in enumerate(op.dims) if dim.role is Role.REDUCTION}
     return bool(summed) and not any(axis.dim in summed for tensor in op.inputs for axis in tensor.axes)
