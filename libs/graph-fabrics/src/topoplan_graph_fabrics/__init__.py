@@ -1,0 +1,9 @@
+"""Fabrics on a given graph: a topology says which nodes are joined, and gets links with their bandwidths.
+
+`share_interfaces` is for hosts that have several links: each has an equal share of its host's bandwidth.  `at_switches`
+is for hosts that join one switch with all of their interfaces, where switches are joined to each other.
+"""
+
+from topoplan_graph_fabrics.links import at_switches, share_interfaces
+
+__all__ = ["at_switches", "share_interfaces"]

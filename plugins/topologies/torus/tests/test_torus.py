@@ -1,0 +1,113 @@
+"""Tori: counts, distances and cuts by networkx and by hand, twisted ones by their published distances."""
+
+import itertools
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from topoplan import Cluster, LinkKind, TopologyContext, TopoplanError
+from topoplan.model.interfaces import check_fabric
+from topoplan.options import structure
+from topoplan_engine.network.ring_search import find_cycles
+from topoplan_topology_torus import Torus
+
+
+def make(hosts, interfaces=4, **options):
+    cluster = Cluster.uniform(n_hosts=hosts, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    fabric = structure(Torus, options, "topology torus").build(context)
+    check_fabric(fabric, cluster)
+    return fabric
+
+
+# Counts of the definition; bisections are those of the cut across the longest axis: both of its halves meet twice.
+@pytest.mark.parametrize(
+    ("sides", "links", "diameter", "mean", "bisection"),
+    [
+        ("4-4", 32, 4, 2.133333, 8),
+        ("8-8", 128, 8, 4.063492, 16),
+        ("4-4-4", 192, 6, 3.047619, 32),
+        ("4-4-8", 384, 8, 4.031496, 32),
+        ("4-8-8", 768, 10, 5.019608, 64),
+        ("8-8-8", 1536, 12, 6.011742, 128),
+        ("2-4", 12, 3, 1.714286, 4),
+        ("16-16", 512, 16, 8.031373, 32),
+    ],
+)
+def test_counts(sides, links, diameter, mean, bisection):
+    shape = tuple(map(int, sides.split("-")))
+    fabric = make(math.prod(shape), sides=sides)
+    graph = fabric.to_networkx().to_undirected()
+    assert (graph.number_of_edges(), fabric.n_switches) == (links, 0)
+    assert nx.diameter(graph) == diameter
+    assert nx.average_shortest_path_length(graph) == pytest.approx(mean, abs=1e-6)
+    axis = shape.index(max(shape))
+    half = {n for n in graph if np.unravel_index(n, shape)[axis] < shape[axis] // 2}
+    assert len(list(nx.edge_boundary(graph, half))) == bisection
+    assert {fabric.to_networkx().out_degree[n] for n in graph} == {sum(min(s - 1, 2) for s in shape)}
+
+
+@pytest.mark.parametrize(
+    ("sides", "links", "diameter", "mean"),
+    [("4-4-8", 384, 6, 3.464567), ("4-8-8", 768, 6, 4.329412)],  # Camarero et al. 2010; Jouppi et al. 2023
+)
+def test_twisted(sides, links, diameter, mean):
+    graph = make(math.prod(map(int, sides.split("-"))), sides=sides, twisted=True).to_networkx().to_undirected()
+    assert (graph.number_of_edges(), nx.diameter(graph)) == (links, diameter)
+    assert nx.average_shortest_path_length(graph) == pytest.approx(mean, abs=1e-6)
+
+
+def test_the_smallest_cut_of_a_small_torus_by_trying_all():
+    graph = make(8, sides="2-4").to_networkx().to_undirected()
+    assert min(len(list(nx.edge_boundary(graph, half))) for half in itertools.combinations(range(8), 4)) == 4
+
+
+def test_cubes_join_at_optical_ports():
+    """64 cubes of 4 x 4 x 4 have 96 ports each, 6,144 together: 3,072 links, whatever the sides (Jouppi et al.)."""
+    for sides in ("16-16-16", "4-16-64"):
+        fabric = make(4096, 6, sides=sides, cube=4)
+        optical = fabric.link_kind != LinkKind.INSIDE
+        assert (fabric.switching, fabric.n_links, int(optical.sum())) == ("ocs", 2 * 3 * 4096, 6144)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "interfaces", "sides"), [(16, 4, (4, 4)), (16, 6, (2, 2, 4)), (13, 4, (13,)), (16, 1, (16,)), (1, 4, ())]
+)
+def test_sides_follow_hosts_and_interfaces(hosts, interfaces, sides):
+    graph = make(hosts, interfaces).to_networkx().to_undirected()
+    expected = nx.grid_graph(sides, periodic=True) if sides else nx.empty_graph(1)
+    assert nx.is_isomorphic(graph, expected)
+
+
+@pytest.mark.parametrize("interfaces", range(1, 9))
+@pytest.mark.parametrize("sides", ["4-4", "2-8", "2-2-4"])
+def test_a_host_shares_all_of_its_bandwidth(sides, interfaces):
+    fabric = make(16, interfaces, sides=sides)
+    assert np.bincount(fabric.link_src, fabric.link_bandwidth) == pytest.approx(interfaces * 1e9)
+
+
+def test_rings_use_all_links():
+    fabric = make(64, 6)
+    assert find_cycles(fabric, np.arange(64, dtype=np.int32)).shape == (6, 64)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "message"),
+    [
+        (60, {"sides": "4-4-4"}, r"are 64 hosts, the cluster has 60 \(use --servers 64, or sides=3-4-5\)"),
+        (13, {"dimensions": 2}, r"13 hosts make no torus of 2 dimensions \(12 or 14 hosts do\)"),
+        (64, {"twisted": True, "dimensions": 3}, r"no twisted torus of 3 dimensions \(54 or 108 hosts do\)"),
+        (64, {"sides": "4-4-4", "twisted": True}, "must be k and 2k"),
+        (120, {"sides": "4-5-6", "cube": 4}, "5 is no multiple of the cube's edge 4"),
+        (16, {"sides": "4-4", "dimensions": 3}, "leave dimensions out"),
+    ],
+)
+def test_errors_name_what_would_be_right(hosts, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        make(hosts, **options)
+
+
+def test_a_hundred_times_the_size():
+    assert make(65_536, 6).n_links == 6 * 65_536
