@@ -239,9 +239,20 @@ def test_layouts_name_the_devices(model):
         strategy, _ = strategy_of(Stated(tp=2, pp=2, layout=layout), graph, 8)
         assert [sorted(stage.mesh.devices.tolist()) for stage in strategy.stages] == [first, last], layout
         mesh = strategy.stages[0].mesh
-        assert set(mesh.axes) == {"dp", "tp"}
+        assert mesh.axes == ("dp", "tp")
         stride = np.diff(mesh.groups("tp")[0])[0]
         assert stride == {"tp-cp-ep-dp-pp": 1, "tp-cp-ep-pp-dp": 1, "dp-tp-cp-ep-pp": 2, "pp-dp-tp-cp-ep": 4}[layout]
+
+
+@pytest.mark.parametrize("layout", ["tp-cp-ep-dp-pp", "dp-ep-pp-cp-tp", "pp-dp-tp-cp-ep", "ep-cp-dp-tp-pp"])
+@pytest.mark.parametrize(("name", "options"), [("llama", {"cp": 2}), ("mixtral", {"ep": 2, "dp": 4})])
+def test_a_layout_changes_devices_and_nothing_else(model, layout, name, options):
+    graph = model(name)
+    sizes = []
+    for each in ("tp-cp-ep-dp-pp", layout):
+        tasks, _ = lowered(graph, 16, tp=2, pp=2, layout=each, **options)
+        sizes.append(sorted(tasks.size.tolist()))
+    assert sizes[0] == sizes[1]
 
 
 def test_stages_have_equally_many_layers_with_the_words_and_the_head(model):

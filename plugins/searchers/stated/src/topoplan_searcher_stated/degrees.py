@@ -40,9 +40,11 @@ class Degrees:
 
     @property
     def mesh_axes(self) -> tuple[str, ...]:
-        """The axes of a stage's mesh, outermost first: that of data, and those with several devices."""
-        axes = (axis for axis in reversed(self.layout) if axis != "pp")
-        return tuple(axis for axis in axes if axis == "dp" or self.of(axis) > 1)
+        """The axes of a stage's mesh, outermost first: that of data, and those with several devices.
+
+        Later axes slice the slices of earlier ones, which is the same for every layout: that names the devices alone.
+        """
+        return tuple(axis for axis in ("dp", "ep", "cp", "tp") if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
         """Return the devices along an axis of ranks; that of data has those that experts do not divide."""
