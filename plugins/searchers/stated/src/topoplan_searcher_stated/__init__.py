@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from topoplan import OperatorGraph, Plan, Problem, Search
 
-__all__ = ["Stated", "stated_plan", "topoplan_searchers"]
+__all__ = ["Hybrid", "Stated", "stated_plan", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +77,25 @@ class Stated(Searcher):
         return StatedSearch(self, problem)
 
 
+@attrs.frozen(kw_only=True)
+class Hybrid(Searcher):
+    """Tensor, pipeline and data parallelism at once: plans as Megatron-LM runs them, estimated, the best simulated."""
+
+    name = "hybrid"
+    axis = "strategy"
+    constructs = True
+
+    shortlist: int = option(
+        24, help="plans that are simulated, those with the best estimates", minimum=1, maximum=10**4
+    )
+
+    def build(self, problem: Problem, rng: np.random.Generator) -> Search:
+        """Begin to estimate plans."""
+        from topoplan_searcher_stated.hybrid import HybridSearch
+
+        return HybridSearch(self, problem)
+
+
 def stated_plan(model: str | OperatorGraph | Any, plan: str = "", **options: Any) -> Plan:
     """Price a plan that you state.
 
@@ -102,6 +121,6 @@ def stated_plan(model: str | OperatorGraph | Any, plan: str = "", **options: Any
 
 
 @hookimpl
-def topoplan_searchers() -> type[Searcher]:
-    """Register the searcher."""
-    return Stated
+def topoplan_searchers() -> list[type[Searcher]]:
+    """Register the searchers."""
+    return [Stated, Hybrid]

@@ -11,7 +11,7 @@ from topoplan import OperatorGraph, TopoplanError
 from topoplan_engine.experts import expert_dims
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["AXES", "Degrees", "degrees_of", "nearest"]
+__all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "words_of"]
 
 #: Axes of a layout; those of a stage's mesh are all but the last one.
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -50,6 +50,20 @@ class Degrees:
         """Return the devices along an axis of ranks; that of data has those that experts do not divide."""
         degree: int = getattr(self, axis)
         return degree // self.ep if axis == "dp" else degree
+
+
+def words_of(settings: Settings, degrees: Degrees) -> str:
+    """Return a plan in the words of ``--plan``, with what was left out."""
+    words = {
+        **{axis: degrees.of(axis) for axis in ("tp", "cp", "pp", "dp")},
+        "sp": "yes" if degrees.sequence else "no",
+        "zero": settings.zero,
+        "micro-batch": settings.micro_batch,
+        "schedule": settings.schedule,
+        "recompute": settings.recompute,
+        "layout": settings.layout,
+    }
+    return ",".join(f"{key}={value}" for key, value in words.items())
 
 
 def nearest(value: int, choices: Iterable[int]) -> str:

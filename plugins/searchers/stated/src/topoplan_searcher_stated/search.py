@@ -8,6 +8,7 @@ from typing import Any
 from topoplan import Candidate, Problem, Search, State, Strategy
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.degrees import words_of
 from topoplan_searcher_stated.settings import settings_of
 
 __all__ = ["StatedSearch"]
@@ -31,16 +32,7 @@ class StatedSearch(Search):
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return the whole plan, with what was left out."""
         options, degrees = self._options, self._degrees
-        words = {
-            **{axis: degrees.of(axis) for axis in ("tp", "cp", "pp", "dp")},
-            "sp": "yes" if degrees.sequence else "no",
-            "zero": options.zero,
-            "micro-batch": options.micro_batch,
-            "schedule": options.schedule,
-            "recompute": options.recompute,
-            "layout": options.layout,
-        }
         return {
-            "plan": ",".join(f"{key}={value}" for key, value in words.items()),
+            "plan": words_of(options, degrees),
             "micro_batches": degrees.micro_batches,
         }
