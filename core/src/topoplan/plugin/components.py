@@ -345,7 +345,7 @@ class Exporter(Component):
         return ""
 
     def doubts(self, problem: Problem, start: State) -> str:
-        """Say what makes it likely that the plan cannot be written, which is told before the search; empty if nothing.
+        """Say, before the search, why the plan will probably not be written; empty if nothing speaks against it.
 
         Args:
             problem: what is searched in.

@@ -50,9 +50,9 @@ def kept(version: Any) -> tuple[Any, ...]:
     Of those without constants, the name is kept.
     """
     *columns, environments = version._reduce()
-    known = {one.env_name: one for one in environments if one.consts}
-    names = [one.name for one in version.library._final_module.global_variables if not one.is_declaration]
-    return (*columns, tuple(known.get(name, name) for name in names if name.startswith(_ENVIRONMENT)))
+    entry_of = {entry.env_name: entry for entry in environments if entry.consts}
+    names = [entry.name for entry in version.library._final_module.global_variables if not entry.is_declaration]
+    return (*columns, tuple(entry_of.get(name, name) for name in names if name.startswith(_ENVIRONMENT)))
 
 
 def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
@@ -66,9 +66,9 @@ def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
     names = (fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name)
     library.codegen._engine._defined_symbols.update(names)
     entry_point = context.get_executable(library, fndesc, environment)
-    for one in environments:
-        is_name = isinstance(one, str)
-        library.codegen.set_env(one if is_name else one.env_name, environment if is_name else one)
+    for entry in environments:
+        is_name = isinstance(entry, str)
+        library.codegen.set_env(entry if is_name else entry.env_name, environment if is_name else entry)
     return CompileResult(
         typing_context=context.typing_context,
         target_context=context,

@@ -35,10 +35,10 @@ __all__ = ["PartLibrary", "pipeline"]
 _all_settings_equal = TargetConfig.__eq__
 
 
-def _settings_equal(these: Any, others: Any) -> Any:
+def _settings_equal(these: Any, those: Any) -> Any:
     """Compare settings of the compiler as numba does, sooner where the same ones are set."""
-    same = type(these) is type(others) and these._values == others._values
-    return same or _all_settings_equal(these, others)
+    same = type(these) is type(those) and these._values == those._values
+    return same or _all_settings_equal(these, those)
 
 
 def _settings_hash(settings: Any) -> int:
@@ -89,15 +89,15 @@ class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 def _called(part: PartLibrary) -> list[Any]:
     """Return the libraries of all that a part calls, directly or by other parts, each once."""
-    found: dict[Any, None] = {}
+    libraries: dict[Any, None] = {}
     queue = list(part._linking_libraries)
     while queue:
         library = queue.pop()
-        if library not in found:
-            found[library] = None
+        if library not in libraries:
+            libraries[library] = None
             if isinstance(library, PartLibrary):
                 queue += library._linking_libraries
-    return list(found)
+    return list(libraries)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)

@@ -77,8 +77,8 @@ def run_and_report(
         ) as report:
             outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
         outputs = write_outputs(host, outcome.plan, experiment.outputs)
-        kept = keep_refused(host, outcome.plan, experiment.outputs, outputs) if folder is None else ""
-        document = _said(host, experiment, outcome, outputs, _as_run(host, outputs), kept)
+        kept_file = keep_refused(host, outcome.plan, experiment.outputs, outputs) if folder is None else ""
+        document = _said(host, experiment, outcome, outputs, _as_run(host, outputs), kept_file)
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
     _print(document, outcome.plan, outputs, as_json=as_json)
@@ -178,13 +178,13 @@ def _said(
     outcome: Outcome,
     outputs: Written,
     as_run: Mapping[str, Mapping[str, Any]],
-    kept: str,
+    kept_file: str,
 ) -> dict[str, Any]:
     """Return everything that is printed of an outcome, but for its strategy: JSON values.
 
     ``kept`` is the file that holds a plan which an output refused.
     """
-    notes = [f"the plan is kept in {kept} (topoplan show {kept})"] if kept else []
+    notes = [f"the plan is kept in {kept_file} (topoplan show {kept_file})"] if kept_file else []
     seconds = outcome.seconds
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
@@ -206,7 +206,7 @@ def _said(
                 **_summary(experiment, outcome, outputs),
                 "such_times_were_off": _observed(host, experiment, outcome) or None,
                 **({"as_run": as_run} if as_run else {}),
-                **({"kept": kept} if kept else {}),
+                **({"kept": kept_file} if kept_file else {}),
             }
         ),
     }

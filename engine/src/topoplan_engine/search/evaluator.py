@@ -251,8 +251,8 @@ class Evaluator:
         if self._timeline[0] == state.strategy.key + state.fabric.key:
             return 0.0
         tasks = self.tasks_in_full(state)
-        known = self._seconds_of.find(state.strategy.key + state.fabric.key) if tasks else None
-        return _IN_FULL * (self.seconds_per_task * tasks if known is None else known)
+        seconds = self._seconds_of.find(state.strategy.key + state.fabric.key) if tasks else None
+        return _IN_FULL * (self.seconds_per_task * tasks if seconds is None else seconds)
 
     def tasks_in_full(self, state: State) -> int:
         """Return about how many tasks `plan` simulates for a state."""
@@ -448,9 +448,9 @@ class Evaluator:
             taskgraph, timeline = self._deferred(state, program)
         else:
             taskgraph = self._lower(state.strategy)
-            key, known = self._timeline
-            if known is not None and seed is None and not record and key == state.strategy.key + state.fabric.key:
-                timeline = known
+            key, recorded = self._timeline
+            if recorded is not None and seed is None and not record and key == state.strategy.key + state.fabric.key:
+                timeline = recorded
             else:
                 simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
                 timeline, recording = simulated(simulate, taskgraph, state.fabric, cluster, record=record)

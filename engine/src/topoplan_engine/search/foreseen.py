@@ -1,4 +1,4 @@
-"""What outputs will not be written, asked before a search: what is certain ends it, what is likely is told.
+"""Outputs that will not be written are found before a search: certainty ends it, likelihood is a warning.
 
     outputs, searchers, problem, start ─► check_outputs_of ─► TopoplanError, warnings, or nothing
 
@@ -39,7 +39,11 @@ def check_outputs_of(setup: SearchSetup) -> None:
         for exporter in setup.formats:
             if why := unwritable_kind(exporter, setup.searchers, constructed=setup.keep.constructed):
                 raise TopoplanError(f"{exporter.name}: {why}")
-    asking = [one for one in setup.formats if one.overrides("refuses_problem") or one.overrides("doubts")]
+    asking = [
+        component
+        for component in setup.formats
+        if component.overrides("refuses_problem") or component.overrides("doubts")
+    ]
     if not asking:
         return
     start = first_state(setup.evaluator, setup.strategy, setup.rng())

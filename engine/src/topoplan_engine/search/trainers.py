@@ -32,8 +32,8 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
     exporters = _exporters(host)
     named = [word.strip() for text in experiment.run.trainers for word in text.split(",") if word.strip()]
     if experiment.run.trainers and not named:
-        known = ", ".join(sorted(exporters))
-        raise TopoplanError(f"--for {shown(experiment.run.trainers[0])}: names no trainer (have: {known})")
+        names = ", ".join(sorted(exporters))
+        raise TopoplanError(f"--for {shown(experiment.run.trainers[0])}: names no trainer (have: {names})")
     for name in named:
         if name not in exporters:
             raise TopoplanError(

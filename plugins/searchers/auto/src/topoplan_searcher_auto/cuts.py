@@ -141,14 +141,14 @@ class CutEstimates:
         A part fetches its slice from every holder of partial sums, but for what its own device holds.
         """
         product, needed = self._graph.operators[u].outputs[output], self._graph.operators[v].inputs[argument]
-        held, of_held, producers = self._distinct(u, "output", output)
+        held_ranges, of_held, producers = self._distinct(u, "output", output)
         asked, of_asked, _ = self._distinct(v, "input", argument)
         sizes = np.prod(asked[:, 1] - asked[:, 0], axis=0)
         passes = 1 + gradient_flow(self._graph).inputs[v][argument]
         seconds = np.empty((len(producers), asked.shape[2]))
         for row, producer in enumerate(producers):  # tables of one cut stay in the cache of a core
             local = np.ones_like(sizes)
-            for (held_low, held_high), (low, high) in zip(held[:, :, row], asked, strict=True):
+            for (held_low, held_high), (low, high) in zip(held_ranges[:, :, row], asked, strict=True):
                 common = np.minimum(held_high, high)
                 common -= np.maximum(held_low, low)
                 local *= np.maximum(common, 0, out=common)
@@ -175,12 +175,12 @@ class CutEstimates:
             which, cuts = [], []
             for cut in self.cuts[op]:
                 bounds = _bounds(operator, tensor, cut, devices)
-                known = bounds.tobytes(), np.sort(cut.devices).tobytes()
-                if known not in places:
-                    places[known] = len(rows)
+                place = bounds.tobytes(), np.sort(cut.devices).tobytes()
+                if place not in places:
+                    places[place] = len(rows)
                     rows.append(bounds)
                     cuts.append(cut)
-                which.append(places[known])
+                which.append(places[place])
             self._bounds[key] = np.stack(rows, axis=2), which, cuts
         return self._bounds[key]
 
