@@ -34,6 +34,7 @@ from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
+from topoplan_engine.search.asking import acceptance_of, reasons_of, reports_of, surely_rejects
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import PortfolioMember
@@ -87,7 +88,7 @@ class SearchRun:
             searchers: (axis, search) in the order of their turns.
             limits: their patience ends the run if nothing was better; budget and time are those of `advance`.
             on_progress: called with ``"evaluated"`` at intervals, ``"new_best"`` at improvements, and ``"planning with
-                <searcher>"`` before a planner that another searcher brought along plans.
+                <searcher>"`` before another searcher's planner plans.
             keep: which searchers construct, and whether the best that they constructed is the best.
             planning: seconds that the searchers took to be built.
             recorder: takes note of evaluations.
@@ -203,7 +204,7 @@ class SearchRun:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
-            asked, more = 0, self._any_plans()
+            asked, more = 0, any(map(self._plans, range(len(self._searchers))))
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
@@ -222,10 +223,6 @@ class SearchRun:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
 
-    def _any_plans(self) -> bool:
-        """Say whether a searcher is planning, so that it may propose something though it did not yet."""
-        return any(self._plans(number) for number in range(len(self._searchers)))
-
     def _plans(self, number: int) -> bool:
         """Say whether a searcher is planning."""
         return number in self._slices or (number not in self._left_out and self._searchers[number][1].plans)
@@ -242,7 +239,7 @@ class SearchRun:
         """Return what ends the run now, if anything but its budget does."""
         if stop.wanted:
             return "interrupt"
-        if self._idle >= self._limits.patience and not self._any_plans():
+        if self._idle >= self._limits.patience and not any(map(self._plans, range(len(self._searchers)))):
             return "patience"
         return self._clock_says if self._is_over(until) else None
 
@@ -270,7 +267,7 @@ class SearchRun:
             if cutoff < least_cutoff:  # what reaches it may be a new best state all the same
                 return False
             called = clock()
-            answer = self._rejects(base, placements, cutoff)
+            answer = surely_rejects(self._evaluator, base, placements, cutoff)
             screening += clock() - called
             return answer
 
@@ -291,16 +288,6 @@ class SearchRun:
         if rejected:
             self._pass_over(rejected)
         return rejected, candidates
-
-    def _rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
-        """Say whether a proposal is known to cost no less than its cutoff.
-
-        What raises an error is not rejected: to price it says whose fault that is.
-        """
-        try:
-            return self._evaluator.rejects(base, placements, cutoff)
-        except Exception:
-            return False
 
     def _pass_over(self, count: int) -> None:
         """Count proposals that were rejected at once."""
@@ -553,32 +540,24 @@ class SearchRun:
         """Say where a strategy comes from."""
         if strategy is self.initial.state.strategy:
             return Origin("initial strategy")
-        key = strategy.key
-        return self._origins.get(key) or self._found.get(key) or Origin("found by search")
+        return self._origins.get(strategy.key) or self._found.get(strategy.key) or Origin("found by search")
 
     def shortlist_entry(self, trial: Trial) -> ShortlistEntry:
         """Return a trial with its origin, and what its searcher says of it."""
         origin = self.origin(trial.state.strategy)
         if origin.constructed and origin.report is None:
             number = next(number for number, name in self._keep.constructing.items() if name == origin.searcher)
-            origin = attrs.evolve(origin, report=self._report(number, trial.state.strategy))
+            origin = attrs.evolve(origin, report=self._searchers[number][1].report(trial.state.strategy))
         return ShortlistEntry(state=trial.state, cost=trial.cost, origin=origin)
-
-    def _report(self, number: int, strategy: Strategy | None) -> Mapping[str, Any] | None:
-        """Ask a searcher what it says of a strategy."""
-        return self._searchers[number][1].report(strategy)
 
     def left_out(self) -> tuple[str, ...]:
         """Return the members of the portfolio that took no part in the search, and why, a line for each."""
-        reasons = (search.left_out for _, search in self._searchers if isinstance(search, PortfolioMember))
-        return tuple(reason for reason in reasons if reason)
+        return reasons_of([search for _, search in self._searchers])
 
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what searchers say of their plans where none of these could be simulated."""
-        if self._constructed.best is not None:
-            return {}
-        reports = {name: self._report(number, None) for number, name in self._keep.constructing.items()}
-        return {name: report for name, report in reports.items() if report is not None}
+        searchers = {name: self._searchers[number][1] for number, name in self._keep.constructing.items()}
+        return reports_of(searchers) if self._constructed.best is None else {}
 
     def shortlist(self) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None]:
         """Return the last best states, the best at the end, and the best of the other kind if that is another state.
@@ -586,15 +565,13 @@ class SearchRun:
         Unless constructed states are preferred, the fastest one that each searcher constructed comes first, if it is
         almost as fast: it may have the best mean even if it was not the best under the draw of the search.
         """
-        bests = self._constructed if self._keep.constructed and self.best is self._constructed.best else self._fastest
-        aside_trial = (self._fastest if bests is self._constructed else self._constructed).best
+        prefers = self._keep.constructed and self.best is self._constructed.best
+        bests, others = (self._constructed, self._fastest)[:: 1 if prefers else -1]
         last = bests.last or (self.initial,)
-        aside = (
-            None if aside_trial is None or aside_trial.state is last[-1].state else self.shortlist_entry(aside_trial)
-        )
-        if bests is self._fastest:
+        aside = None if others.best is None or others.best.state is last[-1].state else others.best
+        if not prefers:
             last = (*almost_best(self._constructed_by.values(), last), *last)
-        return tuple(map(self.shortlist_entry, last)), aside
+        return tuple(map(self.shortlist_entry, last)), aside and self.shortlist_entry(aside)
 
     @property
     def evaluations(self) -> int:
@@ -604,10 +581,7 @@ class SearchRun:
     @property
     def acceptance(self) -> float | None:
         """Acceptance rate of the first searcher that keeps one."""
-        for _, search in self._searchers:
-            if search.acceptance is not None:
-                return float(search.acceptance)
-        return None
+        return acceptance_of([search for _, search in self._searchers])
 
     @property
     def elapsed(self) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Unpack
@@ -20,7 +19,7 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError, TopoplanWarning
+from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
@@ -47,6 +46,7 @@ from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
+from topoplan_engine.search.ends import Ends
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.foreseen import check_outputs_of
 from topoplan_engine.search.journal import NoJournal
@@ -85,53 +85,6 @@ class FreePlan:
     fits: bool
     refusal: str
     evaluations: int
-
-
-#: Share of a time limit that the simulation of the initial state in full may take after it.
-_INITIAL = 0.05
-
-#: Share of it that a run may take longer without saying so.
-_WORTH_A_WORD = 0.15
-
-
-@attrs.frozen(kw_only=True)
-class Ends:
-    """When a run must end.
-
-    Attributes:
-        began: reading of the clock at its start.
-        seconds: from then on; infinite without a time limit.
-    """
-
-    began: float
-    seconds: float
-
-    @property
-    def remaining(self) -> float:
-        """Seconds that are left."""
-        return self.seconds - (clock() - self.began)
-
-    def has_time_for(self, evaluator: Evaluator, state: State) -> bool:
-        """Say whether a state can be simulated in full, which may take some time more than there is."""
-        if self.seconds == math.inf:
-            return True
-        return evaluator.seconds_in_full(state) <= max(self.remaining, _INITIAL * self.seconds)
-
-    def check_before_the_end(self, evaluator: Evaluator, state: State) -> None:
-        """Warn if a plan takes longer to be simulated in full than a part of the time limit that is worth a word."""
-        if self.seconds == math.inf:
-            return
-        takes = evaluator.seconds_in_full(state)
-        if takes > max(self.remaining, 0.0) + _WORTH_A_WORD * self.seconds:
-            tasks = evaluator.tasks_in_full(state)
-            warnings.warn(
-                TopoplanWarning(
-                    f"time-limit: {self.seconds - self.remaining:.3g} of {self.seconds:.3g} s have passed, and to "
-                    f"simulate the plan in full takes about {takes:.3g} s more: it has {tasks:,} tasks, and "
-                    f"{1e6 * evaluator.seconds_per_task:.2g} s were measured for a million"
-                ),
-                stacklevel=2,
-            )
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -283,16 +236,7 @@ def _optimized(
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
     check_outputs_of(setup)
-    problem = setup.problem
-    run = Run(
-        problem=problem,
-        budget=experiment.run.budget,
-        seed=experiment.run.seed,
-        searchers=tuple(searcher.name for searcher in setup.searchers),
-        patience=experiment.run.patience,
-        time_limit=experiment.run.seconds,
-    )
-
+    problem, run = setup.problem, _run_of(setup, experiment)
     keeper = None if folder is None else Keeper(folder, host, setup.evaluator)
     on_best = keeper.note if keeper is not None else lambda rank, state: None
 
@@ -330,6 +274,18 @@ def _optimized(
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
     return outcome
+
+
+def _run_of(setup: SearchSetup, experiment: Experiment) -> Run:
+    """Return the search about to start, as observers receive it."""
+    return Run(
+        problem=setup.problem,
+        budget=experiment.run.budget,
+        seed=experiment.run.seed,
+        searchers=tuple(searcher.name for searcher in setup.searchers),
+        patience=experiment.run.patience,
+        time_limit=experiment.run.seconds,
+    )
 
 
 def _driven(

@@ -61,14 +61,7 @@ def compare_and_report(
     The section of the page says ``command``, which repeats it.  Gaps of benchmark problems are to the best known plans
     of the set, or of the folder ``best`` where these are better.
     """
-    named = (("--table", table), ("--plot", plot), ("--write", page))
-    check_different((word, path) for word, path in named if path is not None)
-    if plot is not None:
-        check_figure(plot, "topoplan-command-compare")
-    if page is not None:
-        check_section(page, study.name, "topoplan-command-compare")
-    if table is not None:
-        check_rows(table)
+    _check_files(study, table, plot, page)
     if study.compares_searchers:
         _compare_searchers(
             study,
@@ -101,6 +94,18 @@ def compare_and_report(
     if page is not None:
         text = section(report, command, picture_of(page, study.name).name)
         write_section(page, study.name, text, figure_of(report))
+
+
+def _check_files(study: Study, table: Path | None, plot: Path | None, page: Path | None) -> None:
+    """Raise `TopoplanError` unless all files that are asked for can be written, each to a place of its own."""
+    named = (("--table", table), ("--plot", plot), ("--write", page))
+    check_different((word, path) for word, path in named if path is not None)
+    if plot is not None:
+        check_figure(plot, "topoplan-command-compare")
+    if page is not None:
+        check_section(page, study.name, "topoplan-command-compare")
+    if table is not None:
+        check_rows(table)
 
 
 def _compare_searchers(

@@ -1,0 +1,41 @@
+"""What the driver asks of searchers and of what they propose, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topoplan.model.placement import Placement
+from topoplan.search.protocol import Search, State
+from topoplan_engine.search.companions import PortfolioMember
+from topoplan_engine.search.evaluator import Evaluator
+
+__all__ = ["acceptance_of", "reasons_of", "reports_of", "surely_rejects"]
+
+
+def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
+    """Say whether a proposal is known to cost no less than its cutoff.
+
+    What raises an error is not rejected: to price it says whose fault that is.
+    """
+    try:
+        return evaluator.rejects(base, placements, cutoff)
+    except Exception:
+        return False
+
+
+def reasons_of(searchers: Sequence[Search]) -> tuple[str, ...]:
+    """Return which members of a portfolio took no part in the search, and why, a line for each."""
+    reasons = (search.left_out for search in searchers if isinstance(search, PortfolioMember))
+    return tuple(reason for reason in reasons if reason)
+
+
+def reports_of(searchers: Mapping[str, Search]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what searchers, by name, say of their best plans; those that say nothing are left out."""
+    reports = {name: search.report(None) for name, search in searchers.items()}
+    return {name: report for name, report in reports.items() if report is not None}
+
+
+def acceptance_of(searchers: Sequence[Search]) -> float | None:
+    """Return the acceptance rate of the first searcher that keeps one."""
+    return next((float(search.acceptance) for search in searchers if search.acceptance is not None), None)

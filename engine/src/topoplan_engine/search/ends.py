@@ -1,0 +1,61 @@
+"""When a run with a time limit must end, and what there is still time for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import attrs
+
+from topoplan.errors import TopoplanWarning
+from topoplan.search.protocol import State
+from topoplan_engine.kernels.clock import clock
+from topoplan_engine.search.evaluator import Evaluator
+
+__all__ = ["Ends"]
+
+#: Share of a time limit that the simulation of the initial state in full may take after it.
+_INITIAL = 0.05
+
+#: Share of it that a run may take longer without saying so.
+_WORTH_A_WORD = 0.15
+
+
+@attrs.frozen(kw_only=True)
+class Ends:
+    """When a run must end.
+
+    Attributes:
+        began: reading of the clock at its start.
+        seconds: from then on; infinite without a time limit.
+    """
+
+    began: float
+    seconds: float
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (clock() - self.began)
+
+    def has_time_for(self, evaluator: Evaluator, state: State) -> bool:
+        """Say whether a state can be simulated in full, which may take some time more than there is."""
+        if self.seconds == math.inf:
+            return True
+        return evaluator.seconds_in_full(state) <= max(self.remaining, _INITIAL * self.seconds)
+
+    def check_before_the_end(self, evaluator: Evaluator, state: State) -> None:
+        """Warn if a plan takes longer to be simulated in full than a part of the time limit that is worth a word."""
+        if self.seconds == math.inf:
+            return
+        takes = evaluator.seconds_in_full(state)
+        if takes > max(self.remaining, 0.0) + _WORTH_A_WORD * self.seconds:
+            tasks = evaluator.tasks_in_full(state)
+            warnings.warn(
+                TopoplanWarning(
+                    f"time-limit: {self.seconds - self.remaining:.3g} of {self.seconds:.3g} s have passed, and to "
+                    f"simulate the plan in full takes about {takes:.3g} s more: it has {tasks:,} tasks, and "
+                    f"{1e6 * evaluator.seconds_per_task:.2g} s were measured for a million"
+                ),
+                stacklevel=2,
+            )
