@@ -1,0 +1,9 @@
+"""The promises of every topology."""
+
+from topoplan.testing import parametrize_with_checks
+from topoplan_topology_jellyfish import topoplan_topologies
+
+
+@parametrize_with_checks(topoplan_topologies())
+def test_conformance(check):
+    check()
