@@ -15,6 +15,8 @@ from topoplan_studies.runner import StudyRuns
 
 MODEL = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
 SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random", "topoopt")
+#: Networks on graphs of their own, whose hosts have as many interfaces as the graph gives them.
+GRAPHS = {"bcube": False, "dragonfly": True, "hyperx": True, "jellyfish": True, "slim-fly": True, "torus": False}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def compared(run, monkeypatch):
 def test_every_topology_that_ships_is_tried_here():
     topologies = {component.name: component.switched for component in Host.discover().components(Kind.TOPOLOGY)}
     del topologies["file"]  # has what its file says
-    assert topologies == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False)}
+    assert topologies == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False), **GRAPHS}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,14 @@ def test_optimize_and_compare_say_the_same(run, compared, networks, degree, want
         single, row = json.loads(out), rows[name]
         assert single["iteration_time_s"] == row["iteration_time_s"]["median"], name
         assert [(report["interfaces"], report["interfaces_used"]) for report in (single, row)] == [(wanted, wanted)] * 2
+
+
+def test_networks_on_graphs_are_the_same_in_both(run, compared):
+    rows = compared("--budget", "0", "-n", ",".join(GRAPHS), "--servers", "16")
+    for name in GRAPHS:
+        status, out, err = run("optimize", *MODEL, "--servers", "16", "--budget", "0", "-t", name, "--json")
+        assert (status, err) == (0, ""), name
+        assert json.loads(out)["iteration_time_s"] == rows[name]["iteration_time_s"]["median"], name
 
 
 def test_switches_beside_direct_networks_have_as_many_interfaces(compared):
