@@ -146,7 +146,7 @@ class HybridSearch(Search):
             size = best.micro_batch * factor
             if size >= 1 and size == int(size):
                 yield attrs.evolve(best, micro_batch=int(size))
-        for zero in (0, 1, 2):
+        for zero in (0, 1, 2, 3):
             yield attrs.evolve(best, zero=zero)
         for recompute in ("none", "selective", "full"):
             yield attrs.evolve(best, recompute=recompute)
