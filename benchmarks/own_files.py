@@ -181,7 +181,7 @@ def table(rows: Sequence[Row], refused: Sequence[str]) -> str:
     within = sum(abs(row.printed / row.planned - 1) < WORTH_SAYING for row in rows)
     summary = (
         f"{len(rows)} plans: the file takes the plan's time within 1 % in {within}; of the others, "
-        f"{sum(bool(row.said) for row in rows)} are told how much longer or shorter it takes. Times are in ms."
+        f"{sum(bool(row.said) for row in rows)} are stated with how much longer or shorter it takes. Times are in ms."
     )
     cells = markdown_table(headers, [row.cells() for row in rows], times)
     lines = ["`python benchmarks/own_files.py`", "", cells]

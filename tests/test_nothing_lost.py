@@ -46,6 +46,14 @@ def status(args):
     return error.value.code
 
 
+@pytest.fixture
+def asked_late(monkeypatch):
+    """Let a format that cannot say programs be asked at the end alone, as one whose answer depends on the plan."""
+    monkeypatch.setattr("topoplan_searcher_spmd.Spmd.proposes", ())
+    monkeypatch.setattr("topoplan_exporter_strategy.StrategyFile.unwritable", ())
+
+
+@pytest.mark.usefixtures("asked_late")
 def test_an_exporter_that_cannot_say_the_plan_takes_nothing_with_it(tmp_path, capsys):
     out = {name: tmp_path / f"a.{name}" for name in ("json", "strategy", "dot")}
     outputs = [word for name, path in out.items() for word in ("-x", f"{name}={path}")]
@@ -59,6 +67,7 @@ def test_an_exporter_that_cannot_say_the_plan_takes_nothing_with_it(tmp_path, ca
     assert [out[name].exists() for name in out] == [True, False, True]
 
 
+@pytest.mark.usefixtures("asked_late")
 def test_the_json_object_holds_what_was_refused(tmp_path, capsys):
     assert status([*FLAGS, "-s", "spmd", "-x", f"strategy={tmp_path / 'a'}", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)

@@ -63,7 +63,7 @@ class Walk(IdleSearch):
 def walk(monkeypatch):
     """Return a searcher whose clock is that of the driver."""
     ticks = Ticks()
-    for module in ("driver", "islands", "optimize"):
+    for module in ("driver", "ends", "islands", "optimize"):
         monkeypatch.setattr(sys.modules[f"topoplan_engine.search.{module}"], "clock", ticks)
     members = {"__doc__": "Walks.", "name": "walk", "axis": "strategy", "build": lambda *_: Walk(ticks)}
     return type(Searcher)("Walker", (Searcher,), {"__module__": __name__, **members})

@@ -9,7 +9,7 @@ from topoplan_engine.completion import completion_of, models, names_of
 
 
 def test_names_of_a_kind_are_completed():
-    assert completion_of("topology")("to") == ["topoopt"]
+    assert completion_of("topology")("topo") == ["topoopt"]
     assert "resnet50" in models("res")
     assert completion_of("budget") is None
 

@@ -566,12 +566,12 @@ class SearchRun:
         almost as fast: it may have the best mean even if it was not the best under the draw of the search.
         """
         prefers = self._keep.constructed and self.best is self._constructed.best
-        bests, others = (self._constructed, self._fastest)[:: 1 if prefers else -1]
+        bests, other_bests = (self._constructed, self._fastest)[:: 1 if prefers else -1]
         last = bests.last or (self.initial,)
-        aside = None if others.best is None or others.best.state is last[-1].state else others.best
+        aside = None if other_bests.best is None or other_bests.best.state is last[-1].state else other_bests.best
         if not prefers:
             last = (*almost_best(self._constructed_by.values(), last), *last)
-        return tuple(map(self.shortlist_entry, last)), aside and self.shortlist_entry(aside)
+        return tuple(map(self.shortlist_entry, last)), None if aside is None else self.shortlist_entry(aside)
 
     @property
     def evaluations(self) -> int:

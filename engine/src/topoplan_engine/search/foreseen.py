@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from topoplan.errors import TopoplanError, TopoplanWarning
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Searcher
 from topoplan_engine.search.setup import SearchSetup
@@ -26,6 +27,7 @@ __all__ = ["check_outputs_of", "unwritable_kind"]
 _WORDS: dict[type[Any], str] = {
     SpmdStrategy: "SPMD programs",
     PipelineStrategy: "pipelines",
+    StagedStrategy: "pipelines of programs",
     PlacedStrategy: "placements without a schedule",
 }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from topoplan import Searcher, hookimpl, option
+from topoplan import Searcher, StagedStrategy, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,7 @@ class Stated(Searcher):
     name = "stated"
     axis = "strategy"
     constructs = True
+    proposes = (StagedStrategy,)
 
     file: str = option(
         "", help="file whose plan counts where an option here is unset: flags of Megatron-LM, or torchtitan's TOML"
@@ -84,6 +85,7 @@ class Hybrid(Searcher):
     name = "hybrid"
     axis = "strategy"
     constructs = True
+    proposes = (StagedStrategy,)
 
     shortlist: int = option(
         24, help="plans that are simulated, those with the best estimates", minimum=1, maximum=10**4

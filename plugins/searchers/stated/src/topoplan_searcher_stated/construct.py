@@ -64,8 +64,8 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     for number, program in enumerate(programs):
         mesh = DeviceMesh(axes=axes, sizes=sizes, devices=devices[order.rank_of[number]])
         operators = np.flatnonzero(stage_of == number)
-        again = regions[operators] if (regions[operators] >= 0).any() else ()
-        stages.append(Stage(operators=operators, mesh=mesh, program=program, zero=zero, recomputed=again))
+        rerun = regions[operators] if (regions[operators] >= 0).any() else ()
+        stages.append(Stage(operators=operators, mesh=mesh, program=program, zero=zero, recomputed=rerun))
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
@@ -100,7 +100,7 @@ def _stages(graph: OperatorGraph, ranks: int, order: PassOrder) -> I32:
     if len(layers) % chunks:
         per_rank = chunks // ranks
         fits = [k for k in divisors(len(layers)) if len(layers) % (k * per_rank) == 0]
-        hint = f"pp={near}" if (near := nearest(ranks, fits)) else "schedule=1f1b"
+        hint = f"pp={nearest_value}" if (nearest_value := nearest(ranks, fits)) else "schedule=1f1b"
         what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
         raise TopoplanError(
             f"plan: {what} does not divide the {len(layers)} layers of model {graph.name!r} (nearest: {hint})"

@@ -87,8 +87,8 @@ class Estimates:
         of_rank = np.bincount(stage % plan.pp, seconds, plan.pp)
         bubble = (of_rank.sum() - of_rank.max()) / _chunks(plan.schedule)
         gradients = np.bincount(stage % plan.pp, parts.gradients, plan.pp).max()
-        near = plan.tp * data <= self._per_host
-        sent = 2 * gradients * (data - 1) / data / (self._inside if near else self._outside)
+        is_near = plan.tp * data <= self._per_host
+        sent = 2 * gradients * (data - 1) / data / (self._inside if is_near else self._outside)
         memory = self._memory(plan, parts, stage, data, micro_batches)
         return Estimate(float(micro_batches * of_rank.max() + bubble + sent), memory)
 
@@ -151,8 +151,8 @@ class Estimates:
         part = costs.price_micro_batch(op, cut, devices, MicroBatch.of(operator, micro_batches))
         forward, backward = float(part.forward.max()), float(part.backward.max())
         states = np.zeros(3) if whole.states is None else whole.states.max(axis=1)
-        kept = states.sum() if whole.kept is None else float(whole.kept.max())
-        activations = max(0.0, float(whole.memory.max()) - kept) / micro_batches
+        state_bytes = states.sum() if whole.kept is None else float(whole.kept.max())
+        activations = max(0.0, float(whole.memory.max()) - state_bytes) / micro_batches
         summed = rules[1].dim >= 0 and tensor > 1 and not any(form.sliced for form in rules[1].outputs)
         nbytes = sum(tensor_.nbytes for tensor_ in operator.outputs) / data / micro_batches if summed else 0.0
         rate = self._inside if tensor <= self._per_host else self._outside

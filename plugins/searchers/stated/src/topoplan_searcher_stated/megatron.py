@@ -116,10 +116,10 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Sig
     }
     while True:
         rules, conflicts = _walk(graph, equal, whole, positions)
-        found = {equal[op] for op in conflicts}
-        if not found - whole:
+        limits = {equal[op] for op in conflicts}
+        if not limits - whole:
             return rules
-        whole |= found
+        whole |= limits
 
 
 def _walk(
@@ -127,11 +127,11 @@ def _walk(
 ) -> tuple[list[Signature], set[int]]:
     """Choose signatures from the first operator to the last; return matrices whose slices something cannot take."""
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
-    made: dict[tuple[int, int], _Made] = {}
+    tensors: dict[tuple[int, int], _Made] = {}
     rules: list[Signature] = []
     conflicts: set[int] = set()
     for index, op in enumerate(graph.operators):
-        inputs = {k: made[sources[index, k]] for k in range(len(op.inputs)) if (index, k) in sources}
+        inputs = {k: tensors[sources[index, k]] for k in range(len(op.inputs)) if (index, k) in sources}
         carried = {k: each for k, each in inputs.items() if each.columns}
         columns: frozenset[int] = frozenset().union(*(each.columns for each in carried.values()))
         rule = _carried(op, carried) if carried else None
@@ -145,7 +145,7 @@ def _walk(
                 rule = _passes_sum(op, inputs) or _cut(op, positions[index])
         rules.append(rule)
         for output, form in enumerate(rule.outputs):
-            made[index, output] = _Made(form, columns if form.sliced else frozenset())
+            tensors[index, output] = _Made(form, columns if form.sliced else frozenset())
     return rules, conflicts
 
 
@@ -163,8 +163,8 @@ def _passes_sum(op: Operator, inputs: dict[int, _Made]) -> Signature | None:
     size = sum(tensor.elements for tensor in op.outputs)
     if len(terms) != 1 or op.weights or sum(op.inputs[k].elements for k in terms) <= size:
         return None
-    wanted = tuple(PARTIAL if k in terms else REPLICATED for k in range(len(op.inputs)))
-    return next((rule for rule in _signatures(op) if rule.dim < 0 and rule.inputs == wanted), None)
+    forms = tuple(PARTIAL if k in terms else REPLICATED for k in range(len(op.inputs)))
+    return next((rule for rule in _signatures(op) if rule.dim < 0 and rule.inputs == forms), None)
 
 
 def _matrix(op: Operator) -> Signature | None:
@@ -176,8 +176,8 @@ def _matrix(op: Operator) -> Signature | None:
     for rule in _signatures(op):
         if rule.dim < 0 or not any(rule.inputs[k].sliced for k in matrices):
             continue
-        others = [form for k, form in enumerate(rule.inputs) if k not in weights]
-        if any(form != REPLICATED for form in others):
+        other_items = [form for k, form in enumerate(rule.inputs) if k not in weights]
+        if any(form != REPLICATED for form in other_items):
             continue
         role, is_table = op.dims[rule.dim].role, reads_rows(op)
         if role is (Role.REDUCTION if is_table else Role.PARAMETER):

@@ -42,8 +42,8 @@ def settings_of(options: Stated, graph: OperatorGraph) -> Settings:
         TopoplanError: the file of a trainer cannot be read, or says what no plan can.
     """
     names = [field.name for field in attrs.fields(Settings)]
-    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
-    return Settings(**{**(_of_file(options.file, graph) if options.file else {}), **given})
+    given_values = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
+    return Settings(**{**(_of_file(options.file, graph) if options.file else {}), **given_values})
 
 
 def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
@@ -52,29 +52,29 @@ def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
         text = read_file(Path(file)).decode("utf-8")
     except UnicodeDecodeError:
         raise TopoplanError(f"{file}: is no text in UTF-8") from None
-    found = trainer_settings(text, file)
-    _warn(found, file, graph)
+    settings = trainer_settings(text, file)
+    _warn(settings, file, graph)
     recomputes = get_args(get_args(get_type_hints(Stated)["recompute"])[0])
-    if found.plan["recompute"] not in recomputes:
+    if settings.plan["recompute"] not in recomputes:
         raise TopoplanError(
-            f"{file}: plan: recompute={found.plan['recompute']} is not built yet (must be {', '.join(recomputes)}; "
+            f"{file}: plan: recompute={settings.plan['recompute']} is not built yet (must be {', '.join(recomputes)}; "
             "--plan recompute=... counts in its place)"
         )
-    words = {key.replace("-", "_"): value for key, value in found.plan.items()}
+    words = {key.replace("-", "_"): value for key, value in settings.plan.items()}
     return {
         name: value == "yes" if name == "sp" else int(value) if value.isdigit() else value
         for name, value in words.items()
     }
 
 
-def _warn(found: TrainerSettings, file: str, graph: OperatorGraph) -> None:
+def _warn(settings: TrainerSettings, file: str, graph: OperatorGraph) -> None:
     """Warn where a file has another batch than the model, or settings that are not read."""
-    if found.batch_size not in (None, graph.batch_size):
+    if settings.batch_size not in (None, graph.batch_size):
         warnings.warn(
-            f"{shown(file)}: has a batch of {found.batch_size}, the model one of {graph.batch_size} "
-            f"(--batch-size {found.batch_size} plans that of the file)",
+            f"{shown(file)}: has a batch of {settings.batch_size}, the model one of {graph.batch_size} "
+            f"(--batch-size {settings.batch_size} plans that of the file)",
             TopoplanWarning,
             stacklevel=2,
         )
-    if found.unread:
-        warnings.warn(f"{shown(file)}: {', '.join(found.unread)} is not planned", TopoplanWarning, stacklevel=2)
+    if settings.unread:
+        warnings.warn(f"{shown(file)}: {', '.join(settings.unread)} is not planned", TopoplanWarning, stacklevel=2)

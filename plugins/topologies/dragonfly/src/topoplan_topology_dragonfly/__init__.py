@@ -86,11 +86,11 @@ def _pairs(groups: int, a: int, h: int) -> np.ndarray:
     if groups == 1:
         return inner.reshape(-1, 2)
     ahead = groups - 1
-    group, other = np.triu_indices(groups, 1)
+    group, other_group = np.triu_indices(groups, 1)
     number = np.arange(a * h // ahead)[:, None] * ahead
-    here = group * a + (number + (other - group) % groups - 1) // h
-    there = other * a + (number + (group - other) % groups - 1) // h
-    return np.concatenate([inner.reshape(-1, 2), np.stack([here.ravel(), there.ravel()], axis=1)])
+    source = group * a + (number + (other_group - group) % groups - 1) // h
+    target = other_group * a + (number + (group - other_group) % groups - 1) // h
+    return np.concatenate([inner.reshape(-1, 2), np.stack([source.ravel(), target.ravel()], axis=1)])
 
 
 @hookimpl

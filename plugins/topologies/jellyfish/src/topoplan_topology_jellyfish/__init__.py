@@ -84,9 +84,9 @@ def _drawn(switches: int, links: int, rng: np.random.Generator) -> list[tuple[in
     for _ in range(_DRAWS):
         joined = _regular(switches - 1 - degrees if dense else degrees, rng)
         if dense:
-            joined = [everyone - others - {switch} for switch, others in enumerate(joined)]
-        if [len(others) for others in joined] == degrees.tolist() and _is_connected(joined):
-            return [(a, b) for a, others in enumerate(joined) for b in sorted(others) if a < b]
+            joined = [everyone - other_items - {switch} for switch, other_items in enumerate(joined)]
+        if [len(other_items) for other_items in joined] == degrees.tolist() and _is_connected(joined):
+            return [(a, b) for a, other_items in enumerate(joined) for b in sorted(other_items) if a < b]
     raise TopoplanError(f"topology jellyfish: no connected graph of {switches} switches with {links} links is found")
 
 
@@ -95,37 +95,37 @@ def _regular(degrees: np.ndarray, rng: np.random.Generator) -> list[set[int]]:
     switches = len(degrees)
     joined = [set[int]() for _ in range(switches)]
     ends = rng.permutation(np.repeat(np.arange(switches), degrees)).tolist()
-    left = []
+    remaining_items = []
     while len(ends) > 1:
         a, b = ends.pop(), ends.pop()
         if a == b or b in joined[a]:
-            left.append((a, b))
+            remaining_items.append((a, b))
         else:
             joined[a].add(b)
             joined[b].add(a)
-    for a, b in left:
+    for a, b in remaining_items:
         for _ in range(1000):
             c = int(rng.integers(switches))
             if not joined[c] or a == c or c in joined[a]:
                 continue
-            others = sorted(joined[c])
-            d = others[int(rng.integers(len(others)))]
+            other_items = sorted(joined[c])
+            d = other_items[int(rng.integers(len(other_items)))]
             if b != d and d not in joined[b] and (a, b) != (d, c):
                 joined[c].remove(d)
                 joined[d].remove(c)
-                for one, two in ((a, c), (b, d)):
-                    joined[one].add(two)
-                    joined[two].add(one)
+                for one_item, two in ((a, c), (b, d)):
+                    joined[one_item].add(two)
+                    joined[two].add(one_item)
                 break
     return joined
 
 
 def _is_connected(joined: list[set[int]]) -> bool:
-    reached, new = {0}, [0]
+    reached_nodes, new = {0}, [0]
     while new:
-        new = [b for b in {b for a in new for b in joined[a]} if b not in reached]
-        reached.update(new)
-    return len(reached) == len(joined)
+        new = [b for b in {b for a in new for b in joined[a]} if b not in reached_nodes]
+        reached_nodes.update(new)
+    return len(reached_nodes) == len(joined)
 
 
 @hookimpl

@@ -46,9 +46,9 @@ class SlimFly(Topology):
         fitting = (q for q in range(3, _MOST) if _is_size(q) and 2 * q * q * (self.hosts or _balanced(q)) >= count)
         q = self.q or next(fitting, _LARGEST)
         if not _is_size(q):
-            near = [next((n for n in numbers if _is_size(n)), 3) for numbers in (range(q, 2, -1), range(q, 2 * q))]
+            sizes = [next((n for n in numbers if _is_size(n)), 3) for numbers in (range(q, 2, -1), range(q, 2 * q))]
             raise TopoplanError(
-                f"topology slim-fly: q is {q} (must be a prime power that is not 2 modulo 4: {near[0]} or {near[1]})"
+                f"topology slim-fly: q is {q} (must be a prime power that is not 2 modulo 4: {sizes[0]} or {sizes[1]})"
             )
         hosts = self.hosts or math.ceil(count / (2 * q * q))
         if 2 * q * q * hosts < count:

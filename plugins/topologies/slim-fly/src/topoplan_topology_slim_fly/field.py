@@ -74,11 +74,11 @@ def _powers(p: int, tail: tuple[int, ...]) -> list[tuple[int, ...]] | None:
     """Return the powers of the root of x^m = tail, lowest digits first; None unless they are all but zero."""
     if tail[0] == 0:  # no power of the root is 1
         return None
-    one = (1,) + (0,) * (len(tail) - 1)
-    rows, row = [one], one
+    one_item = (1,) + (0,) * (len(tail) - 1)
+    rows, row = [one_item], one_item
     for _ in range(p ** len(tail) - 2):
         row = tuple((low + row[-1] * factor) % p for low, factor in zip((0, *row[:-1]), tail, strict=True))
-        if row == one:
+        if row == one_item:
             return None
         rows.append(row)
     return rows

@@ -73,9 +73,9 @@ def _pairs(sides: tuple[int, ...], twisted: bool, cube: int | None) -> tuple[np.
         following[axis] = (place[axis] + 1) % side
         if twisted and side == min(sides):
             wraps = place[axis] == side - 1
-            for other, length in enumerate(sides):
+            for other_one, length in enumerate(sides):
                 if length > side:
-                    following[other] = (place[other] + side * wraps) % length
+                    following[other_one] = (place[other_one] + side * wraps) % length
         pairs.append(np.stack([hosts, np.ravel_multi_index(tuple(following), sides)], axis=1))
         inside.append((place[axis] + 1) % cube != 0 if cube else np.zeros(len(hosts), dtype=bool))
     return np.concatenate(pairs), np.concatenate(inside)

@@ -41,20 +41,22 @@ def chosen_sides(
     """
     if sides:
         return _checked(hosts, sides, dimensions, twisted, multiple)
-    wanted = [dimensions] if dimensions is not None else list(range(most_dimensions, 0, -1))
+    dimension_counts = [dimensions] if dimensions is not None else list(range(most_dimensions, 0, -1))
     if multiple > 1 and dimensions is None:
-        wanted = [3]
+        dimension_counts = [3]
     if twisted:
-        wanted = [max(count, 2) for count in wanted[:1]]
-    found = _nearest_to_cube(hosts, wanted, twisted, multiple)
-    if found is not None:
-        return found
-    near = [
-        next((n for n in numbers if _nearest_to_cube(n, wanted, twisted, multiple)), None)
+        dimension_counts = [max(count, 2) for count in dimension_counts[:1]]
+    even_sides = _nearest_to_cube(hosts, dimension_counts, twisted, multiple)
+    if even_sides is not None:
+        return even_sides
+    choices = [
+        next((n for n in numbers if _nearest_to_cube(n, dimension_counts, twisted, multiple)), None)
         for numbers in (range(hosts - 1, max(hosts - _NEAR, 0), -1), range(hosts + 1, hosts + _NEAR))
     ]
-    what = f"{'twisted ' * twisted}torus of {wanted[0]} dimensions" + f" and cubes of {multiple}" * (multiple > 1)
-    numbers = " or ".join(str(n) for n in near if n is not None)
+    what = f"{'twisted ' * twisted}torus of {dimension_counts[0]} dimensions" + f" and cubes of {multiple}" * (
+        multiple > 1
+    )
+    numbers = " or ".join(str(n) for n in choices if n is not None)
     right = f"{numbers} hosts do" if numbers else "use fewer dimensions"
     raise TopoplanError(f"topology torus: {hosts} hosts make no {what} ({right})")
 
@@ -72,15 +74,15 @@ def _checked(
     if odd is not None:
         raise TopoplanError(f"topology torus: sides {text}: {odd} is no multiple of the cube's edge {multiple}")
     if product != hosts:
-        other = None if twisted or multiple > 1 else _nearest_to_cube(hosts, [len(sides)], twisted, multiple)
-        fitting = f"use --servers {product}" + (f", or sides={'-'.join(map(str, other))}" if other else "")
+        other_side = None if twisted or multiple > 1 else _nearest_to_cube(hosts, [len(sides)], twisted, multiple)
+        fitting = f"use --servers {product}" + (f", or sides={'-'.join(map(str, other_side))}" if other_side else "")
         raise TopoplanError(f"topology torus: sides {text} are {product} hosts, the cluster has {hosts} ({fitting})")
     return sides
 
 
-def _nearest_to_cube(hosts: int, wanted: list[int], twisted: bool, multiple: int) -> tuple[int, ...] | None:
+def _nearest_to_cube(hosts: int, dimension_counts: list[int], twisted: bool, multiple: int) -> tuple[int, ...] | None:
     """Return the sides of least sum, of the first number of dimensions for which there are any; the longest last."""
-    for dimensions in wanted:
+    for dimensions in dimension_counts:
         shapes = [
             shape
             for shape in (_of_k_and_2k(hosts, dimensions) if twisted else _factors(hosts, dimensions, 2))
@@ -91,17 +93,17 @@ def _nearest_to_cube(hosts: int, wanted: list[int], twisted: bool, multiple: int
     return (1,) if hosts == 1 and not twisted and multiple == 1 else None
 
 
-def _factors(number: int, count: int, least: int) -> Iterator[tuple[int, ...]]:
+def _factors(number: int, count: int, least_value: int) -> Iterator[tuple[int, ...]]:
     """Go through ascending factors of a number, so many of them, each at least ``least``."""
     if count == 1:
-        if number >= least:
+        if number >= least_value:
             yield (number,)
         return
     for factor in _divisors(number):
         if factor**count > number:
             break
-        if factor >= least:
-            yield from ((factor, *rest) for rest in _factors(number // factor, count - 1, factor))
+        if factor >= least_value:
+            yield from ((factor, *remainder) for remainder in _factors(number // factor, count - 1, factor))
 
 
 @functools.cache
@@ -113,7 +115,7 @@ def _divisors(number: int) -> tuple[int, ...]:
 def _of_k_and_2k(hosts: int, dimensions: int) -> Iterator[tuple[int, ...]]:
     """Go through the sides of twisted tori."""
     for short in range(1, dimensions):
-        power, rest = divmod(hosts, 2 ** (dimensions - short))
+        power, remainder = divmod(hosts, 2 ** (dimensions - short))
         k = round(power ** (1 / dimensions))
-        if not rest and k > 1 and k**dimensions == power:
+        if not remainder and k > 1 and k**dimensions == power:
             yield (k,) * short + (2 * k,) * (dimensions - short)
