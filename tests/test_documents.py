@@ -64,7 +64,7 @@ LEFT_OUT = {
     "topoplan share": "takes minutes with its 128 servers (tests/test_share_command.py runs a smaller one)",
     "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",
-    "topoplan optimize alexnet -t slim-fly": "a plugin that is not installed (plugins/commands/new/tests)",
+    "topoplan optimize alexnet -t de-bruijn": "a plugin that is not installed (plugins/commands/new/tests)",
 }
 LEFT_OUT |= {
     "topoplan show best/plans/NAME.json.gz": "a placeholder (tests/test_best_known_plans.py)",

@@ -78,14 +78,14 @@ def test_host_finds_the_component_that_the_entry_point_names(packages, monkeypat
 def test_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["new", "topology", "slim-fly"])
+        main(["new", "topology", "de-bruijn"])
     out = capsys.readouterr().out
     assert not ended.value.code
     assert "src/topoplan_topology_slim_fly/__init__.py" in out
-    assert "topoplan optimize alexnet -t slim-fly" in out
+    assert "topoplan optimize alexnet -t de-bruijn" in out
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {f"topoplan-topology-slim-fly/{path}" for path in package_files("topology", "slim-fly")}
-    assert "slim-fly is there already" in refusal(capsys, "topology", "slim-fly")
+    assert files == {f"topoplan-topology-de-bruijn/{path}" for path in package_files("topology", "de-bruijn")}
+    assert "de-bruijn is there already" in refusal(capsys, "topology", "de-bruijn")
 
 
 def test_a_class_has_no_name_that_its_module_uses_already():

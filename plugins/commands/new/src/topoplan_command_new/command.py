@@ -33,7 +33,7 @@ def new(
             autocompletion=_kinds,
         ),
     ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="How users choose it, e.g. slim-fly.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How users choose it, e.g. de-bruijn.")],
     folder: Annotated[
         Path | None,
         typer.Option(help="Folder to write; it must not exist.  [default: topoplan-KIND-NAME]", show_default=False),

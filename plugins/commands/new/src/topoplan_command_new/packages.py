@@ -74,7 +74,7 @@ def check_names(kind: str, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise TopoplanError(
             f"new: {shown(name)} is no name of a component "
-            "(lower case letters, digits and single dashes, a letter first, as in slim-fly)"
+            "(lower case letters, digits and single dashes, a letter first, as in de-bruijn)"
         )
     if len(name) > 60:
         raise TopoplanError(f"new: the name has {len(name)} characters (at most 60)")
