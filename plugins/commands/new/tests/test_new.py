@@ -81,7 +81,7 @@ def test_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
         main(["new", "topology", "de-bruijn"])
     out = capsys.readouterr().out
     assert not ended.value.code
-    assert "src/topoplan_topology_slim_fly/__init__.py" in out
+    assert "src/topoplan_topology_de_bruijn/__init__.py" in out
     assert "topoplan optimize alexnet -t de-bruijn" in out
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {f"topoplan-topology-de-bruijn/{path}" for path in package_files("topology", "de-bruijn")}
