@@ -19,14 +19,23 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, PipelineStrategy, PlacedStrategy, Placement, Schedule
-from topoplan.model.graph import Checkpoint
 from topoplan.model.machine import HostModel
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.training import frozen
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_samples.fabrics import star
-from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, program, samples, stages_of
+from topoplan_samples.layered import (
+    checkpointed,
+    data_parallel,
+    half_frozen,
+    layered,
+    megatron,
+    pipeline,
+    program,
+    samples,
+    stages_of,
+    tied,
+)
 from topoplan_samples.pipelines import branching
 from topoplan_simulator_fluid import Fluid
 
@@ -36,34 +45,6 @@ BANDWIDTH, LATENCY = 12.5e9, 1e-6
 def experts_last(op):
     """Cut rows of the table of words, and what each device makes of the rest by samples."""
     return "r" if op.name == "tok_embeddings" else samples(op)
-
-
-def tied(layers=4, batch=16):
-    """Return the layers, whose head has the table of the words."""
-    graph = layered(layers, batch)
-    *others, head, loss = graph.operators
-    (kernel,) = head.weights
-    head = attrs.evolve(head, inputs=(*head.inputs, kernel), weights=(), tags={**head.tags, "shared": kernel.name})
-    return attrs.evolve(graph, operators=(*others, head, loss))
-
-
-def half_frozen():
-    """Return the layers, of which the words and the first two are not trained."""
-    graph = layered()
-    names = [op.name for op in graph.operators if op.name.startswith(("tok", "layers.0", "layers.1"))]
-    return frozen(graph, names)
-
-
-def checkpointed():
-    """Return the layers, each of which is a region that runs again."""
-    graph = layered()
-
-    def marked(op):
-        if not op.name.startswith("layers."):
-            return op
-        return attrs.evolve(op, checkpoint=Checkpoint(begins=op.name.endswith(".up"), reentrant=True))
-
-    return attrs.evolve(graph, operators=tuple(map(marked, graph.operators)))
 
 
 def drawn(graph, devices, seed):

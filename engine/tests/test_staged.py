@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, CostFunction, DeviceMesh, PartCosts, StagedStrategy, TopoplanError, Zero
-from topoplan.model.graph import Checkpoint
 from topoplan.model.machine import HostModel
 from topoplan.model.pass_order import PassOrder
 from topoplan.model.sharding import PARTIAL, REPLICATED, shard
@@ -15,41 +14,26 @@ from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.stage_links import routes_between, slices_of
 from topoplan_engine.sharding.programs import why_invalid
-from topoplan_engine.training import frozen
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder
 from topoplan_samples.fabrics import star
-from topoplan_samples.layered import layered, megatron, pipeline, program, samples, stages_of
+from topoplan_samples.layered import (
+    checkpointed,
+    half_frozen,
+    layered,
+    megatron,
+    pipeline,
+    program,
+    samples,
+    stages_of,
+    tied,
+)
 from topoplan_samples.pipelines import branching
 from topoplan_samples.staged import as_stages, of_program, order_of
 from topoplan_simulator_fluid import Fluid
 
 BANDWIDTH, LATENCY = 12.5e9, 1e-6
-
-
-def tied(layers=4, batch=16):
-    """Return the layers, whose head has the table of the words."""
-    graph = layered(layers, batch)
-    *others, head, loss = graph.operators
-    (kernel,) = head.weights
-    head = attrs.evolve(head, inputs=(*head.inputs, kernel), weights=(), tags={**head.tags, "shared": kernel.name})
-    return attrs.evolve(graph, operators=(*others, head, loss))
-
-
-def half_frozen():
-    graph = layered()
-    names = [op.name for op in graph.operators if op.name.startswith(("tok", "layers.0", "layers.1"))]
-    return frozen(graph, names)
-
-
-def checkpointed():
-    def marked(op):
-        mark = Checkpoint(begins=op.name.endswith(".up"), reentrant=True) if op.name.startswith("layers.") else None
-        return attrs.evolve(op, checkpoint=mark)
-
-    graph = layered()
-    return attrs.evolve(graph, operators=tuple(map(marked, graph.operators)))
 
 
 def setting(graph, devices, **options):

@@ -6,12 +6,14 @@ import attrs
 import numpy as np
 
 from topoplan import Cluster, PipelineStrategy, PlacedStrategy, Placement, SpmdStrategy
+from topoplan.model.graph import Checkpoint
 from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.training import frozen
 from topoplan_operators import GraphBuilder
 from topoplan_operators.dense import token_embedding
 from topoplan_operators.losses import total
@@ -31,6 +33,34 @@ def layered(layers=4, batch=16):
     x = b.linear(x, 32, name="lm_head", bias=False)
     b.append(total(x), [x], "loss")
     return b.build()
+
+
+def tied(layers=4, batch=16):
+    """Return the layers, whose head has the table of the words."""
+    graph = layered(layers, batch)
+    *others, head, loss = graph.operators
+    (kernel,) = head.weights
+    head = attrs.evolve(head, inputs=(*head.inputs, kernel), weights=(), tags={**head.tags, "shared": kernel.name})
+    return attrs.evolve(graph, operators=(*others, head, loss))
+
+
+def half_frozen():
+    """Return the layers, of which the words and the first two are not trained."""
+    graph = layered()
+    names = [op.name for op in graph.operators if op.name.startswith(("tok", "layers.0", "layers.1"))]
+    return frozen(graph, names)
+
+
+def checkpointed():
+    """Return the layers, each of which is a region that runs again."""
+    graph = layered()
+
+    def marked(op):
+        if not op.name.startswith("layers."):
+            return op
+        return attrs.evolve(op, checkpoint=Checkpoint(begins=op.name.endswith(".up"), reentrant=True))
+
+    return attrs.evolve(graph, operators=tuple(map(marked, graph.operators)))
 
 
 def planned(graph, strategy, *, hosts=1, each=None):

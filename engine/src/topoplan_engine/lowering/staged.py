@@ -351,7 +351,7 @@ class _Assembly:
         if any(each.keys() != sets[0].keys() for each in sets):
             names = [self._graph.operators[op].name for op, _ in places]
             raise TopoplanError(
-                f"strategy: {' and '.join(names)} share a weight in different slices (stages must slice it alike)"
+                f"strategy: {' and '.join(names)} share a weight in different slices (slice it equally)"
             )
         for elements in sets[0]:
             rows = [each[elements] for each in sets]

@@ -4,27 +4,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Cluster, TopologyContext, TopoplanError
-from topoplan.options import structure
+from topoplan import TopoplanError
+from topoplan_samples.graph_fabrics import counts, made
 from topoplan_topology_bcube import BCube
-
-
-def make(count, /, interfaces=4, **options):
-    cluster = Cluster.uniform(n_hosts=count, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return structure(BCube, options, "topology bcube").build(context)
-
-
-def counts(fabric):
-    """Hosts, switches, links, links between switches, diameters of hosts and of switches, mean distance of hosts."""
-    graph = fabric.to_networkx().to_undirected()
-    distances = dict(nx.all_pairs_shortest_path_length(graph))
-    hosts = range(fabric.n_hosts)
-    between = [distances[a][b] for a in hosts for b in hosts if a < b]
-    switches = graph.subgraph(range(fabric.n_hosts, fabric.n_nodes))
-    diameter = nx.diameter(switches) if nx.is_connected(switches) else None
-    row = fabric.n_hosts, fabric.n_switches, graph.number_of_edges(), switches.number_of_edges()
-    return *row, max(between), diameter, round(float(np.mean(between)), 6)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +19,13 @@ def counts(fabric):
     ],
 )
 def test_counts(ports, levels, row):
-    assert counts(make(row[0], ports=ports, levels=levels)) == row
+    assert counts(made(BCube, row[0], ports=ports, levels=levels)) == row
 
 
 @pytest.mark.parametrize(("ports", "levels"), [(4, 2), (2, 4)])
 def test_cut(ports, levels):
     """Every half of 16 hosts: a switch is on the side of most of its hosts, so its smaller part is cut."""
-    fabric = make(16, ports=ports, levels=levels)
+    fabric = made(BCube, 16, ports=ports, levels=levels)
     up = fabric.link_src < 16
     masks = [0] * fabric.n_switches
     for host, switch in zip(fabric.link_src[up].tolist(), fabric.link_dst[up].tolist(), strict=True):
@@ -57,11 +39,11 @@ def test_cut(ports, levels):
 
 @pytest.mark.parametrize(("hosts", "interfaces"), [(1, 4), (2, 4), (13, 4), (16, 1), (100, 2), (10_000, 2)])
 def test_sizes_follow_hosts_and_interfaces(hosts, interfaces):
-    fabric = make(hosts, interfaces)
+    fabric = made(BCube, hosts, interfaces)
     assert nx.is_connected(fabric.to_networkx().to_undirected().subgraph({*range(hosts), *fabric.link_dst.tolist()}))
     assert np.bincount(fabric.link_src, fabric.link_bandwidth)[:hosts] == pytest.approx(interfaces * 1e9)
 
 
 def test_errors_name_what_would_be_right():
     with pytest.raises(TopoplanError, match=r"room for 16 hosts, not 17 \(use ports=5\)"):
-        make(17, ports=4, levels=2)
+        made(BCube, 17, ports=4, levels=2)

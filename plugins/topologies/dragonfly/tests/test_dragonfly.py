@@ -1,30 +1,11 @@
 """Dragonfly: counts, distances and cuts of the definition, by networkx and by hand."""
 
-import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Cluster, TopologyContext, TopoplanError
-from topoplan.options import structure
+from topoplan import TopoplanError
+from topoplan_samples.graph_fabrics import counts, made
 from topoplan_topology_dragonfly import Dragonfly
-
-
-def make(count, /, interfaces=4, **options):
-    cluster = Cluster.uniform(n_hosts=count, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return structure(Dragonfly, options, "topology dragonfly").build(context)
-
-
-def counts(fabric):
-    """Hosts, switches, links, links between switches, diameters of hosts and of switches, mean distance of hosts."""
-    graph = fabric.to_networkx().to_undirected()
-    distances = dict(nx.all_pairs_shortest_path_length(graph))
-    hosts = range(fabric.n_hosts)
-    between = [distances[a][b] for a in hosts for b in hosts if a < b]
-    switches = graph.subgraph(range(fabric.n_hosts, fabric.n_nodes))
-    diameter = nx.diameter(switches) if nx.is_connected(switches) else None
-    row = fabric.n_hosts, fabric.n_switches, graph.number_of_edges(), switches.number_of_edges()
-    return *row, max(between), diameter, round(float(np.mean(between)), 6)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +21,19 @@ def counts(fabric):
     ],
 )
 def test_counts(options, row):
-    assert counts(make(row[0], **options)) == row
-    assert counts(make(row[0])) == row  # balanced, so no option is needed
+    assert counts(made(Dragonfly, row[0], **options)) == row
+    assert counts(made(Dragonfly, row[0])) == row  # balanced, so no option is needed
 
 
 def test_a_router_uses_all_of_its_links():
-    fabric = make(1056)
+    fabric = made(Dragonfly, 1056)
     degree = np.bincount(fabric.link_src, minlength=fabric.n_nodes)[1056:]
     assert set(degree) == {4 + 7 + 4}
 
 
 @pytest.mark.parametrize(("hosts", "groups"), [(16, 2), (40, 5), (100, 6), (8, 1)])
 def test_fewer_groups_have_more_links_between_two(hosts, groups):
-    fabric = make(hosts, 1)
+    fabric = made(Dragonfly, hosts, 1)
     a, h = {True: (4, 2), False: (6, 3)}[hosts < 72]
     assert fabric.n_switches == groups * a
     between = (fabric.link_src >= hosts) & (fabric.link_dst >= hosts)
@@ -62,10 +43,10 @@ def test_fewer_groups_have_more_links_between_two(hosts, groups):
 
 def test_errors_name_what_would_be_right():
     with pytest.raises(TopoplanError, match=r"need more than the 9 groups .* use routers=6"):
-        make(73, routers=4)
+        made(Dragonfly, 73, routers=4)
     with pytest.raises(TopoplanError, match=r"room for 16, not 17 \(use groups=3\)"):
-        make(17, groups=2, routers=4)
+        made(Dragonfly, 17, groups=2, routers=4)
 
 
 def test_a_hundred_times_the_size():
-    assert make(100_000).n_nodes > 100_000
+    assert made(Dragonfly, 100_000).n_nodes > 100_000

@@ -4,27 +4,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Cluster, TopologyContext, TopoplanError
-from topoplan.options import structure
+from topoplan import TopoplanError
+from topoplan_samples.graph_fabrics import counts, made
 from topoplan_topology_hyperx import HyperX
-
-
-def make(count, /, interfaces=4, **options):
-    cluster = Cluster.uniform(n_hosts=count, interfaces=interfaces, interface_bandwidth=1e9, latency=1e-6)
-    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return structure(HyperX, options, "topology hyperx").build(context)
-
-
-def counts(fabric):
-    """Hosts, switches, links, links between switches, diameters of hosts and of switches, mean distance of hosts."""
-    graph = fabric.to_networkx().to_undirected()
-    distances = dict(nx.all_pairs_shortest_path_length(graph))
-    hosts = range(fabric.n_hosts)
-    between = [distances[a][b] for a in hosts for b in hosts if a < b]
-    switches = graph.subgraph(range(fabric.n_hosts, fabric.n_nodes))
-    diameter = nx.diameter(switches) if nx.is_connected(switches) else None
-    row = fabric.n_hosts, fabric.n_switches, graph.number_of_edges(), switches.number_of_edges()
-    return *row, max(between), diameter, round(float(np.mean(between)), 6)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +18,7 @@ def counts(fabric):
     ],
 )
 def test_counts(sides, hosts, row, bisection):
-    fabric = make(row[0], sides=sides, hosts=hosts)
+    fabric = made(HyperX, row[0], sides=sides, hosts=hosts)
     assert counts(fabric) == row
     graph = fabric.to_networkx().to_undirected()
     left = set(range(hosts * row[1] // 2)) | {row[0] + s for s in range(row[1] // 2)}  # half of the first axis
@@ -47,7 +29,7 @@ def test_counts(sides, hosts, row, bisection):
 def test_a_switch_is_joined_to_the_next_one(sides):
     shape = tuple(map(int, sides.split("-")))
     count = int(np.prod(shape))
-    fabric = make(count, sides=sides)
+    fabric = made(HyperX, count, sides=sides)
     graph = fabric.to_networkx().to_undirected().subgraph(range(count, 2 * count))
     expected = nx.complete_graph(shape[0])
     for side in shape[1:]:
@@ -57,10 +39,10 @@ def test_a_switch_is_joined_to_the_next_one(sides):
 
 
 def test_sizes_follow_the_hosts():
-    assert [make(n).n_switches for n in (1, 8, 64, 65, 512)] == [1, 4, 16, 25, 64]
-    assert make(100_000).n_switches == 47**2
+    assert [made(HyperX, n).n_switches for n in (1, 8, 64, 65, 512)] == [1, 4, 16, 25, 64]
+    assert made(HyperX, 100_000).n_switches == 47**2
 
 
 def test_errors_name_what_would_be_right():
     with pytest.raises(TopoplanError, match=r"room for 16, not 17 \(use hosts=2\)"):
-        make(17, sides="4-4", hosts=1)
+        made(HyperX, 17, sides="4-4", hosts=1)
