@@ -98,6 +98,14 @@ def test_degrees_of_an_older_configuration():
     assert "dp" not in found.plan  # the rest of the devices
 
 
+def test_modules_that_run_again():
+    text = "--tensor-model-parallel-size 2 --recompute-granularity selective --recompute-modules core_attn moe_act \\\n"
+    text += "  --seq-length 4096"
+    found = trainer_settings(text, "run.sh")
+    assert found.plan["recompute"] == "modules:core_attn+moe_act"
+    assert found.sequence == 4096
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [

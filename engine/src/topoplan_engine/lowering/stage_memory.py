@@ -31,6 +31,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, oper
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
+from topoplan_engine.training import gradient_flow, tensors_read
 
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
 
@@ -101,10 +102,11 @@ class StageBytes(NamedTuple):
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
         activations = np.stack([row.activations for row in rows])
-        freed = np.maximum(activations, tensors.kept[:, None]) + tensors.received[:, None]
+        regions, kept = stage.stage.regions, tensors.kept[:, None]
+        freed = np.where(regions[:, None] >= 0, np.maximum(activations, kept), activations + kept)
+        freed = freed + tensors.received[:, None]
         change, waiting = np.zeros((2, 4, activations.shape[1]))
-        regions = stage.stage.regions
-        after = np.where(regions[:, None] >= 0, tensors.kept[:, None] + tensors.received[:, None], activations)
+        after = np.where(regions[:, None] >= 0, kept + tensors.received[:, None], freed)
         repeated = (freed - after)[regions >= 0].sum(axis=0)
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
@@ -145,7 +147,8 @@ class _Held(NamedTuple):
     """What operators of a stage hold, in its order; bytes of the whole batch on a device.
 
     Attributes:
-        kept: (n,) of outputs of operators that run again, as far as operators outside of their region read them.
+        kept: (n,) of outputs of operators that run again, as far as operators outside of their region read them; and
+            of outputs that nothing but a region's forward pass reads again.
         received: (n,) of what comes from other stages to operators that run again.
         outputs, extras: (n,) gradients of outputs, and what a backward pass makes beside them.
         made_by: (n,) the operator of the stage whose backward pass makes the gradient of the output; n where it is
@@ -174,6 +177,7 @@ class _Held(NamedTuple):
         place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
         boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
+        again = _read_again(graph) if (regions >= 0).any() else frozenset()
         for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
                 continue
@@ -181,8 +185,9 @@ class _Held(NamedTuple):
                 made_by[place[u]] = n
                 continue
             made_by[place[u]] = max(made_by[place[u]], place[v])
-            region = regions[place[u]]
-            if region >= 0 and regions[place[v]] != region and (u, output) not in stored:
+            region, reader = regions[place[u]], regions[place[v]]
+            read = reader != region if region >= 0 else reader >= 0 and (u, output) not in again
+            if read and (u, output) not in stored:
                 stored.add((u, output))
                 slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))
                 boundary[place[u]] += graph.operators[u].outputs[output].nbytes / slices
@@ -215,6 +220,19 @@ class _Held(NamedTuple):
         level = (start + self.extras) / count + gathered
         most = int(level.argmax())
         return _Rise(max(0.0, float(level[most])), float(gathered[most]))
+
+
+def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
+    """Return the outputs of operators that backward passes read, by themselves or through operators without work."""
+    flow = gradient_flow(graph)
+    read: set[tuple[int, int]] = set()
+    arguments: list[set[int]] = []
+    for index, op in enumerate(graph.operators):
+        inputs, outputs = tensors_read(op, (*flow.inputs[index], *flow.weights[index]))
+        arguments.append(inputs if op.work else {*range(len(op.inputs))})
+        read |= {(index, output) for output in outputs}
+    edges = graph.edges.reshape(-1, 4).tolist()
+    return frozenset(read | {(u, output) for u, output, v, k in edges if flow.backward[v] and k in arguments[v]})
 
 
 def _shares(stage: StageGraph, position: int) -> float:

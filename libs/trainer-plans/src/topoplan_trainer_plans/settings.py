@@ -86,8 +86,9 @@ def _flags(text: str, name: str) -> dict[str, str]:
     for place, word in enumerate(words):
         if word.startswith("--"):
             flag, _, value = word[2:].partition("=")
-            follower = words[place + 1] if place + 1 < len(words) else "--"
-            value = value or ("true" if follower.startswith("--") else follower)
+            end = next((k for k in range(place + 1, len(words)) if words[k].startswith("--")), len(words))
+            several = words[place + 1 : end if flag.replace("_", "-") in _SEVERAL else place + 2]
+            value = value or " ".join(each for each in several if not each.startswith("--")) or "true"
             flags[flag.replace("_", "-")] = _expanded(value, variables)
     if not any(flag in flags for flag in _DEGREES):
         expected = ", ".join(f"--{flag}" for flag in list(_DEGREES)[:3])
@@ -128,6 +129,8 @@ _UNREAD = (
     "delay-wgrad-compute",
     "defer-embedding-wgrad-compute",
 )
+#: Flags that take several values.
+_SEVERAL = ("recompute-modules",)
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
@@ -212,9 +215,9 @@ class _Megatron:
     def _recompute(self) -> str:
         granularity = "selective" if self._has("recompute-activations") else "none"
         granularity = self._flags.get("recompute-granularity", granularity).lower()
-        modules = self._flags.get("recompute-modules", "core_attn")
-        if granularity == "selective" and modules != "core_attn":
-            raise TopoplanError(f"{self._name}: --recompute-modules {modules}: a stated plan repeats core_attn alone")
+        modules = self._flags.get("recompute-modules", "core_attn").split()
+        if granularity == "selective" and modules != ["core_attn"]:
+            return f"modules:{'+'.join(modules)}"
         if granularity == "full":
             method, count = self._flags.get("recompute-method", "uniform"), self._number("recompute-num-layers") or 1
             if method != "uniform" or count != 1:

@@ -287,6 +287,91 @@ def test_schedules_and_recomputation_go_together(model, schedule, recompute, nam
     assert forward == once + again
 
 
+def again(strategy, graph):
+    """Names of the operators that run again, region by region."""
+    (stage,) = strategy.stages
+    regions = stage.regions.tolist()
+    numbers = dict.fromkeys(region for region in regions if region >= 0)
+    return [[op.name for op, r in zip(graph.operators, regions, strict=True) if r == number] for number in numbers]
+
+
+def test_every_second_layer_runs_again(model):
+    """16 operators each of the second and the fourth layer; with their gathers and scatters: 6 N in place of 4 N."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 2, tp=2, sp=False, micro_batch=BATCH, recompute="every:2")
+    layers = again(strategy, graph)
+    assert [len(layer) for layer in layers] == [16, 16]
+    assert [layer[0] for layer in layers] == [f"model.layers.{k}.input_layernorm" for k in (1, 3)]
+    assert nbytes(tasks, Collective.ALL_REDUCE, [0, 1]).count(N) == 4 * LAYERS + 2 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "first"),
+    [
+        ("llama", "mlp", [f"mlp.{each}" for each in ("gate_proj", "act_fn", "up_proj", "multiply", "down_proj")]),
+        (
+            "llama",
+            "mlp.act_fn+mlp",
+            [f"mlp.{each}" for each in ("gate_proj", "act_fn", "up_proj", "multiply", "down_proj")],
+        ),
+        ("llama", "core_attn", ["self_attn.attention"]),
+        ("llama", "layernorm", ["input_layernorm"]),
+        ("mixtral", "moe_act", ["mlp.experts.act_fn", "mlp.experts.multiply"]),
+        ("gpt2", "attn.c_proj", ["attn.c_proj"]),
+    ],
+)
+def test_modules_that_run_again(model, name, words, first):
+    graph = model(name)
+    strategy, _ = strategy_of(Stated(recompute=f"modules:{words}"), graph, 1)
+    regions = again(strategy, graph)
+    assert [each.split(".0.", 1)[1] for each in regions[0]] == first
+    assert len(regions) == LAYERS * (2 if words == "layernorm" else 1)
+
+
+def test_an_mlp_that_runs_again_gathers_again_and_sums_nothing(model):
+    """Its input is gathered once more; its output, terms of a sum, is what nobody needs again."""
+    graph = model("llama")
+    counts = []
+    for recompute in ("none", "modules:mlp"):
+        tasks, _ = lowered(graph, 2, tp=2, micro_batch=BATCH, recompute=recompute)
+        counts.append([len(nbytes(tasks, kind, [0, 1])) for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)])
+    assert counts[1] == [counts[0][0] + LAYERS, counts[0][1]]
+
+
+def test_memory_of_modules_that_run_again(model):
+    """Of an MLP of Llama what is as wide as its inner layer is not kept: gate, its SiLU, up and their product.
+
+    One of them is there again while a backward pass runs, so that a batch of one sample keeps three layers' worth less.
+    """
+    graph = model("llama", 2)
+    cluster = build_cluster(ClusterOptions(servers=1, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    kept = [
+        lowering.memory_use(strategy_of(Stated(recompute=recompute, micro_batch=2), graph, 1)[0]).activations[0]
+        for recompute in ("none", "modules:mlp", "modules:mlp.act_fn")
+    ]
+    wide = 2 * 2 * POSITIONS * 128
+    assert kept[0] - kept[1] == pytest.approx((LAYERS - 1) * 4 * wide, abs=2 * wide)
+    assert kept[2] == kept[0], "the product reads what the SiLU makes"
+
+
+@pytest.mark.parametrize(
+    ("recompute", "message"),
+    [
+        ("modules:mpl", r"recompute=modules:mpl: layers of model 'llama' have no module 'mpl' \(nearest: mlp, "),
+        ("modules:core", r"have no module 'core' \(nearest: core_attn"),
+        ("every:9", r"has 4 layers \(nearest: every:4\)"),
+        ("every:two", r"every two-th layer"),
+        ("modules:", r"must be none, selective, full, every:2 or modules:NAME\+NAME"),
+        ("some", r"recompute=some \(must be none"),
+    ],
+)
+def test_what_cannot_run_again_is_one_line(model, recompute, message):
+    with pytest.raises(TopoplanError, match=message) as caught:
+        strategy_of(Stated(recompute=recompute), model("llama"), 1)
+    assert "\n" not in str(caught.value)
+
+
 # ── Memory: GPT-3 of 175 billion parameters ─────────────────────────────────────────────────────────────────────────
 
 
@@ -436,8 +521,8 @@ def test_a_file_that_says_no_plan_is_refused(model, tmp_path, content, message):
         settings_of(Stated(file=str(file)), model("llama"))
 
 
-def test_regions_of_every_second_layer_are_refused_by_name(model, tmp_path):
+def test_a_file_says_which_layers_run_again(model, tmp_path):
+    """Every second layer of torchtitan's configurations unless they say something else."""
     file = tmp_path / "titan.toml"
     file.write_text("[parallelism]\ntensor_parallel_degree = 2\n")
-    with pytest.raises(TopoplanError, match="recompute=every:2 is not built yet"):
-        settings_of(Stated(file=str(file)), model("llama"))
+    assert settings_of(Stated(file=str(file)), model("llama")).recompute == "every:2"

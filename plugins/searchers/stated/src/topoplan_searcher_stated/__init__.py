@@ -9,7 +9,7 @@ columns and rows, vocabulary, positions and samples.  `construct` divides the la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -58,9 +58,10 @@ class Stated(Searcher):
         None, help="samples of a micro-batch on each data parallel device; unset: 1", minimum=1
     )
     schedule: str = option("", help="order of passes; interleaved:2 has two chunks of layers on each rank; unset: 1f1b")
-    recompute: Literal["none", "selective", "full"] | None = option(
-        None,
-        help="what runs again in backward passes: attention alone (selective), or every layer (full); unset: none",
+    recompute: str = option(
+        "",
+        help="what runs again in backward passes: attention (selective), every layer (full), every second one "
+        "(every:2), or modules of layers by name (modules:mlp+input_layernorm); unset: none",
     )
     layout: str = option("", help="order of ranks, the axis that changes fastest first; unset: tp-cp-ep-dp-pp")
     bucket_mb: float = option(

@@ -23,20 +23,16 @@ from topoplan.arrays import I32
 from topoplan.model.sharding import Signature
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experiment import Choice
-from topoplan_engine.partition import multiplies
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
-from topoplan_engine.training import shared_weights
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
 from topoplan_searcher_stated.megatron import expert_rules, position_rules, reads_rows, sample_rules, tensor_rules
+from topoplan_searcher_stated.recomputation import ATTENTION, regions_of
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["strategy_of"]
-
-#: Kinds of operators that selective recomputation runs again.
-_ATTENTION = ("scaled_dot_product_attention", "attention")
 
 
 def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int) -> tuple[StagedStrategy, Degrees]:
@@ -57,7 +53,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     bucket = round(options.bucket_mb * 1e6)
     sliced = axes.index("dp") if options.zero == 3 else None
     programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced)
-    regions = _regions(options, graph)
+    regions = regions_of(options.recompute, graph)
     shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []
@@ -133,7 +129,7 @@ def _check_even(
     graph: OperatorGraph, degrees: Degrees, axes: Sequence[str], rules: Sequence[tuple[Signature, ...]]
 ) -> None:
     """Raise for the first dimension that its degrees do not divide."""
-    by_kind = sorted(zip(graph.operators, rules, strict=True), key=lambda pair: pair[0].kind not in _ATTENTION)
+    by_kind = sorted(zip(graph.operators, rules, strict=True), key=lambda pair: pair[0].kind not in ATTENTION)
     for op, row in by_kind:  # heads are what users think of first
         product: dict[int, int] = {}
         for axis, rule in zip(axes, row, strict=True):
@@ -157,7 +153,7 @@ def _what(op: Operator, dim: int) -> str:
     """Return what a dimension counts, in words."""
     if dim == op.sample_dim:
         return "samples"
-    if op.kind in _ATTENTION and op.dims[dim].name == "h":
+    if op.kind in ATTENTION and op.dims[dim].name == "h":
         return "heads (of keys and values)"
     if reads_rows(op):
         return "words"
@@ -178,40 +174,3 @@ def _devices(degrees: Degrees) -> I32:
     for axis in axes:
         numbers = (numbers[:, None] + np.arange(degrees.of(axis)) * strides[axis]).ravel()
     return numbers.reshape(degrees.pp, math.prod(degrees.of(axis) for axis in axes[1:])).astype(np.int32)
-
-
-def _regions(options: Settings, graph: OperatorGraph) -> I32:
-    """(n_ops,) the region of operators that run again together; -1 for none."""
-    regions = np.full(len(graph.operators), -1, dtype=np.int32)
-    if options.recompute == "selective":
-        cores = _attention_cores(graph)
-        if not cores:
-            raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
-        for number, operators in enumerate(cores):
-            regions[operators] = number
-    elif options.recompute == "full":
-        names = layers_of(graph).layer
-        numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
-        if not numbers:
-            raise TopoplanError(f"plan: recompute=full: model {graph.name!r} has no numbered layers")
-        regions[:] = [numbers.get(name, -1) for name in names]
-    return regions
-
-
-def _attention_cores(graph: OperatorGraph) -> list[list[int]]:
-    """Return the operators of each attention, from the scores to their product with the values.
-
-    That is one operator, or what lies between two products of activations with no weights in between.
-    """
-    cores: list[list[int]] = []
-    products: list[int] = []
-    for index, op in enumerate(graph.operators):
-        if op.kind in _ATTENTION:
-            cores.append([index])
-        elif op.weights or shared_weights(op):
-            products = []
-        elif multiplies(op) and op.linear_in:
-            products.append(index)
-            if len(products) == 2:
-                cores.append(list(range(products[0], index + 1)))
-    return cores

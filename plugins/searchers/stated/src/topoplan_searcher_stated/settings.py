@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import attrs
 
@@ -54,12 +54,6 @@ def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
         raise TopoplanError(f"{file}: is no text in UTF-8") from None
     settings = trainer_settings(text, file)
     _warn(settings, file, graph)
-    recomputes = get_args(get_args(get_type_hints(Stated)["recompute"])[0])
-    if settings.plan["recompute"] not in recomputes:
-        raise TopoplanError(
-            f"{file}: plan: recompute={settings.plan['recompute']} is not built yet (must be {', '.join(recomputes)}; "
-            "--plan recompute=... counts in its place)"
-        )
     words = {key.replace("-", "_"): value for key, value in settings.plan.items()}
     return {
         name: value == "yes" if name == "sp" else int(value) if value.isdigit() else value

@@ -1,0 +1,154 @@
+"""Which operators run again in the backward pass: a plan's ``recompute`` in words, as a region for each operator.
+
+    none          nothing
+    selective     attention: from the scores to their product with the values
+    full          each layer by itself
+    every:2       every second layer by itself: the second one, the fourth one, ...
+    modules:mlp+input_layernorm
+                  modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
+                  ``moe_act``, ``moe``)
+
+Operators of one module of one layer run again together, right before the backward pass of the last of them, with the
+collectives of what they read.  A module inside of another one that is named is a part of that.
+
+Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_option``); NVIDIA/Megatron-LM@d98e8a64
+(``--recompute-modules``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+
+from topoplan import OperatorGraph, TopoplanError
+from topoplan.arrays import I32
+from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.experts import expert_dims
+from topoplan_engine.partition import multiplies
+from topoplan_engine.training import shared_weights
+
+__all__ = ["ATTENTION", "regions_of"]
+
+#: Kinds of operators that are an attention by themselves.
+ATTENTION = ("scaled_dot_product_attention", "attention")
+_WAYS = "none, selective, full, every:2 or modules:NAME+NAME"
+
+
+def regions_of(text: str, graph: OperatorGraph) -> I32:
+    """(n_ops,) the region of operators that run again together; -1 for those that do not.
+
+    Args:
+        text: see the module.
+        graph: the model.
+
+    Raises:
+        TopoplanError: the text is none of the ways, or the model has no such layers or modules; the message names the
+            nearest that it has.
+    """
+    way, _, rest = text.partition(":")
+    if text == "none":
+        return np.full(len(graph.operators), -1, dtype=np.int32)
+    if text == "selective":
+        return _of_modules(graph, ["core_attn"], text)
+    if text == "full" or way == "every":
+        return _of_layers(graph, text, 1 if text == "full" else _count(rest, text))
+    if way == "modules" and rest:
+        return _of_modules(graph, rest.split("+"), text)
+    raise TopoplanError(f"plan: recompute={text} (must be {_WAYS})")
+
+
+def _count(number: str, text: str) -> int:
+    if not number.isdigit() or not int(number):
+        raise TopoplanError(f"plan: recompute={text}: every {number or '?'}-th layer (a positive number: every:2)")
+    return int(number)
+
+
+def _of_layers(graph: OperatorGraph, text: str, period: int) -> I32:
+    names = layers_of(graph).layer
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+    if not numbers:
+        raise TopoplanError(f"plan: recompute={text}: model {graph.name!r} has no numbered layers (recompute=none)")
+    if period > len(numbers):
+        raise TopoplanError(
+            f"plan: recompute={text}: model {graph.name!r} has {len(numbers)} layers (nearest: every:{len(numbers)})"
+        )
+    chosen = {name: k // period for name, k in numbers.items() if k % period == period - 1}
+    return np.array([chosen.get(name, -1) for name in names], dtype=np.int32)
+
+
+def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:
+    modules = _modules(graph)
+    regions = np.full(len(graph.operators), -1, dtype=np.int32)
+    for name in names:
+        if name not in modules:
+            if text == "selective":
+                raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
+            near = difflib.get_close_matches(name, modules, cutoff=0.0)
+            raise TopoplanError(
+                f"plan: recompute={text}: layers of model {graph.name!r} have no module {name!r} "
+                f"(nearest: {', '.join(near) if near else 'recompute=none, for it has no numbered layers'})"
+            )
+    # The largest last, so that a module inside of another one becomes a part of it.
+    members = sorted((operators for name in names for operators in modules[name]), key=len)
+    for number, operators in enumerate(members):
+        regions[operators] = number
+    return regions
+
+
+def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
+    """Return the modules of layers by name: for each layer that has one, its operators.
+
+    What a module is follows from names: ``mlp`` and ``mlp.up_proj`` of ``layers.0.mlp.up_proj``.
+    """
+    found: dict[str, dict[str, list[int]]] = {}
+    dims = expert_dims(graph)
+    layers = layers_of(graph).layer
+    of_experts = {}
+    for index, (op, layer) in enumerate(zip(graph.operators, layers, strict=True)):
+        if not layer:
+            continue
+        parts = op.name[len(layer) :].strip("._/").replace("/", ".").split(".")
+        for depth in range(1, len(parts) + 1):
+            found.setdefault(".".join(parts[:depth]), {}).setdefault(layer, []).append(index)
+        if dims[index] >= 0:
+            of_experts[layer] = parts[0]
+    modules = {name: [*by_layer.values()] for name, by_layer in found.items()}
+    norms = [[k] for k, op in enumerate(graph.operators) if layers[k] and op.kind.endswith("norm")]
+    of_activations: dict[str, list[int]] = {}
+    for k, layer in enumerate(layers):
+        if layer and dims[k] >= 0 and _by_element(graph, k):
+            of_activations.setdefault(layer, []).append(k)
+    words = {
+        "core_attn": _attention_cores(graph),
+        "layernorm": norms,
+        "moe_act": [*of_activations.values()],
+        "moe": [found[name][layer] for layer, name in of_experts.items()],
+    }
+    return {**{word: members for word, members in words.items() if members}, **modules}
+
+
+def _by_element(graph: OperatorGraph, index: int) -> bool:
+    """Whether an operator without weights works element by element: its output has the shape of an input."""
+    op = graph.operators[index]
+    return not op.weights and any(tensor.shape == op.outputs[0].shape for tensor in op.inputs) and not multiplies(op)
+
+
+def _attention_cores(graph: OperatorGraph) -> list[list[int]]:
+    """Return the operators of each attention, from the scores to their product with the values.
+
+    That is one operator, or what lies between two products of activations with no weights in between.
+    """
+    cores: list[list[int]] = []
+    products: list[int] = []
+    for index, op in enumerate(graph.operators):
+        if op.kind in ATTENTION:
+            cores.append([index])
+        elif op.weights or shared_weights(op):
+            products = []
+        elif multiplies(op) and op.linear_in:
+            products.append(index)
+            if len(products) == 2:
+                cores.append(list(range(products[0], index + 1)))
+    return cores
