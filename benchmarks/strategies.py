@@ -43,6 +43,8 @@ from topoplan_operators import GraphBuilder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "samples"))
 
+from plan_rows import plans_table
+
 from topoplan_samples.megatron_layers import PERCENT, of_a_layer
 
 SECONDS = [(1.0, 1.0, 1.0), (4.0, 5.0, 3.0)]
@@ -216,7 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, help="page whose tables are made anew")
     arguments = parser.parse_args()
-    tables = {"schedules": schedules_table([*rows()]), "activations": activations_table()}
+    tables = {"schedules": schedules_table([*rows()]), "activations": activations_table(), "plans": plans_table()}
     if arguments.write is None:
         print("\n\n".join(tables.values()))
         return

@@ -35,7 +35,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs/physics.md": ("benchmarks/physics.py --write docs/physics.md", ("benchmarks/physics.py", *TIMES)),
     "docs/strategies.md": (
         "benchmarks/strategies.py --write docs/strategies.md",
-        ("benchmarks/strategies.py", "plugins/schedules", "libs/operators/src", *TIMES),
+        ("benchmarks/strategies.py", "benchmarks/plan_rows.py", "plugins/schedules", "libs/operators/src", *TIMES),
     ),
     "docs/agreement.md": (
         "benchmarks/agreement.py --write docs/agreement.md",

@@ -1,0 +1,141 @@
+"""What stated plans send, keep and compute by hand, beside what their task graphs have: rows of `strategies`.
+
+The model is a Llama or a Mixtral that is small enough to count: four layers of 64 channels, 8 heads of the query and 4
+of keys and values, 32 positions, a batch of 8, in bf16.  `N` is the activation between two layers, in bytes.
+
+    plan in words -> `StagedStrategy` -> task graph, memory -> bytes of collectives, GiB, ... beside a formula
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan import Collective, Host, OperatorGraph, StagedStrategy, TaskGraph, TaskKind
+from topoplan.model.recording import MemoryUse
+from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.experiment import Choice
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.precision import in_precision
+from topoplan_engine.reporting.tables import markdown_table
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_searcher_stated.construct import strategy_of
+
+__all__ = ["plans_table"]
+
+LAYERS, BATCH, POSITIONS, HIDDEN, INNER, HEADS, KV_HEADS = 4, 8, 32, 64, 128, 8, 4
+N = 2 * BATCH * POSITIONS * HIDDEN
+#: Bytes of the keys, or of the values, of all positions of the batch.
+KEYS = N * KV_HEADS // HEADS
+_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "intermediate_size": INNER,
+    "vocab_size": 128,
+    "max_position_embeddings": POSITIONS,
+    "hidden_act": "silu",
+}
+_MIXTRAL = _LLAMA | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+
+
+@functools.cache
+def model(name: str) -> OperatorGraph:
+    """Build a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps({"llama": _LLAMA, "mixtral": _MIXTRAL}[name]))
+        return in_precision(HuggingFace(config=str(path)).build(BATCH), "bf16")
+
+
+class Lowered(NamedTuple):
+    """A plan, its task graph and its memory."""
+
+    graph: OperatorGraph
+    strategy: StagedStrategy
+    tasks: TaskGraph
+    memory: MemoryUse
+
+    def count(self, kind: Collective, nbytes: int | None = None) -> int:
+        """Return the collectives of a kind in one group, of tensors of ``nbytes`` if these are given."""
+        return len(self.sizes(kind)) if nbytes is None else self.sizes(kind).count(nbytes)
+
+    def sizes(self, kind: Collective) -> list[int]:
+        """Return the bytes of whole tensors of all collectives of a kind that the first device takes part in."""
+        tasks = self.tasks
+        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == kind)).tolist()
+        mine = [row for row in rows if 0 in tasks.members(row)]
+        return [int(tasks.size[row]) * (1 if kind is Collective.ALL_REDUCE else 2) for row in mine]
+
+    def sent(self) -> int:
+        """Return the bytes that the first device sends in messages to single devices."""
+        tasks = self.tasks
+        return int(tasks.size[(tasks.kind == TaskKind.TRANSFER) & (tasks.src == 0)].sum())
+
+
+def lowered(name: str, devices: int, plan: str) -> Lowered:
+    """Lower a plan of a model on hosts of one device each."""
+    graph, host = model(name), Host.discover()
+    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"), host)
+    options = Choice.parse(f"stated:{plan}", "plan").options
+    strategy, _ = strategy_of(host.make("searcher", "stated", options), graph, devices)
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    return Lowered(graph, strategy, lowering.lower(strategy), lowering.memory_use(strategy))
+
+
+class Row(NamedTuple):
+    """A plan: what is counted of it, how much that is by hand, and how it is counted."""
+
+    model: str
+    devices: int
+    plan: str
+    what: str
+    by_hand: str
+    value: float
+    counted: Callable[[Lowered], float]
+
+
+def rows() -> Iterator[Row]:
+    """Return the rows of the table."""
+    whole = f"micro-batch={BATCH}"
+    yield Row(
+        "llama", 2, f"tp=2,sp=no,{whole}", "all-reduces of `N`", "4L + 2", 4 * LAYERS + 2,
+        lambda plan: plan.count(Collective.ALL_REDUCE, N),
+    )  # fmt: skip
+    yield Row(
+        "llama", 2, f"tp=2,sp=no,recompute=full,{whole}", "all-reduces of `N`", "6L + 2", 6 * LAYERS + 2,
+        lambda plan: plan.count(Collective.ALL_REDUCE, N),
+    )  # fmt: skip
+    yield Row(
+        "llama", 2, f"tp=2,sp=no,recompute=every:2,{whole}", "all-reduces of `N`", "4L + 2L/2 + 2", 5 * LAYERS + 2,
+        lambda plan: plan.count(Collective.ALL_REDUCE, N),
+    )  # fmt: skip
+    yield Row(
+        "llama", 2, f"tp=2,recompute=modules:mlp,{whole}", "all-gathers of `N`", "6L + 3 + L", 7 * LAYERS + 3,
+        lambda plan: plan.count(Collective.ALL_GATHER, N),
+    )  # fmt: skip
+
+
+def plans_table() -> str:
+    """Return the table of plans in Markdown."""
+    body = []
+    for row in rows():
+        counted = row.counted(lowered(row.model, row.devices, row.plan))
+        body.append([row.model, f"`{row.plan}`", row.what, row.by_hand, f"{row.value:.6g}", f"{counted:.6g}"])
+    head = ["model", "plan", "what", "by hand", "that is", "counted"]
+    return markdown_table(head, body, head[4:])
