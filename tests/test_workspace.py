@@ -91,7 +91,11 @@ def checkout(tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "packages.toml").read_text()
     rows = re.findall(r"^(?:\w[\w-]* = .*|#.*|\[.*\]|)$", text.partition("\n[packages]\n")[0], re.M)
-    ocs = [line for line in text.splitlines() if re.match("topoplan-(topology-ocs|directconnect|testing) ", line)]
+    ocs = [
+        line
+        for line in text.splitlines()
+        if re.match("topoplan-(topology-ocs|directconnect|network-files|testing) ", line)
+    ]
     (tmp_path / "packages.toml").write_text("\n".join([*rows, "[packages]", *ocs, ""]))
     assert packages.main([], tmp_path) == 0
     return tmp_path
@@ -111,6 +115,7 @@ def test_a_row_becomes_a_package(checkout):
         "topoplan-core",
         "topoplan-engine",
         "topoplan-directconnect",
+        "topoplan-network-files",
         "topoplan-testing",
         "topoplan-topology-ocs",
     ]
@@ -123,6 +128,7 @@ def test_a_row_becomes_a_package(checkout):
         "numpy",
         "packaging",
         "pluggy",
+        "pyyaml",
         "rich",
         "rustworkx",
     ]
@@ -143,6 +149,7 @@ def test_a_package_may_lie_anywhere(checkout):
         "core",
         "engine",
         "libs/directconnect",
+        "libs/network-files",
         "libs/testing",
         "plugins/*/*",
         "libs/rings",
@@ -151,6 +158,7 @@ def test_a_package_may_lie_anywhere(checkout):
         "core/src",
         "engine/src",
         "libs/directconnect/src",
+        "libs/network-files/src",
         "libs/testing/src",
         "plugins/*/*/src",
         "libs/rings/src",

@@ -15,6 +15,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import Estimator, Kind
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
+from topoplan_engine.checked_prices import build_costs
 from topoplan_engine.experiment import with_machines
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed
@@ -72,7 +73,7 @@ def lowering_of(plan: Plan, host: Host, where: str) -> Lowering:
         with naming_plugins(host):
             estimator = host.make(Estimator, str(estimators[0].get("name")), estimators[0]["options"])
             cluster = with_machines(plan.cluster, host)
-            costs = estimator.build(plan.graph, cluster)
+            costs = build_costs(estimator, plan.graph, cluster)
             costs = at_speed(estimator, costs, plan.graph, speedup if isinstance(speedup, float | int) else None)
     except TopoplanError as error:
         raise TopoplanError(f"{where}: {error}") from None

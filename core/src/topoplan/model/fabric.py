@@ -9,9 +9,10 @@ A fabric that is rebuilt between the phases of an iteration is a `topoplan.model
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 import numpy as np
@@ -280,49 +281,20 @@ class Fabric(OneLine):
         )
 
     @classmethod
-    def from_networkx(
-        cls,
-        graph: nx.Graph,
-        *,
-        name: str | None = None,
-        bandwidth: float | None = None,
-        latency: float | None = None,
-        max_paths: int | None = None,
-    ) -> Fabric:
+    def from_networkx(cls, graph: nx.Graph, **options: Any) -> Fabric:
         """Make a fabric from any networkx graph, for example ``nx.hypercube_graph(4)``.
 
-        Hosts are the nodes of ``kind="host"``, or all nodes where none has a kind; they are numbered in the order of
-        the graph, switches (``kind="switch"``) after them.  An undirected edge is a link each way.  Parallel edges of
-        a multigraph become one link of their summed bandwidth.  Attributes are those of `to_networkx`.  An edge whose
-        unread attribute looks like one of these (``capacity``, ``delay``, ``bandwith``) is refused, any other is named
-        in one warning (`topoplan.model.unread`).  Nodes keep their names (the attribute ``label``, else the node).
-
         Args:
-            graph: directed or not, with nodes of any name.
-            name: of the fabric; the graph's own name unless given.
-            bandwidth: bytes/s of one physical link, for edges without the attribute ``bandwidth``.
-            latency: seconds, for edges without the attribute ``latency``.
-            max_paths: equal-cost shortest paths to keep for a pair; the graph's attribute, else 1, unless given.
-
-        Raises:
-            TopoplanError: a node of another kind, an edge without bandwidth or latency, or with one that is no number.
+            graph: directed or not; its attributes are those of `to_networkx`.
+            options: ``name``, and ``bandwidth``, ``latency`` and ``max_paths`` where the graph lacks them
+                (`topoplan_network_files.networkx_graphs.from_networkx`).
         """
-        from topoplan.model._networkx import from_networkx
-
-        return from_networkx(graph, name, bandwidth, latency, max_paths)
+        fabric: Fabric = _networkx_graphs().from_networkx(graph, **options)
+        return fabric
 
     def to_networkx(self) -> nx.DiGraph:
-        """Return the links as a directed graph, an edge for each row.
-
-        Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``), and
-        ``label`` where the fabric has names of nodes.  Edges have
-        ``bandwidth`` (bytes/s of the row, all its parallel links together), ``latency`` (seconds), ``count`` (parallel
-        links) and ``link`` (a `LinkKind`, in lower case).  The graph has ``name``, ``max_paths``, ``rings``,
-        ``cycles``, ``rings_along_links`` and ``switching``.  Explicit routes are not part of it.
-        """
-        from topoplan.model._networkx import to_networkx
-
-        return to_networkx(self)
+        """Return the links as a directed graph (`topoplan_network_files.networkx_graphs.to_networkx`)."""
+        return _networkx_graphs().to_networkx(self)
 
     @functools.cached_property
     def key(self) -> bytes:
@@ -362,3 +334,11 @@ class Fabric(OneLine):
     def map_wirings(self, change: Callable[[Fabric], Fabric]) -> Fabric:
         """Return the fabric with each of its wirings changed: with itself changed."""
         return change(self)
+
+
+def _networkx_graphs() -> Any:
+    """Return the module that converts fabrics, of a distribution that ``topoplan-core[networkx]`` brings."""
+    try:
+        return importlib.import_module("topoplan_network_files.networkx_graphs")
+    except ModuleNotFoundError as error:
+        raise FabricError(f"graphs need {error.name} (pip install 'topoplan-core[networkx]')") from None

@@ -49,7 +49,7 @@ def _checked(cls: type[Registered], name: str, who: str) -> Callable[..., Any]:
                 value = method(component, *arguments)
         except FabricError as error:
             raise error.of(who) from None
-        check_returned(value, cls.kind, name, who, arguments)
+        check_returned(value, cls.kind, name, who)
         return value
 
     return call

@@ -22,6 +22,7 @@ from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Search
 from topoplan.search.stopping import Stopped
+from topoplan_engine.checked_prices import build_costs
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
@@ -154,7 +155,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:
         estimator = noisy_profile(estimator, perturbation)
-    costs = estimator.build(graph, cluster)
+    costs = build_costs(estimator, graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
     costs = training_costs(costs, graph)
     problem = problem_on(graph, cluster, costs, topology)

@@ -6,7 +6,7 @@ Nodes have the attribute ``kind``, ``host`` or ``switch``; all are hosts where n
 ``rings_along_links``, ``switching``, ``routes`` and ``one_way``.  GraphML has no lists: there they are texts of JSON.
 
 Nodes keep their names: the attribute ``label`` where all have one, else their ids.  Attributes that are not read are
-refused where they look like one that is, and named in a warning otherwise (`topoplan.model.unread`).
+refused where they look like one that is, and named in a warning otherwise (`topoplan_network_files.unread`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.errors import shown
 from topoplan.model.fabric import MOST_NODES
-from topoplan.model.unread import GRAPH_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 from topoplan_network_files.quantities import Defaults, latency, rate
+from topoplan_network_files.unread import GRAPH_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -21,10 +21,10 @@ import numpy as np
 from topoplan import Cluster, Fabric, LinkKind, TopoplanError
 from topoplan.errors import TopoplanWarning, shown
 from topoplan.model.fabric import LONGEST_NAME
-from topoplan.model.unread import UnreadAttributes
 from topoplan_network_files.cables import both_ways
 from topoplan_network_files.plain_yaml import read_yaml
 from topoplan_network_files.quantities import Defaults, latency, rate
+from topoplan_network_files.unread import UnreadAttributes
 
 __all__ = ["RELEASE", "read", "write"]
 

@@ -1,4 +1,7 @@
-"""Fabrics as networkx graphs, and back; networkx is imported where a fabric is converted, since that takes long."""
+"""Fabrics as networkx graphs, and back: what `Fabric.to_networkx` and `Fabric.from_networkx` call.
+
+networkx is imported where a fabric is converted, since that takes long.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,23 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import LONGEST_NAME, Fabric, LinkKind
-from topoplan.model.unread import LINK_ATTRIBUTES, UnreadAttributes, check_graph_attributes
+from topoplan_network_files.unread import LINK_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 
 if TYPE_CHECKING:
     import networkx as nx
 
+__all__ = ["from_networkx", "to_networkx"]
+
 
 def to_networkx(fabric: Fabric) -> nx.DiGraph:
-    """See `Fabric.to_networkx`."""
+    """Return the links as a directed graph, an edge for each row.
+
+    Nodes are ``0 .. n_nodes-1``, hosts first, with the attribute ``kind`` (``"host"`` or ``"switch"``), and ``label``
+    where the fabric has names of nodes.  Edges have ``bandwidth`` (bytes/s of the row, all its parallel links
+    together), ``latency`` (seconds), ``count`` (parallel links) and ``link`` (a `LinkKind`, in lower case).  The graph
+    has ``name``, ``max_paths``, ``rings``, ``cycles``, ``rings_along_links`` and ``switching``.  Explicit routes are
+    not part of it.
+    """
     import networkx as nx
 
     rings = {size: [list(jumps) for jumps in rings] for size, rings in fabric.rings.items()}
@@ -39,24 +51,33 @@ def to_networkx(fabric: Fabric) -> nx.DiGraph:
 
 
 def from_networkx(
-    graph: nx.Graph, name: str | None, bandwidth: float | None, latency: float | None, max_paths: int | None
+    graph: nx.Graph,
+    *,
+    name: str | None = None,
+    bandwidth: float | None = None,
+    latency: float | None = None,
+    max_paths: int | None = None,
 ) -> Fabric:
-    """See `Fabric.from_networkx`."""
-    kinds = dict(graph.nodes(data="kind"))
-    check_graph_attributes({key for key in graph.graph if isinstance(key, str)}, "graph")
+    """Make a fabric from any networkx graph, with the attributes of `to_networkx`.
+
+    Hosts are the nodes of ``kind="host"``, or all nodes where none has a kind, in the order of the graph; switches
+    (``kind="switch"``) follow.  An undirected edge is a link each way.  Parallel edges of a multigraph become one link
+    of their summed bandwidth.  Attributes that are not read are refused or named (`topoplan_network_files.unread`).
+    Nodes keep their names (the attribute ``label``, else the node).
+
+    Args:
+        graph: directed or not, with nodes of any name.
+        name: of the fabric; the graph's own name unless given.
+        bandwidth: bytes/s of one physical link, for edges without the attribute ``bandwidth``.
+        latency: seconds, for edges without the attribute ``latency``.
+        max_paths: equal-cost shortest paths to keep for a pair; the graph's attribute, else 1, unless given.
+
+    Raises:
+        TopoplanError: a node of another kind, an edge without bandwidth or latency, or with one that is no number.
+    """
     unread = UnreadAttributes("graph", _OF_GRAPHS)
-    for node, data in graph.nodes(data=True):
-        unread.add_node(data, f"graph: node {node!r}")
-    if all(kind is None or kind == "" for kind in kinds.values()):
-        kinds = dict.fromkeys(kinds, "host")
-    for node, kind in kinds.items():
-        if not isinstance(kind, str) or kind not in ("host", "switch"):
-            raise TopoplanError(f"graph: node {node!r} has kind {kind!r} (it must be 'host' or 'switch')")
-    hosts_first = sorted(kinds, key=lambda node: kinds[node] == "switch")  # each kind in the order of the graph
+    hosts_first, n_hosts = _hosts_first(graph, unread)
     number = {node: place for place, node in enumerate(hosts_first)}
-    n_hosts = sum(kind == "host" for kind in kinds.values())
-    if not n_hosts:
-        raise TopoplanError("graph: it has no host (a node of kind 'host')")
     links = {kind.name.lower(): kind for kind in LinkKind}
     rows: list[tuple[float, ...]] = []
     for source, target, data in graph.edges(data=True):
@@ -76,7 +97,7 @@ def from_networkx(
     fabric = Fabric.from_links(
         name=name or str(graph.name or "networkx"),
         n_hosts=n_hosts,
-        n_switches=len(kinds) - n_hosts,
+        n_switches=len(number) - n_hosts,
         links=table[:, :2],
         bandwidth=table[:, 2],
         latency=table[:, 3],
@@ -88,6 +109,23 @@ def from_networkx(
         switching=graph.graph.get("switching"),
     )
     return attrs.evolve(fabric, node_names=_names(graph, hosts_first, n_hosts))
+
+
+def _hosts_first(graph: nx.Graph, unread: UnreadAttributes) -> tuple[list[Any], int]:
+    """Return the nodes, hosts first and each kind in the order of the graph, and how many are hosts."""
+    check_graph_attributes({key for key in graph.graph if isinstance(key, str)}, "graph")
+    for node, data in graph.nodes(data=True):
+        unread.add_node(data, f"graph: node {node!r}")
+    kinds = dict(graph.nodes(data="kind"))
+    if all(kind is None or kind == "" for kind in kinds.values()):
+        kinds = dict.fromkeys(kinds, "host")
+    for node, kind in kinds.items():
+        if not isinstance(kind, str) or kind not in ("host", "switch"):
+            raise TopoplanError(f"graph: node {node!r} has kind {kind!r} (it must be 'host' or 'switch')")
+    n_hosts = sum(kind == "host" for kind in kinds.values())
+    if not n_hosts:
+        raise TopoplanError("graph: it has no host (a node of kind 'host')")
+    return sorted(kinds, key=lambda node: kinds[node] == "switch"), n_hosts
 
 
 #: What edges of a graph in memory have, whose numbers have no units.

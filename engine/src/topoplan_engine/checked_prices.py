@@ -1,0 +1,93 @@
+"""Cost functions whose prices are checked; an error is one line that names the estimator.
+
+The host checks that an estimator builds a cost function.  What that answers is looked at here, where searches and
+commands build it: prices are asked for millions of times, and one that was looked at is not looked at again.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import I32
+from topoplan.errors import PluginError, calling, expect, printing_aside
+from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.graph import OperatorGraph
+from topoplan.plugin.components import Estimator
+
+__all__ = ["build_costs"]
+
+
+def build_costs(estimator: Estimator, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+    """Build the costs of a model on a cluster; every price of them is checked.
+
+    Raises:
+        PluginError: the first operator, whole and on one device, has a price that none can be.
+    """
+    costs = estimator.build(graph, cluster)
+    who = str(getattr(estimator, "who", f"{estimator.kind.value} {estimator.name!r}"))
+    _check_first(costs, who, graph)
+    _checking_prices(costs, who, graph)
+    return costs
+
+
+def _check_first(costs: CostFunction, who: str, graph: OperatorGraph) -> None:
+    """Price the first operator whole, on one device."""
+    whole = (1,) * len(graph.operators[0].dims)
+    with calling(f"{who}: supports"):
+        if not costs.supports(0, whole):
+            return
+    with calling(f"{who}: price"):
+        price = costs.price(0, whole, np.zeros(1, dtype=np.int32))
+    expect(price, PartCosts, f"{who}: price")
+    _check_values(price, f"{who}: price", 1)
+
+
+def _check_values(price: PartCosts, what: str, parts: int) -> None:
+    """Raise where a price has no seconds or bytes for each part, or some that no part can take."""
+    for field in ("forward", "backward", "memory", "weight_gradient", "kept", "states", "gradients"):
+        column = getattr(price, field)
+        if column is None:
+            continue
+        values = np.asarray(column)
+        if values.shape[-1:] != (parts,) or (values.ndim > 1) != (field in ("states", "gradients")):
+            raise PluginError(
+                f"{what} of {parts} part{'s' * (parts > 1)}: {field} has shape {values.shape} (must be ({parts},))"
+            )
+        if not (values.min() >= 0 and values.max() < np.inf):
+            unit = "bytes" if field in ("memory", "kept", "states", "gradients") else "s"
+            bad = values[~((values >= 0) & (values < np.inf))][0]
+            raise PluginError(f"{what}: {field} is {bad} {unit} (must be finite and at least 0)")
+
+
+def _checking_prices(costs: CostFunction, who: str, graph: OperatorGraph) -> None:
+    """Have every price of a cost function checked: its class becomes a subclass, so that it stays all that it is."""
+    cls = type(costs)
+
+    def checked(name: str) -> Any:
+        method = getattr(cls, name)
+        right: dict[tuple[int, tuple[int, ...], int], PartCosts] = {}  # what was looked at last; many give it again
+
+        def price(self: CostFunction, op: int, degrees: tuple[int, ...], devices: I32, *batch: Any) -> PartCosts:
+            with printing_aside():
+                value: PartCosts = method(self, op, degrees, devices, *batch)
+            key = op, tuple(degrees), len(devices)
+            if right.get(key) is value:
+                return value
+            what = f"{who}: {name} of operator {op} ({graph.operators[op].name!r}) cut by {tuple(degrees)}"
+            expect(value, PartCosts, what)
+            _check_values(value, what, len(devices))
+            right[key] = value
+            return value
+
+        return price
+
+    methods = [name for name in ("price", "price_micro_batch") if getattr(cls, name) is not getattr(CostFunction, name)]
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    checking = ABCMeta(cls.__name__, (cls,), {"__slots__": (), **names, **{name: checked(name) for name in methods}})
+    with suppress(TypeError):  # of some layouts no other class can be taken
+        object.__setattr__(costs, "__class__", checking)
