@@ -41,6 +41,13 @@ def test_examples_of_the_api_run():
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
+def test_every_name_has_one_example(reference):
+    """In its docstring or in the file of examples, which has none of other names."""
+    public = {name for name in topoplan.__all__ if not name.startswith("__")}
+    documented = {name for name in public if ">>>" in (getattr(topoplan, name).__doc__ or "")}
+    assert set(reference.examples()) == public - documented
+
+
 def test_the_example_of_a_study_is_one():
     import tomllib
 

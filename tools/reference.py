@@ -2,11 +2,12 @@
 
 ``python tools/reference.py`` writes ``docs/reference/api.md`` and ``docs/reference/study.md``; with ``--check`` it
 writes nothing and ends with status 1 if a page is not what it would write.  The examples on both pages run in
-``tests/test_reference.py``.
+``tests/test_reference.py``; those of names whose docstring has none stand in ``tools/reference_examples.md``.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -26,6 +27,8 @@ from topoplan_studies.published import COLUMNS, Published
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("docs/reference")
+#: Examples of names that have none in their docstring: a heading for each.
+EXAMPLES = ROOT / "tools/reference_examples.md"
 MADE = "<!-- Made by tools/reference.py from the sources. -->"
 #: Section of the page -> beginning of the modules whose names it has, and an example.
 SECTIONS = {
@@ -192,6 +195,20 @@ def api() -> str:
 def _entry(name: str, thing: Any, module: str) -> Iterator[str]:
     """Give the lines of one name: where it is, what it is for, and what it has."""
     yield from ("", f"### {name}", "", f"`{module}`", "")
+    yield from _description(name, thing)
+    if example := examples().get(name):
+        yield from ("", "```pycon", *example.splitlines(), "```")
+
+
+@functools.cache
+def examples() -> dict[str, str]:
+    """Return the examples that stand in the file of examples, by name."""
+    _, *sections = re.split(r"^## (?=\w+$)", EXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {name: text.strip() for name, text in (section.split("\n", 1) for section in sections)}
+
+
+def _description(name: str, thing: Any) -> Iterator[str]:
+    """Give what a name is for, and what it has."""
     if not inspect.isclass(thing) and not inspect.isroutine(thing):
         kind = type(thing)
         is_object = " object at " in str(thing)
