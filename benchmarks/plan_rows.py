@@ -75,11 +75,16 @@ class Lowered(NamedTuple):
         """Return the collectives of a kind in one group, of tensors of ``nbytes`` if these are given."""
         return len(self.sizes(kind)) if nbytes is None else self.sizes(kind).count(nbytes)
 
-    def sizes(self, kind: Collective) -> list[int]:
-        """Return the bytes of whole tensors of all collectives of a kind that the first device takes part in."""
+    def sizes(self, kind: Collective, members: int = 0) -> list[int]:
+        """Return the bytes of whole tensors of all collectives of a kind that the first device takes part in.
+
+        Args:
+            kind: of the collectives.
+            members: of their groups; 0 for any number.
+        """
         tasks = self.tasks
         rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == kind)).tolist()
-        mine = [row for row in rows if 0 in tasks.members(row)]
+        mine = [row for row in rows if 0 in tasks.members(row) and members in (0, len(tasks.members(row)))]
         return [int(tasks.size[row]) * (1 if kind is Collective.ALL_REDUCE else 2) for row in mine]
 
     def sent(self) -> int:
@@ -128,6 +133,20 @@ def rows() -> Iterator[Row]:
     yield Row(
         "llama", 2, f"tp=2,recompute=modules:mlp,{whole}", "all-gathers of `N`", "6L + 3 + L", 7 * LAYERS + 3,
         lambda plan: plan.count(Collective.ALL_GATHER, N),
+    )  # fmt: skip
+    yield Row(
+        "llama", 8, f"tp=8,{whole}", "bytes that two copies of a head sum", "2L matrices of 64 x 8 x 2",
+        LAYERS * 2 * HIDDEN * 8 * 2, lambda plan: sum(plan.sizes(Collective.ALL_REDUCE, members=2)),
+    )  # fmt: skip
+    yield Row(
+        "llama", 3, "pp=3,layers=embedding+head", "layers of the second stage", "(L + 2) / 3", 2,
+        lambda plan: sum(
+            plan.graph.operators[op].name.endswith("up_proj") for op in plan.strategy.stages[1].operators
+        ),
+    )  # fmt: skip
+    yield Row(
+        "mixtral", 4, "cp=2,ep=2,micro-batch=4", "bytes to experts and back, of a device", "4L x 64 positions x 2 x 64",
+        4 * LAYERS * BATCH // 2 * POSITIONS // 2 * 2 * HIDDEN * 2 // 2, lambda plan: plan.sent(),
     )  # fmt: skip
 
 

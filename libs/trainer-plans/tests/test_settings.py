@@ -98,6 +98,41 @@ def test_degrees_of_an_older_configuration():
     assert "dp" not in found.plan  # the rest of the devices
 
 
+@pytest.mark.parametrize(
+    ("flags", "layers", "schedule"),
+    [
+        ("--pipeline-model-parallel-layout 'Et|t*2|tL|'", None, None),
+        (
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|(tt|)*6,tL'",
+            "1+2*6+1",
+            "interleaved:2",
+        ),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'E|t*3|t*3|t*2,L'", "0+3*2+2", "1f1b"),
+        ("--pipeline-model-parallel-size 4 --account-for-loss-in-pipeline-split", "head", "1f1b"),
+        (
+            "--pipeline-model-parallel-size 8 --num-layers 126 --num-virtual-stages-per-pipeline-rank 8 "
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            "embedding+head",
+            "interleaved:8",
+        ),
+        ("--pipeline-model-parallel-size 4 --num-layers 30 --decoder-first-pipeline-num-layers 6", "6+8*3", "1f1b"),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers 62 --decoder-first-pipeline-num-layers 15 "
+            "--decoder-last-pipeline-num-layers 15",
+            "15+16*2+15",
+            "1f1b",
+        ),
+    ],
+)
+def test_stages_of_different_depth(flags, layers, schedule):
+    if layers is None:
+        with pytest.raises(TopoplanError, match="L in the last one"):
+            trainer_settings(f"--tensor-model-parallel-size 1 {flags}", "run.sh")
+        return
+    plan = trainer_settings(flags, "run.sh").plan
+    assert (plan["layers"], plan["schedule"]) == (layers, schedule)
+
+
 def test_modules_that_run_again():
     text = "--tensor-model-parallel-size 2 --recompute-granularity selective --recompute-modules core_attn moe_act \\\n"
     text += "  --seq-length 4096"
@@ -112,7 +147,15 @@ def test_modules_that_run_again():
         ("echo hello", "run.sh", r"run.sh: has no flags of Megatron-LM .*--tensor-model-parallel-size"),
         ("--tensor-model-parallel-size $TP", "run.sh", r"is '\$TP' \(a variable that the file does not set\)"),
         ("--tensor-model-parallel-size 0", "run.sh", "--tensor-model-parallel-size is '0', must be a positive number"),
-        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*3", "a.sh", "stages of its own"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|t*3'", "a.sh", "L in the last one"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'E|t*3L'", "a.sh", "2 stages for 4 ranks"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tmL'", "a.sh", "'m' has no place"),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3", "a.sh", "rest divides, not None"),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers 32 --decoder-first-pipeline-num-layers 4",
+            "a.sh",
+            "4 layers on the first and equally many on the last of 4 ranks",
+        ),
         (
             "--pipeline-model-parallel-size 4 --num-layers 30 --num-layers-per-virtual-pipeline-stage 2",
             "a.sh",

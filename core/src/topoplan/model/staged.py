@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, I32, OneLine, digest, i32, ints
+from topoplan.arrays import ARRAY_EQ, F64, I32, OneLine, digest, f64, i32, ints
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.mesh import DeviceMesh
@@ -69,6 +69,9 @@ class Stage(OneLine):
         recomputed: (n,) number of the region that each operator lies in whose forward pass runs again together, right
             before its backward pass, and of which only the inputs are kept; -1 for an operator that keeps its
             activations.  Empty for none.
+        shares: (k, D) how many times its part of an operator each place of the mesh has: tokens of busy experts, or
+            heads of queries that are divided further than those of keys and values.
+        share_of: (n,) row of ``shares`` for each operator; -1 for its part as it is.  Empty for none.
     """
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -76,6 +79,8 @@ class Stage(OneLine):
     program: SpmdProgram
     zero: Zero = Zero()
     recomputed: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
+    shares: F64 = attrs.field(default=(), converter=f64, eq=ARRAY_EQ)
+    share_of: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
 
     def __attrs_post_init__(self) -> None:
         count = len(self.operators)
@@ -93,6 +98,9 @@ class Stage(OneLine):
             raise TopoplanError(f"stage: zero: axis {max(self.zero.axes)} of a mesh of {len(self.mesh.sizes)} axes")
         if len(self.recomputed) not in (0, count):
             raise TopoplanError(f"stage: recomputed has {len(self.recomputed)} values for {count} operators (or none)")
+        rows = len(self.shares) if self.shares.shape[1:] == (self.mesh.n_devices,) and self.shares.min() >= 0 else 0
+        if len(self.share_of) not in (0, count) or self.share_of.max(initial=-1) >= rows:
+            raise TopoplanError(f"stage: share_of names rows of shares, one for each of {count} operators (or none)")
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -100,7 +108,7 @@ class Stage(OneLine):
     @functools.cached_property
     def key(self) -> bytes:
         """Value key: two stages are equal iff their keys are."""
-        return digest([self.operators, self.mesh, self.program, self.zero, self.recomputed])
+        return digest([getattr(self, field.name) for field in attrs.fields(Stage)])
 
     @functools.cached_property
     def regions(self) -> I32:

@@ -24,7 +24,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.sharding import Holding
-from topoplan.model.staged import Zero
+from topoplan.model.staged import Stage, Zero
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
@@ -35,7 +35,7 @@ from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant"]
+__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant", "shared_passes"]
 
 #: What follows the last pass of a stage: updates of weights, and gathers of what ZeRO shares; numbered behind `Pass`.
 END = len(Pass)
@@ -53,6 +53,30 @@ class StageCosts(NamedTuple):
 
     passes: Sequence[DeviceCosts]
     updates: Sequence[F64 | None]
+
+
+def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:
+    """Return what operators cost where places have more or less than a part of them (`Stage.shares`)."""
+    known: dict[tuple[int, int], DeviceCosts] = {}
+    result = []
+    for price, row in zip(passes, stage.share_of.tolist() or [-1] * len(passes), strict=True):
+        if row >= 0 and (id(price), row) not in known:
+            known[id(price), row] = _times(price, stage.shares[row])
+        result.append(price if row < 0 else known[id(price), row])
+    return result
+
+
+def _times(price: DeviceCosts, share: F64) -> DeviceCosts:
+    """Return a price with a share of its seconds and of what comes and goes of its bytes."""
+    stays = price.memory if price.kept is None else price.kept
+    most = float(share.max())
+    return price._replace(
+        forward=price.forward * share,
+        backward=price.backward * share,
+        weight_gradient=price.weight_gradient * share,
+        memory=stays + (price.memory - stays) * share,
+        gradients=None if price.gradients is None else (price.gradients[0] * most, price.gradients[1] * most),
+    )
 
 
 class Part(NamedTuple):

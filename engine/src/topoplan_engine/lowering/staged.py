@@ -39,7 +39,7 @@ from topoplan_engine.lowering.stage_memory import (
     staged_memory_use,
     staged_peak,
 )
-from topoplan_engine.lowering.stage_tasks import END, StageCosts, StageTasks, Variant
+from topoplan_engine.lowering.stage_tasks import END, StageCosts, StageTasks, Variant, shared_passes
 from topoplan_engine.lowering.task_columns import NO_TASK, TaskColumns
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.sharding.mesh import mesh_groups
@@ -127,7 +127,7 @@ class StagedLowering:
             placement = stage.placement(row, dims)
             seconds = price(op, placement.degrees, placement.devices)  # type: ignore[misc]
             updates[row] = None if seconds is None else seconds[:, part]
-        return StageCosts(passes, updates)
+        return StageCosts(shared_passes(stage, passes), updates)
 
 
 class _Copies(NamedTuple):

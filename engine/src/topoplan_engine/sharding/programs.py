@@ -13,13 +13,13 @@ import attrs
 
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
-from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, arguments
+from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Signature, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
-from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 from topoplan_engine.training import GradientFlow, gradient_flow
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "reshards_under", "why_invalid"]
@@ -194,7 +194,7 @@ _signatures = functools.lru_cache(maxsize=1024)(signatures)
 
 
 def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str | None:
-    sound = _signatures(op)
+    sound = (*_signatures(op), *_of_groups(program, index, op))
     for rule in program.rules[index]:
         if not any(rule == signature and rule.dim == signature.dim for signature in sound):
             return f"signature {rule} is none that computes the same"
@@ -215,6 +215,19 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
         if reason := _why_uneven(program, tensor, program.made(index, output)):
             return reason
     return None
+
+
+def _of_groups(program: SpmdProgram, index: int, op: Operator) -> tuple[Signature, ...]:
+    """Return the signatures that are sound for what the axes of the mesh make of an operator together."""
+    routing, queries = routing_signature(op), queries_signature(op)
+    if queries is not None:
+        axes = list(zip(program.rules[index], program.mesh, strict=True))
+        heads = next(number for number, dim in enumerate(op.dims) if dim.name == "h")
+        groups = math.prod(size for rule, size in axes if rule.dim == heads)
+        copies = math.prod(size for rule, size in axes if rule == queries)
+        if groups != op.dims[heads].size or op.dims[heads + 1].size % copies:
+            queries = None
+    return tuple(each for each in (routing, queries) if each is not None)
 
 
 def _sums_no_gradient(program: SpmdProgram, index: int, argument: int) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from topoplan.model.graph import Axis, Operator, Tensor
 from topoplan.model.sharding import PARTIAL, REPLICATED, Signature, arguments, shard
 
-__all__ = ["signatures"]
+__all__ = ["queries_signature", "routing_signature", "signatures"]
 
 
 def signatures(op: Operator) -> tuple[Signature, ...]:
@@ -75,3 +75,34 @@ def _follows(op: Operator, tensor: Tensor, dim: int) -> tuple[int, Axis | None]:
 def _even(op: Operator, axis: Axis, dim: int) -> bool:
     """Say whether equal parts of ``dim`` touch equal slices of ``axis`` that do not overlap."""
     return axis.offset == 0 and axis.scale == axis.extent and axis.size == op.dims[dim].size * axis.scale
+
+
+def routing_signature(op: Operator) -> Signature | None:
+    """Return the signature under which devices route their own positions to slots of their own; None for others.
+
+    Routing counts positions sample by sample.  Devices that have slices of the positions of a sample count those of
+    their slice, and fill their share of the slots of every expert, as they do with tokens of different samples.
+    """
+    positions, slots = shard(1), shard(2)
+    names = {dim.name: number for number, dim in enumerate(op.dims)}
+    if op.kind == "dispatch":
+        return Signature((positions, positions), (slots,), names["c"])
+    if op.kind == "combine":
+        return Signature((slots, positions, positions), (positions,), names["s"])
+    return None
+
+
+def queries_signature(op: Operator) -> Signature | None:
+    """Return the signature that divides the heads of queries of each head of keys and values; None for others.
+
+    Keys and values are whole for it.  It is sound where another axis of the mesh divides the heads of keys and values
+    down to one, so that slices of the queries' axis are heads of queries.
+    """
+    if op.kind != "scaled_dot_product_attention":
+        return None
+    heads = next(number for number, dim in enumerate(op.dims) if dim.name == "h")
+    place, axis = _follows(op, op.inputs[0], heads)
+    queries = op.dims[heads + 1].size
+    if axis is None or queries == 1 or axis.scale % queries:
+        return None
+    return Signature((shard(place), REPLICATED, REPLICATED), (shard(place),))

@@ -23,6 +23,8 @@ from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Signature
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_under
 from topoplan_engine.tied import TiedWeight, tied_weights
 from topoplan_engine.training import GradientFlow, gradient_flow, tensors_read
@@ -232,9 +234,28 @@ def _stage_graph(
             else frozenset()
             for index, op in enumerate(builder.operators)
         ),
-        reshards=tuple(reshards_under(program, small, flow, of_stage)),
+        reshards=tuple(_joined(reshard) for reshard in reshards_under(program, small, flow, of_stage)),
         copies=of_stage,
     )
+
+
+def _joined(reshard: Reshard) -> Reshard:
+    """Return a resharding in which slices of slices are put together, or made, by one collective."""
+    return attrs.evolve(reshard, forward=_steps(reshard.forward), backward=_steps(reshard.backward))
+
+
+def _steps(steps: tuple[MeshStep, ...]) -> tuple[MeshStep, ...]:
+    joined: list[MeshStep] = []
+    for step in steps:
+        last = joined[-1] if joined else None
+        if last is not None and step.step == last.step and step.step.collective in _OF_SLICES:
+            step = MeshStep(step.step, tuple(sorted(last.axes + step.axes)), max(last.share, step.share))
+            joined.pop()
+        joined.append(step)
+    return tuple(joined)
+
+
+_OF_SLICES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
 def _tensor(graph: OperatorGraph, link: Link) -> Tensor:

@@ -7,7 +7,7 @@ if both meshes have the same sizes, and else as its first reader wants it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Sharding, Signature, arguments, shard
@@ -27,6 +27,7 @@ def stage_programs(
     rules: Sequence[Rules],
     gradient_bucket_bytes: int = 0,
     sliced: int | None = None,
+    summed: Collection[tuple[int, int]] = (),
 ) -> list[SpmdProgram]:
     """Return the program of each stage.
 
@@ -38,6 +39,8 @@ def stage_programs(
         gradient_bucket_bytes: see `topoplan.SpmdProgram`.
         sliced: axis of the meshes along which weights are stored in slices, gathered for a pass and given back (ZeRO's
             third level); None: they are stored as they are used.
+        summed: (operator, axis of the meshes) along which devices run the whole operator for different readers, so that
+            each has a term of the gradients of its weights.
     """
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
     owner_of = {user: tied.owner for tied in tied_weights(graph) for user in tied.users}
@@ -62,7 +65,9 @@ def stage_programs(
                     inputs[op, k] = () if inside else arrives(op, k)
         own_copies = {(op, k): stage_of[owner] != stage for (op, k), owner in owner_of.items() if stage_of[op] == stage}
         programs.append(
-            stage_program(graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes, sliced)
+            stage_program(
+                graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes, sliced, summed
+            )
         )
     return programs
 
@@ -76,6 +81,7 @@ def stage_program(
     copies: Mapping[tuple[int, int], bool],
     gradient_bucket_bytes: int = 0,
     sliced: int | None = None,
+    summed: Collection[tuple[int, int]] = (),
 ) -> SpmdProgram:
     """Return the program of some operators.
 
@@ -86,7 +92,7 @@ def stage_program(
         rules: (n_ops,) signatures of every operator of the graph.
         inputs: (operator, input) -> how it arrives, or nothing if an operator of the stage makes it; others are data.
         copies: (operator, input) that is a weight of another operator -> whether that is one of another stage.
-        gradient_bucket_bytes, sliced: see `stage_programs`.
+        gradient_bucket_bytes, sliced, summed: see `stage_programs`.
     """
     stored = []
     for op in operators:
@@ -100,7 +106,7 @@ def stage_program(
             if not weight:
                 forms.append(tuple(rule.inputs[k] for rule in rules[op]))
                 continue
-            form = tuple(_stored(rule, k) for rule in rules[op])
+            form = tuple(_stored(rule, k, (op, axis) in summed) for axis, rule in enumerate(rules[op]))
             is_stored = copies.get((op, k), True)  # one of this stage is stored once, where its owner is
             forms.append(
                 form if sliced is None or not is_stored else _in_slices(form, arguments(operator)[k], sizes, sliced)
@@ -115,10 +121,10 @@ def stage_program(
     )
 
 
-def _stored(rule: Signature, argument: int) -> Sharding:
+def _stored(rule: Signature, argument: int, summed: bool) -> Sharding:
     """Return how a weight is stored along an axis."""
     form = rule.inputs[argument]
-    return PENDING_GRADIENT if form == REPLICATED and rule.dim >= 0 else form
+    return PENDING_GRADIENT if form == REPLICATED and (rule.dim >= 0 or summed) else form
 
 
 def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], axis: int) -> MeshSharding:

@@ -1,9 +1,9 @@
 """How a trainer's own files say a plan: flags of Megatron-LM, and configurations of torchtitan.
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
-``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layout``.  What a
-file leaves out has the trainer's own default.  A setting that changes the plan and has no word here is refused by name;
-what only changes how kernels or messages run is named in ``unread``.
+``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``.
+What a file leaves out has the trainer's own default.  A setting that changes the plan and has no word here is refused
+by name; what only changes how kernels or messages run is named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -11,10 +11,11 @@ whose configurations are TOML: torchtitan/config/job_config.py).
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -115,11 +116,6 @@ _DEGREES = {
 }
 #: Flags that choose stages or devices in a way that no key says.
 _REFUSED = {
-    "pipeline-model-parallel-layout": "stages of its own",
-    "decoder-first-pipeline-num-layers": "a first stage of its own depth",
-    "decoder-last-pipeline-num-layers": "a last stage of its own depth",
-    "account-for-embedding-in-pipeline-split": "the embedding as a layer of the pipeline",
-    "account-for-loss-in-pipeline-split": "the loss as a layer of the pipeline",
     "num-distributed-optimizer-instances": "several groups that share optimizer state",
     "hierarchical-context-parallel-sizes": "context parallelism in levels",
 }
@@ -157,6 +153,7 @@ class _Megatron:
         plan["micro-batch"] = str(self._number("micro-batch-size") or 1)
         plan["schedule"] = self._schedule(int(plan["pp"]))
         plan["recompute"] = self._recompute()
+        plan |= self._layers(int(plan["pp"]), plan)
         pipelines_first = self._has("use-tp-pp-dp-mapping")
         plan["layout"] = "tp-cp-ep-pp-dp" if pipelines_first else "tp-cp-ep-dp-pp"
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
@@ -212,6 +209,53 @@ class _Megatron:
             chunks = layers // (ranks * depth)
         return f"interleaved:{chunks}" if chunks and chunks > 1 and ranks > 1 else "1f1b"
 
+    def _layers(self, ranks: int, plan: Mapping[str, str]) -> dict[str, str]:
+        """Return the layers of stages where these are not equally many, and the schedule that has as many stages."""
+        layout = self._flags.get(_LAYOUT)
+        if layout is not None:
+            counts = self._of_layout(layout, ranks)
+            chunks = len(counts) // ranks
+            schedule = {"schedule": f"interleaved:{chunks}"} if chunks > 1 else {}
+            return {**schedule, "layers": _summed(counts)}
+        ends = [end for flag, end in _ENDS.items() if self._has(flag)]
+        if ends:
+            return {"layers": "+".join(ends)}
+        first, last = (self._number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+        return {} if first is None and last is None else {"layers": self._of_ends(first, last, ranks, plan["schedule"])}
+
+    def _of_layout(self, layout: str, ranks: int) -> list[int]:
+        """Return the layers of each stage of a layout: E is the embedding, t a layer, L the loss, | ends a stage."""
+        text = layout.replace(",", "")
+        for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+            text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
+        stages = text.split("|")
+        strange = sorted(set(text) - set("EtL|"))
+        why = None
+        if strange:
+            why = f"{strange[0]!r} has no place in a stated plan (E, t and L have)"
+        elif "E" not in stages[0] or text.count("E") != 1 or "L" not in stages[-1] or text.count("L") != 1:
+            why = "E must be in the first stage and L in the last one, once each"
+        elif len(stages) % ranks:
+            why = f"has {len(stages)} stages for {ranks} ranks (must be a multiple of {ranks})"
+        if why is not None:
+            raise TopoplanError(f"{self._name}: --{_LAYOUT} {shown(layout)}: {why}")
+        return [stage.count("t") for stage in stages]
+
+    def _of_ends(self, first: int | None, last: int | None, ranks: int, schedule: str) -> str:
+        """Return the layers of stages whose first or last rank has layers of its own number."""
+        layers, chunks = self._number("num-layers"), int(schedule.partition(":")[2] or 1)
+        own = {0: first, ranks - 1: last}
+        given = [each for each in own.values() if each is not None]
+        others = ranks - len(given)
+        rest = None if layers is None else layers - sum(given)
+        if rest is None or rest < 0 or (rest % (others * chunks) if others else rest) or any(n % chunks for n in given):
+            raise TopoplanError(
+                f"{self._name}: {first or 'equally many'} layers on the first and {last or 'equally many'} on the last "
+                f"of {ranks} ranks need a number of layers (--num-layers) whose rest divides, not {layers}"
+            )
+        shares = [rest // (others * chunks) if own.get(k) is None else (own[k] or 0) // chunks for k in range(ranks)]
+        return _summed(shares * chunks)
+
     def _recompute(self) -> str:
         granularity = "selective" if self._has("recompute-activations") else "none"
         granularity = self._flags.get("recompute-granularity", granularity).lower()
@@ -232,6 +276,18 @@ class _Megatron:
         return granularity
 
 
+def _summed(counts: Sequence[int]) -> str:
+    """Return numbers of layers as a plan says them.
+
+    >>> _summed([1, 2, 2, 2, 1])
+    '1+2*3+1'
+    """
+    runs = [(count, len([*group])) for count, group in itertools.groupby(counts)]
+    return "+".join(f"{count}*{times}" if times > 1 else str(count) for count, times in runs)
+
+
+_LAYOUT = "pipeline-model-parallel-layout"
+_ENDS = {"account-for-embedding-in-pipeline-split": "embedding", "account-for-loss-in-pipeline-split": "head"}
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
 #: Schedule of torchtitan, in lower case -> that of a plan.
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2", "zbvzerobubble": "zbv"}

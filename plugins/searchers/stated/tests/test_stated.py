@@ -119,6 +119,72 @@ def test_context_parallelism_gathers_keys_and_values(model):
     assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [of_heads] * (2 * LAYERS)
 
 
+@pytest.mark.parametrize("sp", [False, True])
+def test_heads_of_keys_and_values_are_copied(model, sp):
+    """8 devices, 4 heads of keys and values, 8 of queries: pairs sum gradients of what makes a head; the rest stays.
+
+    A matrix of keys, or of values, of one head has 64 x 8 numbers of 2 bytes.
+    """
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 8, tp=8, sp=sp, micro_batch=BATCH)
+    (stage,) = strategy.stages
+    assert (stage.mesh.axes, stage.mesh.sizes) == (("dp", "tp", "kv"), (1, 4, 2))
+    everyone = [*range(8)]
+    if sp:
+        assert nbytes(tasks, Collective.ALL_GATHER, everyone) == [N] * (6 * LAYERS + 3)
+        assert nbytes(tasks, Collective.REDUCE_SCATTER, everyone) == [N] * (4 * LAYERS + 2)
+    else:
+        assert nbytes(tasks, Collective.ALL_REDUCE, everyone).count(N) == 4 * LAYERS + 2
+    for pair in range(4):
+        sums = nbytes(tasks, Collective.ALL_REDUCE, [2 * pair, 2 * pair + 1])
+        assert sums == [HIDDEN * 8 * 2] * (2 * LAYERS)
+
+
+def test_devices_with_copies_of_heads_have_their_share_of_attention(model):
+    """Half of the seconds that each of 4 devices has; matrices that make keys are not divided further."""
+    graph, seconds, kept = model("llama"), {}, {}
+    for tp in (4, 8):
+        cluster = build_cluster(ClusterOptions(servers=tp, device="h100"), Host.discover())
+        lowering = Lowering(graph, cluster, Roofline(kernel_overhead_us=0).build(graph, cluster))
+        strategy, _ = strategy_of(Stated(tp=tp, micro_batch=BATCH), graph, tp)
+        tasks = lowering.lower(strategy)
+        kept[tp] = lowering.memory_use(strategy).activations[0]
+        for word in ("attention", "k_proj"):
+            op = next(k for k, each in enumerate(graph.operators) if each.name.endswith(f"0.self_attn.{word}"))
+            rows = (tasks.kind == TaskKind.FORWARD) & (tasks.device == 0) & (tasks.op == op)
+            (seconds[word, tp],) = tasks.seconds[rows].tolist()
+    assert seconds["attention", 8] == pytest.approx(seconds["attention", 4] / 2, rel=1e-9)
+    assert seconds["k_proj", 8] > 0.6 * seconds["k_proj", 4]
+    whole = kept[4] - kept[8]
+    assert 0.35 * kept[4] < whole < 0.5 * kept[4], "all but keys and values halves"
+
+
+def test_a_matrix_that_makes_keys_and_queries_at_once_is_whole():
+    """Its channels have no even slices of all three: attention is cut by positions, and no heads are copied."""
+    b = GraphBuilder("fused", 8)
+    q, k, v = b.split(b.linear(b.input((32, 64)), 96), [64, 16, 16])
+    y = b.linear(b.scaled_dot_product_attention(q, k, v, heads=(8, 2)), 64)
+    b.linear(b.relu(b.linear(y, 128)), 64)
+    strategy, _ = strategy_of(Stated(tp=4), b.build(), 4)
+    assert strategy.stages[0].mesh.axes == ("dp", "tp")
+
+
+def test_context_parallelism_of_experts_gathers_keys_and_values_alone(model):
+    """Devices route their own positions: each sends what it does without, to half as many others."""
+    graph = model("mixtral")
+    tasks, _ = lowered(graph, 4, cp=2, ep=2, micro_batch=BATCH // 2)
+    of_heads = 2 * BATCH // 2 * POSITIONS * 4 * 8
+    assert nbytes(tasks, Collective.ALL_GATHER, [0, 1]) == [of_heads] * (2 * LAYERS * 2)
+    assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [of_heads] * (2 * LAYERS)
+    tokens = BATCH // 2 * POSITIONS // 2
+    moved = tasks.kind == TaskKind.TRANSFER
+    assert set(tasks.size[moved].tolist()) == {tokens * 2 * HIDDEN * 2 // 2}
+    assert {abs(int(a) - int(b)) for a, b in zip(tasks.src[moved], tasks.dst[moved], strict=True)} == {2}
+    assert moved.sum() == 4 * LAYERS * 4
+    experts = sum(w.nbytes for op in graph.operators if "experts" in op.name for w in op.weights)
+    assert sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 1])) == experts // 2
+
+
 @pytest.mark.parametrize("options", [{}, {"zero": 1}, {"bucket_mb": 1.0}])
 def test_data_parallelism_sums_every_parameter_once(model, options):
     graph = model("llama")
@@ -160,7 +226,7 @@ def test_expert_parallelism_sends_tokens_to_their_experts_and_back(model):
     [
         ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp=8 \(nearest: ep=2 or 4\)"),
         ({"ep": 8}, r"ep=8 does not divide the 4 .* of operator .*experts.* \(nearest: ep=4\)"),
-        ({"cp": 2}, "context parallelism with experts is not built yet"),
+        ({"cp": 32, "layout": "tp-cp-ep-dp-pp"}, "cp=32 .*does not divide 8 devices"),
     ],
 )
 def test_what_experts_do_not_divide_into(model, options, message):
@@ -262,6 +328,30 @@ def test_stages_have_equally_many_layers_with_the_words_and_the_head(model):
     assert names[0][0] == "transformer.wte"
     assert names[-1][-1] == "loss"
     assert [sum(".mlp.c_fc" in name for name in each) for each in names] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({"pp": 3, "layers": "1+2+1"}, [1, 2, 1]),
+        ({"pp": 3, "layers": "embedding+head"}, [1, 2, 1]),
+        ({"pp": 4, "layers": "0+1+2+1"}, [0, 1, 2, 1]),
+        ({"pp": 2, "schedule": "interleaved:2", "layers": "0+2*2+0"}, [0, 2, 2, 0]),
+    ],
+)
+def test_stages_of_different_depth(model, options, layers):
+    graph = model("llama")
+    tasks, strategy = lowered(graph, options["pp"], **options)
+    tasks.check()
+    names = [[graph.operators[op].name for op in stage.operators] for stage in strategy.stages]
+    assert [sum(".mlp.up_proj" in name for name in each) for each in names] == layers
+    assert names[0][0] == "model.embed_tokens"
+    assert names[-1][-1] == "loss"
+
+
+def test_an_uneven_division_is_proposed(model):
+    with pytest.raises(TopoplanError, match=r"pp=3 does not .*\(nearest: pp=2 or 4; or layers=1\*2\+2\)"):
+        strategy_of(Stated(pp=3), model("llama"), 3)
 
 
 def test_tied_words_are_summed_between_the_first_and_the_last_stage(model):
@@ -434,7 +524,12 @@ def test_activations_of_the_first_stage_of_gpt_3(options, gibibytes):
     [
         ({"tp": 3}, r"tp=3 x cp=1 x pp=1 = 3 does not divide 16 devices \(nearest: pp=.*|tp=2 or 4\)"),
         ({"pp": 4, "dp": 3}, r"tp=1 x cp=1 x pp=4 x dp=3 = 12 for 16 devices \(nearest: dp=4\)"),
-        ({"tp": 8, "dp": 2}, r"tp=8 does not divide the 4 heads \(of keys and values\) of .* \(nearest: tp=4\)"),
+        ({"tp": 16}, r"tp=16 does not divide the 4 heads \(of keys and values\) of .* \(nearest: tp=8\)"),
+        ({"pp": 2, "layers": "3+2"}, r"layers=3\+2: has 5 layers, model 'llama' has 4"),
+        ({"pp": 2, "layers": "2+1+1"}, r"layers=2\+1\+1: has 3 stages, the schedule 2 \(one number for each\)"),
+        ({"pp": 4, "layers": "2+0+1+1"}, r"stage 1 has no operator \(the first and the last may have 0\)"),
+        ({"pp": 4, "layers": "head"}, r"does not divide the 4 layers and the head of model 'llama' \(nearest: pp=1"),
+        ({"pp": 2, "layers": "two+2"}, r"'two' is no number of layers"),
         ({"pp": 8}, r"pp=8 does not divide the 4 layers of model 'llama' \(nearest: pp=4\)"),
         ({"pp": 4, "schedule": "interleaved:2"}, r"pp=4 x 2 chunks does not divide the 4 layers .*nearest: pp=2\)"),
         ({"micro_batch": 3}, r"a batch of 16 is no multiple of dp=16 x micro-batch=3 \(nearest: --batch-size 48\)"),
@@ -510,7 +605,7 @@ def test_a_file_of_another_batch_is_said(model, tmp_path):
     ("content", "message"),
     [
         (b"\xff\xfe", "is no text in UTF-8"),
-        (b"--tensor-model-parallel-size 2 --pipeline-model-parallel-layout E", "a stated plan cannot say"),
+        (b"--tensor-model-parallel-size 2 --hierarchical-context-parallel-sizes 2", "a stated plan cannot say"),
         (b"echo", "has no flags of Megatron-LM"),
     ],
 )

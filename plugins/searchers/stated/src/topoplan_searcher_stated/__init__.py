@@ -63,6 +63,11 @@ class Stated(Searcher):
         help="what runs again in backward passes: attention (selective), every layer (full), every second one "
         "(every:2), or modules of layers by name (modules:mlp+input_layernorm); unset: none",
     )
+    layers: str = option(
+        "",
+        help="layers of each stage: 15+16+16+15, 1+2*62+1, or embedding+head, which count as a layer each then; unset: "
+        "equally many",
+    )
     layout: str = option("", help="order of ranks, the axis that changes fastest first; unset: tp-cp-ep-dp-pp")
     bucket_mb: float = option(
         0.0, help="gradients share sums until they have so much; 0: each by itself", unit="MB", minimum=0, maximum=1e6

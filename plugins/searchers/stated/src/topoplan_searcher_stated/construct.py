@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,16 +20,24 @@ from topoplan import (
     TopoplanError,
     Zero,
 )
-from topoplan.arrays import I32
+from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
-from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experiment import Choice
 from topoplan_engine.sharding.programs import why_invalid
-from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.sharding.signatures import queries_signature, signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
-from topoplan_searcher_stated.megatron import expert_rules, position_rules, reads_rows, sample_rules, tensor_rules
+from topoplan_searcher_stated.layers import stages_of
+from topoplan_searcher_stated.megatron import (
+    copied_operators,
+    expert_rules,
+    position_rules,
+    queries_rules,
+    reads_rows,
+    sample_rules,
+    tensor_rules,
+)
 from topoplan_searcher_stated.recomputation import ATTENTION, regions_of
 from topoplan_searcher_stated.settings import Settings, settings_of
 
@@ -44,15 +53,22 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     options = settings_of(stated, graph) if isinstance(stated, Stated) else stated
     degrees = degrees_of(options, graph, n_devices)
     order = _order(options, degrees)
-    stage_of = _stages(graph, degrees.pp, order)
+    stage_of = stages_of(graph, degrees.pp, order, options.layers)
     axes = degrees.mesh_axes
-    rules = list(zip(*(_rules(graph, degrees, axis) for axis in axes), strict=True))
+    along = {axis: _rules(graph, degrees, axis) for axis in axes}
+    copied: frozenset[int] = frozenset()
+    if "kv" in axes:
+        copied = copied_operators(graph, along["kv"])
+        along["kv"] = queries_rules(graph, along["kv"], copied)
+    rules = list(zip(*along.values(), strict=True))
     _check_even(graph, degrees, axes, rules)
     sizes = tuple(degrees.of(axis) for axis in axes)
     devices = _devices(degrees)
     bucket = round(options.bucket_mb * 1e6)
     sliced = axes.index("dp") if options.zero == 3 else None
-    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced)
+    summed = {(op, axes.index("kv")) for op in copied}
+    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed)
+    shares = _Shares.of(graph, rules, sizes)
     regions = regions_of(options.recompute, graph)
     shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
@@ -61,11 +77,40 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
         mesh = DeviceMesh(axes=axes, sizes=sizes, devices=devices[order.rank_of[number]])
         operators = np.flatnonzero(stage_of == number)
         rerun = regions[operators] if (regions[operators] >= 0).any() else ()
-        stages.append(Stage(operators=operators, mesh=mesh, program=program, zero=zero, recomputed=rerun))
+        stages.append(
+            Stage(
+                operators=operators,
+                mesh=mesh,
+                program=program,
+                zero=zero,
+                recomputed=rerun,
+                shares=shares.rows,
+                share_of=shares.of_operator[operators] if len(shares.rows) else (),
+            )
+        )
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
     return strategy, degrees
+
+
+class _Shares(NamedTuple):
+    """(k, D) rows, and (n_ops,) the row of each operator: what places have of an operator beside its parts."""
+
+    rows: F64
+    of_operator: I32
+
+    @classmethod
+    def of(cls, graph: OperatorGraph, rules: Sequence[tuple[Signature, ...]], sizes: tuple[int, ...]) -> _Shares:
+        """Return how much of its attention each device has where heads of queries are divided by an axis."""
+        rows: dict[tuple[float, ...], int] = {}
+        of_operator = np.full(len(rules), -1, dtype=np.int32)
+        for index, (op, row) in enumerate(zip(graph.operators, rules, strict=True)):
+            queries = queries_signature(op)
+            divided = math.prod(size for rule, size in zip(row, sizes, strict=True) if rule == queries and rule.dim < 0)
+            if divided > 1:
+                of_operator[index] = rows.setdefault((1 / divided,) * math.prod(sizes), len(rows))
+        return cls(np.array([*rows]), of_operator)
 
 
 def _order(options: Settings, degrees: Degrees) -> PassOrder:
@@ -80,38 +125,8 @@ def _order(options: Settings, degrees: Degrees) -> PassOrder:
         raise TopoplanError(f"plan: {error}") from None
 
 
-def _stages(graph: OperatorGraph, ranks: int, order: PassOrder) -> I32:
-    """(n_ops,) the stage of each operator: equally many layers, with what comes before the first, and behind the last.
-
-    Raises:
-        TopoplanError: the model has no layers, or their number does not divide.
-    """
-    names = layers_of(graph).layer
-    layers = list(dict.fromkeys(name for name in names if name))
-    chunks = order.n_chunks
-    if chunks == 1:
-        return np.zeros(len(names), dtype=np.int32)
-    if not layers:
-        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
-    if len(layers) % chunks:
-        per_rank = chunks // ranks
-        fits = [k for k in divisors(len(layers)) if len(layers) % (k * per_rank) == 0]
-        hint = f"pp={nearest_value}" if (nearest_value := nearest(ranks, fits)) else "schedule=1f1b"
-        what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
-        raise TopoplanError(
-            f"plan: {what} does not divide the {len(layers)} layers of model {graph.name!r} (nearest: {hint})"
-        )
-    stage_of_layer = {name: k * chunks // len(layers) for k, name in enumerate(layers)}
-    stage, current = np.zeros(len(names), dtype=np.int32), 0
-    last = max(index for index, name in enumerate(names) if name)
-    for index, name in enumerate(names):
-        current = max(current, stage_of_layer[name]) if name else current
-        stage[index] = chunks - 1 if index > last else current
-    return stage
-
-
 def _rules(graph: OperatorGraph, degrees: Degrees, axis: str) -> list[Signature]:
-    if axis == "tp":
+    if axis in ("tp", "kv"):
         if degrees.tp == 1:
             return [signatures(op)[-1] for op in graph.operators]
         rules = tensor_rules(graph, degrees.tp, sequence=degrees.sequence)
@@ -138,15 +153,25 @@ def _check_even(
                 product[rule.dim] = before * degrees.of(axis)
                 size = op.dims[rule.dim].size
                 if size % product[rule.dim]:
+                    if axis == "kv":  # the inner factor of tp
+                        axis, before = "tp", before // degrees.of("tp")
+                    degree = degrees.tp if axis == "tp" else degrees.of(axis)
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
-                    hint = f"nearest: {axis}={nearest(degrees.of(axis), fits)}"
+                    fits += [k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0]
+                    hint = f"nearest: {axis}={nearest(degree, fits)}"
                     if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
                         padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp
                         hint = f"Megatron-LM pads them to {padded}: give the model so many; else {hint}"
                     raise TopoplanError(
-                        f"plan: {axis}={degrees.of(axis)} does not divide the {size} {_what(op, rule.dim)} of "
+                        f"plan: {axis}={degree} does not divide the {size} {_what(op, rule.dim)} of "
                         f"operator {op.name!r} ({hint})"
                     )
+
+
+def _queries(op: Operator, dim: int) -> int:
+    """Return how many heads of queries share the iterations of a dimension."""
+    grouped = queries_signature(op) is not None and op.dims[dim].name == "h"
+    return op.dims[dim + 1].size if grouped else 1
 
 
 def _what(op: Operator, dim: int) -> str:
@@ -165,10 +190,7 @@ def _what(op: Operator, dim: int) -> str:
 
 def _devices(degrees: Degrees) -> I32:
     """(ranks of the pipeline, devices) the devices of each rank, in the order of their places in a mesh."""
-    strides, stride = {}, 1
-    for axis in degrees.layout:
-        strides[axis] = stride
-        stride *= degrees.of(axis)
+    strides = degrees.strides
     axes = ["pp", *degrees.mesh_axes]
     numbers = np.zeros((1,), dtype=np.int64)
     for axis in axes:

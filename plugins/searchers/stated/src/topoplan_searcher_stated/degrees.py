@@ -9,6 +9,7 @@ import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan_engine.experts import expert_dims
+from topoplan_searcher_stated.megatron import copies_of_heads
 from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "words_of"]
@@ -24,6 +25,8 @@ class Degrees:
     Attributes:
         tp, cp, pp, dp: degrees; their product is the number of devices.
         ep: expert parallel degree, a factor of ``dp``.
+        kv: tensor parallel devices that have the same heads of keys and values, a factor of ``tp``; heads are copied
+            where there are fewer than devices.
         layout: the axes, the fastest first.
         sequence: whether positions are cut between matrices.
         micro_batches: of each data parallel device.
@@ -34,6 +37,7 @@ class Degrees:
     ep: int
     pp: int
     dp: int
+    kv: int
     layout: tuple[str, ...]
     sequence: bool
     micro_batches: int
@@ -44,12 +48,27 @@ class Degrees:
 
         Later axes slice the slices of earlier ones, which is the same for every layout: that names the devices alone.
         """
-        return tuple(axis for axis in ("dp", "ep", "cp", "tp") if axis == "dp" or self.of(axis) > 1)
+        return tuple(axis for axis in ("dp", "ep", "cp", "tp", "kv") if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
-        """Return the devices along an axis of ranks; that of data has those that experts do not divide."""
+        """Return the devices along an axis of a mesh: those of ``dp`` and ``tp`` without their factors."""
         degree: int = getattr(self, axis)
-        return degree // self.ep if axis == "dp" else degree
+        return degree // {"dp": self.ep, "tp": self.kv}.get(axis, 1)
+
+    @property
+    def strides(self) -> dict[str, int]:
+        """How far apart neighbours along each axis are in the order of ranks; copies are next to each other."""
+        strides, stride = {}, 1
+        for axis in self.layout:
+            strides[axis] = stride * (self.kv if axis == "tp" else 1)
+            strides |= {"kv": stride} if axis == "tp" else {}
+            stride *= self.of(axis) * (self.kv if axis == "tp" else 1)
+        return strides
+
+
+#: Settings that are said only where they are not what they are if left out.
+_UNUSUAL = ("layers",)
+_DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
 def words_of(settings: Settings, degrees: Degrees) -> str:
@@ -62,8 +81,9 @@ def words_of(settings: Settings, degrees: Degrees) -> str:
         "schedule": settings.schedule,
         "recompute": settings.recompute,
         "layout": settings.layout,
+        **{key: value for key in _UNUSUAL if (value := getattr(settings, key)) != _DEFAULTS[key]},
     }
-    return ",".join(f"{key}={value}" for key, value in words.items())
+    return ",".join(f"{key.replace('_', '-')}={value}" for key, value in words.items())
 
 
 def nearest(value: int, choices: Iterable[int]) -> str:
@@ -91,8 +111,6 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     has_experts = max(expert_dims(graph), default=-1) >= 0
     if options.ep > 1 and not has_experts:
         raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
-    if options.cp > 1 and has_experts:
-        raise TopoplanError(f"plan: cp={options.cp}: context parallelism with experts is not built yet (cp=1)")
     if options.zero > 3:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
     layout = tuple(options.layout.split("-"))
@@ -117,6 +135,7 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         ep=options.ep,
         pp=options.pp,
         dp=dp,
+        kv=copies_of_heads(graph, options.tp),
         layout=layout,
         sequence=options.tp > 1 if options.sp is None else options.sp,
         micro_batches=graph.batch_size // share,

@@ -10,22 +10,35 @@ Along the data axis samples are cut, along the context axis positions, where att
 (Llama 3, arXiv:2407.21783, section 3.3.2).  Along the axis of experts each device has some of them, and of the rest
 its samples.
 
+Where there are fewer heads of keys and values than tensor-parallel devices, several devices have the same ones, each
+with its share of their heads of queries, and sum the gradients of what makes them.
+
 Nothing is known of names or models: iteration spaces, roles and signatures say it all.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from topoplan import Operator, OperatorGraph, Role
+from topoplan import Operator, OperatorGraph, Role, TopoplanError
 from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
-from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 
-__all__ = ["expert_rules", "position_rules", "positions_dims", "reads_rows", "sample_rules", "tensor_rules"]
+__all__ = [
+    "copied_operators",
+    "copies_of_heads",
+    "expert_rules",
+    "position_rules",
+    "positions_dims",
+    "queries_rules",
+    "reads_rows",
+    "sample_rules",
+    "tensor_rules",
+]
 
 _signatures = functools.lru_cache(maxsize=4096)(signatures)
 
@@ -47,7 +60,99 @@ def sample_rules(graph: OperatorGraph) -> list[Signature]:
 
 def position_rules(graph: OperatorGraph) -> list[Signature]:
     """Return signatures that cut positions, where an operator has any."""
-    return [_cut(op, dim) for op, dim in zip(graph.operators, positions_dims(graph), strict=True)]
+    slots = _slots_dims(graph)
+    return [
+        routing_signature(op) or _cut(op, slots[index] if slots[index] >= 0 else dim)
+        for index, (op, dim) in enumerate(zip(graph.operators, positions_dims(graph), strict=True))
+    ]
+
+
+def _slots_dims(graph: OperatorGraph) -> list[int]:
+    """(n_ops) the dimension that counts slots of experts between the dispatch of tokens and their combination; or -1.
+
+    Slots belong to the positions whose tokens fill them.
+    """
+    sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
+    axis_of: dict[tuple[int, int], int] = {}
+    dims = []
+    for index, op in enumerate(graph.operators):
+        routing, dim = routing_signature(op), -1
+        if routing is not None and routing.outputs[0].axis != _POSITIONS:
+            axis_of[index, 0] = routing.outputs[0].axis
+        elif routing is None:
+            axes = [(tensor, axis_of.get(sources.get((index, k), (-1, 0)), -1)) for k, tensor in enumerate(op.inputs)]
+            dim = next((tensor.axes[axis].dim for tensor, axis in axes if axis >= 0), -1)
+            for output, tensor in enumerate(op.outputs):
+                place = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim >= 0), -1)
+                if place >= 0:
+                    axis_of[index, output] = place
+        dims.append(dim)
+    return dims
+
+
+def copies_of_heads(graph: OperatorGraph, size: int) -> int:
+    """Return how many of ``size`` tensor-parallel devices have the same heads of keys and values: 1 if none are copied.
+
+    All attention has as many heads, each head of keys and values as many of queries that they can share, and what makes
+    heads is cut by them.
+    """
+    heads = {(op.dims[h].size, op.dims[h + 1].size) for op in graph.operators if (h := _heads_dim(op)) >= 0}
+    if len(heads) != 1:
+        return 1
+    ((groups, queries),) = heads
+    if size <= groups or size % groups or queries % (size // groups):
+        return 1
+    rules = tensor_rules(graph, size, sequence=False)
+    by_heads = [rule.dim == h for rule, op in zip(rules, graph.operators, strict=True) if (h := _heads_dim(op)) >= 0]
+    return size // groups if all(by_heads) else 1
+
+
+def _heads_dim(op: Operator) -> int:
+    """Return the dimension of heads of keys and values of an attention, which that of their queries follows; or -1."""
+    if queries_signature(op) is None:
+        return -1
+    return next(number for number, dim in enumerate(op.dims) if dim.name == "h")
+
+
+def copied_operators(graph: OperatorGraph, rules: Sequence[Signature]) -> frozenset[int]:
+    """Return the operators that make keys and values, from the matrices that read what all devices have.
+
+    Args:
+        graph: the model.
+        rules: along the tensor axis.
+
+    Raises:
+        TopoplanError: a matrix makes queries, too, and cannot be copied without them.
+    """
+    sources = {(v, k): u for u, _, v, k in graph.edges.reshape(-1, 4).tolist()}
+
+    def makers(readers: list[tuple[int, int]]) -> set[int]:
+        found: set[int] = set()
+        while readers:
+            maker = sources.get(readers.pop())
+            if maker is not None and maker not in found:
+                found.add(maker)
+                activations = [k for k in range(len(graph.operators[maker].inputs)) if rules[maker].inputs[k].sliced]
+                readers += [(maker, k) for k in activations]
+        return found
+
+    attention = [index for index, op in enumerate(graph.operators) if queries_signature(op) is not None]
+    copied = makers([(op, k) for op in attention for k in (1, 2)])
+    if both := copied & makers([(op, 0) for op in attention]):
+        name = graph.operators[min(both)].name
+        raise TopoplanError(
+            f"plan: operator {name!r} makes queries, keys and values at once: heads of keys and values cannot be "
+            "copied (tp of at most their number)"
+        )
+    return frozenset(copied)
+
+
+def queries_rules(graph: OperatorGraph, rules: Sequence[Signature], copied: Collection[int]) -> list[Signature]:
+    """Return signatures along an axis of devices that have the same heads of keys and values: queries are divided."""
+    return [
+        queries_signature(op) or (_signatures(op)[-1] if index in copied else rule)
+        for index, (op, rule) in enumerate(zip(graph.operators, rules, strict=True))
+    ]
 
 
 def expert_rules(graph: OperatorGraph) -> list[Signature]:

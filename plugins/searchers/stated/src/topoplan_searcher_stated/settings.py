@@ -31,6 +31,7 @@ class Settings:
     micro_batch: int = 1
     schedule: str = "1f1b"
     recompute: str = "none"
+    layers: str = ""
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
