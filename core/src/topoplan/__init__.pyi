@@ -2,6 +2,7 @@
 
 from topoplan.errors import TopoplanError as TopoplanError
 from topoplan.model.cluster import Cluster as Cluster
+from topoplan.model.collective import CollectiveGroup as CollectiveGroup, CollectiveRounds as CollectiveRounds
 from topoplan.model.costs import CostFunction as CostFunction, MicroBatch as MicroBatch, PartCosts as PartCosts
 from topoplan.model.fabric import Fabric as Fabric, LinkKind as LinkKind, Routes as Routes
 from topoplan.model.graph import Axis as Axis, Dimension as Dimension, Operator as Operator
@@ -24,6 +25,7 @@ from topoplan.model.strategy import SpmdStrategy as SpmdStrategy, Strategy as St
 from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind
 from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option
+from topoplan.plugin.components import CollectiveAlgorithm as CollectiveAlgorithm
 from topoplan.plugin.components import Command as Command, Estimator as Estimator, Exporter as Exporter
 from topoplan.plugin.components import Frontend as Frontend, Machine as Machine, Searcher as Searcher
 from topoplan.plugin.components import PipelineSchedule as PipelineSchedule

@@ -16,8 +16,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_NAMES = ("build_example", "check_component", "checks_for", "landscape", "parametrize_with_checks", "reference")
-__all__ = list(_NAMES)
+_NAMES = "build_example check_component check_rounds checks_for landscape parametrize_with_checks reference"
+__all__ = _NAMES.split()
 
 _KIT = "topoplan_testing"
 

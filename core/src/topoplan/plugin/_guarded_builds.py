@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topoplan.errors import expect
+from topoplan.model.collective import CollectiveRounds
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
@@ -22,6 +23,7 @@ _RETURNS: Mapping[tuple[Kind, str], Any] = {
     (Kind.TOPOLOGY, "build"): AnyFabric,
     (Kind.ESTIMATOR, "build"): CostFunction,
     (Kind.SCHEDULE, "order"): PassOrder,
+    (Kind.COLLECTIVE, "rounds"): CollectiveRounds,
     (Kind.SIMULATOR, "build"): Simulate,
     (Kind.SEARCHER, "build"): Search,
     (Kind.EXPORTER, "write"): bytes,

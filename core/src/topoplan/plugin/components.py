@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
     from topoplan.model.cluster import Cluster
+    from topoplan.model.collective import CollectiveGroup, CollectiveRounds
     from topoplan.model.costs import CostFunction
     from topoplan.model.graph import OperatorGraph
     from topoplan.model.machine import HostModel
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     from topoplan.model.reconfigurable import AnyFabric
     from topoplan.model.restriction import Restriction
     from topoplan.model.strategy import Strategy
+    from topoplan.model.taskgraph import Collective
     from topoplan.plugin.simulate import Simulate
     from topoplan.search.protocol import Search, State
 
 __all__ = [
     "CONTRACTS",
     "CORE_COMMANDS",
+    "CollectiveAlgorithm",
     "Command",
     "Component",
     "Estimator",
@@ -72,6 +75,7 @@ class Kind(StrEnum):
     TOPOLOGY = "topology"
     ESTIMATOR = "estimator"
     SCHEDULE = "schedule"
+    COLLECTIVE = "collective"
     SIMULATOR = "simulator"
     SEARCHER = "searcher"
     EXPORTER = "exporter"
@@ -231,6 +235,28 @@ class PipelineSchedule(Component):
 
         Raises:
             TopoplanError: there is no such order for these numbers; the message says for which there is one.
+        """
+
+
+@attrs.frozen
+class CollectiveAlgorithm(Component):
+    """Runs collectives as rounds of messages.
+
+    Attributes:
+        collectives: labels of those that it can run, e.g. ``("all-reduce", "all-gather")``.
+        tuned_as: the algorithm of NCCL's tuner whose latencies it has: ``ring``, ``tree``, ``nvls`` or ``collnet``.
+    """
+
+    kind = Kind.COLLECTIVE
+    collectives: ClassVar[tuple[str, ...]]
+    tuned_as: ClassVar[str] = "ring"
+
+    @abstractmethod
+    def rounds(self, collective: Collective, group: CollectiveGroup) -> CollectiveRounds:
+        """Return the messages of one of its collectives among two or more members.
+
+        Raises:
+            TopoplanError: it cannot run it in such a group; the message says in which it can.
         """
 
 
@@ -398,7 +424,18 @@ def unguarded(cls: Any) -> Any:
 #: The class of each kind.
 CONTRACTS: Mapping[Kind, type[Registered]] = {
     contract.kind: contract  # type: ignore[type-abstract]
-    for contract in (Frontend, Machine, Topology, Estimator, PipelineSchedule, Simulator, Searcher, Exporter, Command)
+    for contract in (
+        Frontend,
+        Machine,
+        Topology,
+        Estimator,
+        PipelineSchedule,
+        CollectiveAlgorithm,
+        Simulator,
+        Searcher,
+        Exporter,
+        Command,
+    )
 }
 
 

@@ -27,6 +27,7 @@ import pluggy
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
     from topoplan.plugin.components import (
+        CollectiveAlgorithm,
         Command,
         Estimator,
         Exporter,
@@ -70,6 +71,11 @@ def topoplan_estimators() -> type[Estimator] | list[type[Estimator]]:  # type: i
 @hookspec
 def topoplan_schedules() -> type[PipelineSchedule] | list[type[PipelineSchedule]]:  # type: ignore[empty-body]
     """Return schedules: each orders the passes of micro-batches on the ranks of a pipeline."""
+
+
+@hookspec
+def topoplan_collectives() -> type[CollectiveAlgorithm] | list[type[CollectiveAlgorithm]]:  # type: ignore[empty-body]
+    """Return algorithms of collectives: each sends rounds of messages between the members of a group."""
 
 
 @hookspec

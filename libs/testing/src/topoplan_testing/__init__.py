@@ -23,5 +23,14 @@ from __future__ import annotations
 from topoplan_testing import landscape, reference
 from topoplan_testing._common import build_example
 from topoplan_testing._kit import check_component, checks_for, parametrize_with_checks
+from topoplan_testing._rounds import check_rounds
 
-__all__ = ["build_example", "check_component", "checks_for", "landscape", "parametrize_with_checks", "reference"]
+__all__ = [
+    "build_example",
+    "check_component",
+    "check_rounds",
+    "checks_for",
+    "landscape",
+    "parametrize_with_checks",
+    "reference",
+]

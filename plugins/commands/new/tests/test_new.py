@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from topoplan import Host, TopoplanError, __version__
 from topoplan.cli import main
 from topoplan.testing import reference
-from topoplan_command_new.packages import KINDS, component_kind, package_files, usage, write_package
+from topoplan_command_new.packages import KINDS, package_files, usage, write_package
 from topoplan_samples.long_tail import at_night
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -67,10 +67,10 @@ def test_host_finds_the_component_that_the_entry_point_names(packages, monkeypat
     for kind in KINDS:
         project = tomllib.loads((packages / kind / "pyproject.toml").read_text("utf-8"))["project"]
         ((name, module),) = project["entry-points"]["topoplan"].items()
-        assert name == f"{component_kind(kind)}-my-{kind}"
+        assert name == f"{kind}-my-{kind}"
         monkeypatch.syspath_prepend(str(packages / kind / "src"))
         host.add(__import__(module))
-        assert host.get(component_kind(kind), f"my-{kind}").summary
+        assert host.get(kind, f"my-{kind}").summary
         needs = [Requirement(text) for text in project["dependencies"]]
         assert next(need for need in needs if need.name == "topoplan-core").specifier.contains(__version__)
 
@@ -109,7 +109,7 @@ def test_a_name_that_is_a_word_of_python_is_no_name_of_a_class(kind):
     ("kind", "name", "message"),
     [
         ("topolgy", "x", "did you mean 'topology'?"),
-        ("collective", "fluid", "topoplan-simulator-fluid 0.1.0 has a simulator 'fluid'"),
+        ("collective", "ring", "topoplan-collective-rings 0.1.0 has a collective 'ring'"),
         ("topology", "Slim Fly", "lower case letters, digits and single dashes"),
         ("topology", "x" * 61, "at most 60"),
         ("topology", "fattree", "topoplan-topology-fattree 0.1.0 has a topology 'fattree'"),
@@ -151,8 +151,8 @@ def test_packages_are_installed_and_used(packages, tmp_path):
     assert installed.returncode == 0, installed.stderr[-3000:]
     for kind in KINDS:
         name = f"my-{kind}"
-        sheet = run(command, "plugins", "show", f"{component_kind(kind)}:{name}", cwd=tmp_path)
-        assert f"topoplan-{component_kind(kind)}-{name} 0.1.0" in sheet.stdout, sheet.stderr
+        sheet = run(command, "plugins", "show", f"{kind}:{name}", cwd=tmp_path)
+        assert f"topoplan-{kind}-{name} 0.1.0" in sheet.stdout, sheet.stderr
         words = usage(kind, name).split()[1:]
         budget = ["--budget", "3"] if words[0] == "optimize" else []
         used = run(command, *words, *budget, cwd=tmp_path)

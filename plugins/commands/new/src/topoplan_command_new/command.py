@@ -28,8 +28,8 @@ def new(
         str,
         typer.Argument(
             metavar="KIND",
-            help="What it adds: frontend, machine, topology, estimator, schedule, simulator, searcher, exporter or "
-            "command; or collective, an algorithm of all-reduces as a simulator.",
+            help="What it adds: frontend, machine, topology, estimator, schedule, collective, simulator, searcher, "
+            "exporter or command.",
             autocompletion=_kinds,
         ),
     ],
@@ -40,10 +40,9 @@ def new(
     ] = None,
 ) -> None:
     """Write a package for a plugin: a small component that works, its tests, and all that pip needs."""
-    from topoplan_command_new.packages import component_kind, new_package, usage
+    from topoplan_command_new.packages import new_package, usage
 
-    component = component_kind(kind)
-    target = folder or Path(f"topoplan-{component}-{name}")
+    target = folder or Path(f"topoplan-{kind}-{name}")
     files = new_package(kind, name, target)
-    typer.echo(f"{target}: {len(files)} files; {component} {name!r} is in {files[0].relative_to(target)}")
+    typer.echo(f"{target}: {len(files)} files; {kind} {name!r} is in {files[0].relative_to(target)}")
     typer.echo(f"\n  cd {target}\n  pip install -e '.[test]'\n  pytest\n  {usage(kind, name)}")

@@ -25,15 +25,14 @@ __all__ = [
     "KINDS",
     "check_name_is_free",
     "check_names",
-    "component_kind",
     "new_package",
     "package_files",
     "usage",
     "write_package",
 ]
 
-#: Kinds of plugins, in the words of users; an algorithm of collectives comes as a simulator.
-KINDS = (*(kind.value for kind in CONTRACTS), "collective")
+#: Kinds of plugins, in the words of users.
+KINDS = tuple(kind.value for kind in CONTRACTS)
 #: Kind -> a command that uses the component, from where the package is.
 _USAGE = {
     "frontend": "topoplan optimize @name@",
@@ -42,7 +41,7 @@ _USAGE = {
     "estimator": "topoplan optimize alexnet -e @name@",
     "schedule": "topoplan plugins --kind schedule",
     "simulator": "topoplan optimize alexnet --servers 4 --simulator @name@",
-    "collective": "topoplan optimize alexnet --servers 4 --simulator @name@",
+    "collective": "topoplan optimize alexnet --servers 4 --collective all-reduce=@name@",
     "searcher": "topoplan optimize alexnet -s @name@",
     "exporter": "topoplan optimize alexnet --servers 4 -x @name@=tasks.csv",
     "command": "topoplan @name@",
@@ -53,18 +52,13 @@ _NEEDS = {
     "estimator": ("numpy>=2.0",),
     "schedule": ("topoplan-engine",),
     "simulator": ("numpy>=2.0",),
-    "collective": ("topoplan-engine", "topoplan-simulator-fluid"),
+    "collective": ("numpy>=2.0",),
     "searcher": ("numpy>=2.0",),
     "command": ("typer>=0.15.4",),
 }
 #: Kinds whose example has options, which attrs makes.
 _WITH_OPTIONS = ("frontend", "machine", "topology", "estimator", "schedule", "simulator", "searcher", "exporter")
 _PLACEHOLDER = re.compile(r"@([a-z]+)@")
-
-
-def component_kind(kind: str) -> str:
-    """Return the kind of the component that a package of one of `KINDS` has."""
-    return "simulator" if kind == "collective" else kind
 
 
 def check_names(kind: str, name: str) -> None:
@@ -82,7 +76,6 @@ def check_names(kind: str, name: str) -> None:
 
 def check_name_is_free(kind: str, name: str, host: Host) -> None:
     """Raise `TopoplanError` where an installed component has the name: neither could be used beside the other."""
-    kind = component_kind(kind)
     owners = [f"{row.distribution} {row.version}" for row in host.listing() if (row.kind, row.name) == (kind, name)]
     if kind == "command" and name in CORE_COMMANDS:
         owners = [f"topoplan-core {__version__}"]
@@ -132,7 +125,7 @@ def new_package(kind: str, name: str, folder: Path | None = None, host: Host | N
     """
     check_names(kind, name)
     check_name_is_free(kind, name, host or Host.discover())
-    target = folder or Path(f"topoplan-{component_kind(kind)}-{name}")
+    target = folder or Path(f"topoplan-{kind}-{name}")
     package = package_files(kind, name)
     write_package(target, package)
     return [target / path for path in package]
@@ -165,23 +158,23 @@ def write_package(folder: Path, package: Mapping[str, str]) -> None:
 
 def _values(kind: str, name: str) -> dict[str, str]:
     """Return what the placeholders of templates stand for."""
-    component, short = component_kind(kind), name.replace("-", "_")
+    short = name.replace("-", "_")
     cls = "".join(word.capitalize() for word in name.split("-"))
     is_taken = keyword.iskeyword(cls) or hasattr(builtins, cls)  # None, False, Exception
     if is_taken or any(re.search(rf"\b{cls}\b", _template(file)) for file in (f"{kind}.py", f"test_{kind}.py")):
-        cls += component.capitalize()
+        cls += kind.capitalize()
     major, minor = __version__.split(".")[:2]
     core = f">={major}.{minor},<{major}.{int(minor) + 1}"
     needs = ["topoplan-core", *(("attrs>=24.2",) if kind in _WITH_OPTIONS else ()), *_NEEDS.get(kind, ())]
     return {
         "name": name,
-        "kind": component,
-        "hook": "topologies" if component == "topology" else f"{component}s",
+        "kind": kind,
+        "hook": "topologies" if kind == "topology" else f"{kind}s",
         "class": cls,
-        "contract": CONTRACTS[Kind(component)].__name__,
+        "contract": CONTRACTS[Kind(kind)].__name__,
         "short": short,
-        "module": f"topoplan_{component}_{short}",
-        "distribution": f"topoplan-{component}-{name}",
+        "module": f"topoplan_{kind}_{short}",
+        "distribution": f"topoplan-{kind}-{name}",
         "needs": "\n".join(f'    "{each}{core if each.startswith("topoplan-") else ""}",' for each in needs),
         "core": core,
         "usage": usage(kind, name),
