@@ -16,30 +16,31 @@ from topoplan_engine.options import HostGroup
 PACKAGE = '''
 from topoplan import Device, HostLink, HostModel, HostNode, Machine, hookimpl
 
-class Mi300x(Machine):
-    """AMD MI300X, eight in a mesh."""
+class Mi325x(Machine):
+    """AMD MI325X, eight in a mesh."""
 
-    name = "mi300x"
+    name = "mi325x"
 
     def build(self):
         device = Device(
-            name="MI300X",
+            name="MI325X",
             peak_flops={"fp32": 163.4e12, "bf16": 1307.4e12, "fp16": 1307.4e12},
-            memory_bandwidth=5.3e12,
-            memory=192e9,
+            memory_bandwidth=6e12,
+            memory=256e9,
             kernel_overhead=4e-6,
-            sources=("AMD Instinct MI300X data sheet, dense",),
+            sources=("AMD Instinct MI325X data sheet, dense",),
         )
         pairs = [(i, j) for i in range(8) for j in range(i)]
         links = tuple(HostLink(i, j, bandwidth=64e9) for i, j in pairs)
-        return HostModel(device=device, nodes=(HostNode.DEVICE,) * 8, links=links)
+        nodes = (HostNode.DEVICE,) * 8
+        return HostModel(device=device, nodes=nodes, links=links, sources=("data sheet",))
 
 @hookimpl
 def topoplan_machines():
-    return Mi300x
+    return Mi325x
 '''
 BROKEN = PACKAGE.replace("        device =", "        raise ValueError('no such chip')\n        device =").replace(
-    "mi300x", "mi999"
+    "mi325x", "mi999"
 )
 
 
@@ -64,26 +65,26 @@ def vendor(tmp_path_factory, monkeypatch):
 def test_a_vendor_ships_a_machine_in_less_than_thirty_lines(vendor, run):
     assert len(PACKAGE.strip().splitlines()) < 30
     vendor("amd", PACKAGE)
-    assert run("plugins", "show", "MI300X")[1].startswith("machine mi300x (amd 1)")
+    assert run("plugins", "show", "MI325X")[1].startswith("machine mi325x (amd 1)")
     words = ("alexnet", "--servers", "2", "--budget", "0", "--precision", "bf16", "--json")
-    status, out, err = run("optimize", *words, "--device", "mi300X")
+    status, out, err = run("optimize", *words, "--device", "mi325X")
     assert status == 0, err
-    assert "MI300X" in json.dumps(json.loads(out))
-    assert run("optimize", *words, "-e", "roofline:device=mi300x")[0] == 0
-    status, _, err = run("optimize", *words, "--device", "MI300")
+    assert "MI325X" in json.dumps(json.loads(out))
+    assert run("optimize", *words, "-e", "roofline:device=mi325x")[0] == 0
+    status, _, err = run("optimize", *words, "--device", "MI325")
     assert (status, err.splitlines()[0]) == (
         2,
-        "error: cluster.device: no machine named 'MI300'; did you mean 'mi300x'?",
+        "error: cluster.device: no machine named 'MI325'; did you mean 'mi325x'?",
     )
 
 
 def test_hosts_may_hold_different_machines(vendor):
     vendor("amd", PACKAGE)
-    groups = (HostGroup(servers=1, device="MI300X"), HostGroup(servers=1, device="h100"))
+    groups = (HostGroup(servers=1, device="MI325X"), HostGroup(servers=1, device="h100"))
     cluster = build_cluster(ClusterOptions(hosts=groups))
-    assert cluster.device_preset == ("MI300X", "H100")
-    assert cluster.device_memory.tolist() == [192e9, 80e9]
-    assert len(cluster.machines["mi300x"].links) == 28
+    assert cluster.device_preset == ("MI325X", "H100")
+    assert cluster.device_memory.tolist() == [256e9, 80e9]
+    assert len(cluster.machines["mi325x"].links) == 28
 
 
 def test_a_broken_machine_harms_only_those_who_name_it(vendor):

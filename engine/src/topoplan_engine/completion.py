@@ -20,6 +20,7 @@ _KINDS = {
     "estimator": "estimator",
     "simulator": "simulator",
     "device": "machine",
+    "machine": "machine",
 }
 
 

@@ -20,6 +20,7 @@ from topoplan.model.machine import HostModel
 from topoplan.options import parse_component, structure
 from topoplan.plugin.components import Component, Kind, Machine, Topology, unguarded
 from topoplan.plugin.host import Host
+from topoplan_engine.host_models import at_machine
 from topoplan_engine.options import (
     MOST_DEVICES,
     MOST_HOSTS,
@@ -27,6 +28,7 @@ from topoplan_engine.options import (
     ComponentOptions,
     HostGroup,
     RunOptions,
+    unnamed,
 )
 from topoplan_engine.tomlfiles import MOST_PARTS, read_toml, toml_value
 from topoplan_engine.wordlists import listed_components, output_and_path, pairs
@@ -170,12 +172,12 @@ def interfaces_unless_given(options: ClusterOptions, topologies: Iterable[Topolo
     """Return cluster options that say how many interfaces a host has.
 
     Where they do not, it is one if every one of the topologies is switched, and four if any is not: hosts that are
-    wired to each other are of no use with one.
+    wired to each other are of no use with one.  A machine that has NICs says it itself.
     """
     if options.degree is not None:
         return options
     switched = all(topology.switched for topology in topologies)
-    return attrs.evolve(options, degree=_ON_SWITCHES if switched else _ON_HOSTS)
+    return attrs.evolve(options, degree=unnamed(_ON_SWITCHES if switched else _ON_HOSTS))
 
 
 def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
@@ -191,6 +193,8 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
     Raises:
         TopoplanError: an unknown device, ends of hosts that do not ascend, or hosts given twice.
     """
+    host = host or Host.discover()
+    options, model = at_machine(options, host)
     if options.hosts and options.devices:
         raise TopoplanError("cluster.devices: the hosts are given twice (leave out cluster.hosts or cluster.devices)")
     groups = options.hosts or _of_kinds(options.device, _groups(options.devices), options.servers)
@@ -200,7 +204,7 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         raise TopoplanError(
             f"cluster: {n_hosts} hosts with {n_devices} devices (at most {MOST_HOSTS} hosts and {MOST_DEVICES} devices)"
         )
-    machines = _machines(host or Host.discover(), {group.device or options.device for group in groups})
+    machines = _machines(host, {group.device or options.device for group in groups})
     hosts: list[int] = []
     presets: list[str] = []
     speeds: list[float] = []
@@ -210,6 +214,7 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
     bandwidths: list[float] = []
     for group in groups:
         device = machines[(group.device or options.device).lower()].device
+        assert device is not None
         gigabytes = group.memory_gb or options.memory_gb
         for _ in range(group.servers):
             devices = group.gpus_per_server or options.gpus_per_server
@@ -231,6 +236,7 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
         latency=options.latency_us * 1e-6,
         gpus_per_device=options.gpus_per_device,
         memory_reserve=options.memory_reserve_percent / 100,
+        host=model,
         machines=machines,
     )
 
@@ -249,13 +255,31 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
     chosen = {name.lower(): name for name in named}
     installed = {machine.name for machine in host.components(Machine)}
     machines: dict[str, HostModel] = {}
-    for name in sorted(installed | set(chosen)):
+    causes: dict[str, TopoplanError] = {}
+    for name in sorted(installed):
         try:
-            machines[name] = host.make(Machine, name if name in installed else chosen[name]).build()
+            model = host.make(Machine, name).build()
         except TopoplanError as error:
-            if name in chosen:
-                raise TopoplanError(f"cluster.device: {error}") from error.__cause__
+            causes[name] = error
+            continue
+        if model.device is not None:
+            machines[name] = model
+    for model in tuple(machines.values()):
+        if model.device is not None:
+            machines.setdefault(model.device.name.lower(), model)
+    for name in sorted(chosen.keys() - machines.keys()):
+        cause = causes.get(name) or _unknown_machine(host, chosen[name])
+        raise TopoplanError(f"cluster.device: {cause}") from cause.__cause__
     return machines
+
+
+def _unknown_machine(host: Host, name: str) -> TopoplanError:
+    """Return what is wrong with the name of a device: nothing has it, or it names a host that has any device."""
+    try:
+        host.get(Machine, name)
+    except TopoplanError as unknown:
+        return unknown
+    return TopoplanError(f"machine {name!r} names no kind of device (say one that it is to have)")
 
 
 def _groups(ends: tuple[int, ...]) -> tuple[HostGroup, ...]:

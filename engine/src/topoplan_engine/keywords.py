@@ -39,6 +39,7 @@ class Keywords(TypedDict, total=False):
     estimator: str | Choice | Estimator | type[Estimator] | None
     simulator: str | Choice | Simulator | type[Simulator]
 
+    machine: str | None
     servers: int
     gpus_per_server: int
     gpus_per_device: int

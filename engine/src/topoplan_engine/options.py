@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -26,6 +26,8 @@ __all__ = [
     "HostGroup",
     "RunOptions",
     "UnnamedBudget",
+    "is_unnamed",
+    "unnamed",
 ]
 
 #: Larger clusters than anybody has; what is beyond would take hours and memory without end.
@@ -42,6 +44,28 @@ _COMPONENT = "NAME[:KEY=VALUE,...]"
 
 class UnnamedBudget(int):
     """A number of candidates that is a default, so that a search may end before it has priced them."""
+
+
+class _UnnamedInt(int):
+    """A default, in place of which a machine may say its own number."""
+
+
+class _UnnamedFloat(float):
+    """A default, in place of which a machine may say its own number."""
+
+
+class _UnnamedText(str):
+    """A default, in place of which a machine may say its own name."""
+
+
+def unnamed(value: int) -> int:
+    """Return a number that is a default."""
+    return _UnnamedInt(value)
+
+
+def is_unnamed(value: Any) -> bool:
+    """Say whether the value of an option is its default, which nobody wrote."""
+    return isinstance(value, _UnnamedInt | _UnnamedFloat | _UnnamedText)
 
 
 #: Candidates that are priced at most where nobody says, and where only the time is limited.
@@ -79,16 +103,29 @@ class HostGroup:
 class ClusterOptions:
     """The cluster, in users' units."""
 
-    servers: int = option(16, help="number of hosts", minimum=1, maximum=MOST_HOSTS)
-    gpus_per_server: int = option(1, help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS)
+    machine: str | None = option(
+        None,
+        help="kind of host, which says its devices, NICs and the links inside, e.g. dgx-h100; what other options say "
+        "holds; unset: a host is one endpoint",
+        short="-m",
+        metavar=_COMPONENT,
+    )
+    servers: int = option(_UnnamedInt(16), help="number of hosts", minimum=1, maximum=MOST_HOSTS)
+    gpus_per_server: int = option(
+        _UnnamedInt(1), help="devices of each host, modelled one by one", minimum=1, maximum=_MOST_GPUS
+    )
     gpus_per_device: int = option(
         1, help="real GPUs that one device stands for, with an all-reduce among them", minimum=1, maximum=_MOST_GPUS
     )
     inter_gpu_bandwidth_gbps: float = option(
-        2400.0, help="of one GPU's link inside its host (NVSwitch), each way", unit="Gbps", above=0, maximum=_LARGEST
+        _UnnamedFloat(2400.0),
+        help="of one GPU's link inside its host (NVSwitch), each way",
+        unit="Gbps",
+        above=0,
+        maximum=_LARGEST,
     )
     interface_bandwidth_gbps: float = option(
-        100.0, help="of one network interface", unit="Gbps", above=0, maximum=_LARGEST
+        _UnnamedFloat(100.0), help="of one network interface", unit="Gbps", above=0, maximum=_LARGEST
     )
     degree: int | None = option(
         None,
@@ -98,7 +135,7 @@ class ClusterOptions:
     )
     latency_us: float = option(1.0, help="of one network link, one way", unit="us", minimum=0, maximum=_LARGEST)
     device: str = option(
-        "A100-40",
+        _UnnamedText("A100-40"),
         help="kind of device: a machine that `topoplan plugins` lists; several, with commas between: one for each host",
     )
     memory_gb: float | None = option(

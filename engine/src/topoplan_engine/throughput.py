@@ -116,7 +116,8 @@ def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | No
     total = 0.0
     for name, speed in zip(cluster.device_preset, cluster.device_speed.tolist(), strict=True):
         machine = cluster.machines.get((device or name).lower())
-        peak = None if machine is None else machine.device.peak_flops.get(precision)
+        kind = None if machine is None else machine.device
+        peak = None if kind is None else kind.peak_flops.get(precision)
         if peak is None:
             return None
         total += peak * speed * cluster.gpus_per_device

@@ -41,6 +41,7 @@ class Cluster(OneLine):
         latency: seconds per network link, one way.
         gpus_per_device: GPUs that one device stands for: a gradient is first summed among them inside the host.  1 says
             that a device is one GPU.
+        host: what is inside each host, where that is modelled; None where a host is one endpoint with a switch inside.
         machines: what is known of kinds of device and of the hosts that hold them, by name in lower case: of those of
             the cluster, and of others.  No part of the cluster's identity, and in no file.
     """
@@ -55,6 +56,7 @@ class Cluster(OneLine):
     latency: float = 0.0
     gpus_per_device: int = 1
     memory_reserve: float = 0.0
+    host: HostModel | None = None
     machines: Mapping[str, HostModel] = attrs.field(factory=dict, converter=FrozenMapping, eq=False, repr=False)
 
     @functools.cached_property
@@ -85,6 +87,12 @@ class Cluster(OneLine):
                 )
         if len(self.device_preset) != devices:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
+        if self.host is not None:
+            have, most = self.host.n_devices, self.host.n_nics
+            if (np.bincount(self.device_host) != have).any() or (self.interfaces > (most or np.inf)).any():
+                raise TopoplanError(
+                    f"cluster: hosts do not all have {have} devices and at most {most} NICs, as host has"
+                )
         if not 0 <= self.latency <= LONGEST_LATENCY:
             raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
         if not 1 <= self.gpus_per_device <= _MOST_GPUS:
@@ -141,8 +149,9 @@ class Cluster(OneLine):
         Raises:
             TopoplanError: nothing is known of it; the message names the nearest one or all of them.
         """
-        if (machine := self.machines.get(name.lower())) is None:
-            names = [host_model.device.name for host_model in self.machines.values()]
+        machine = self.machines.get(name.lower())
+        if machine is None or machine.device is None:
+            names = [model.device.name for model in self.machines.values() if model.device is not None]
             have = nearest_device(name.upper(), names) if names else " here (topoplan_engine.build_cluster knows them)"
             raise TopoplanError(f"device {name!r}: no such machine{have}")
         return machine.device

@@ -6,9 +6,11 @@ that estimators look their figures up there.  Units are seconds, bytes, bytes/s 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Literal
 
 import attrs
 
@@ -97,10 +99,12 @@ class Device:
 
 
 class HostNode(StrEnum):
-    """What links inside a host join."""
+    """What links inside a host join: a switch is one of devices (NVSwitch), and all that work side by side are one."""
 
     DEVICE = "device"
     SWITCH = "switch"
+    PCIE = "pcie"
+    CPU = "cpu"
     NIC = "nic"
 
 
@@ -116,19 +120,49 @@ class HostLink:
 
 @attrs.frozen(kw_only=True)
 class HostModel:
-    """A kind of host: equal devices, and what joins them.
+    """A kind of host: equal devices, network interfaces (NICs), and what joins them.
 
     Attributes:
-        device: what its devices are.
-        nodes: what is inside: devices, switches, network interfaces; empty where only the device is known.
+        device: what its devices are; None where that is for the cluster to say.
+        nodes: what is inside: devices, switches, CPUs, NICs; empty where only the device is known.
         links: between two of the nodes, each of which they name by its position.
+        nic_bandwidth: bytes/s of each NIC, each way.
+        nic_owners: of each NIC, the devices that it belongs to, as places among the devices; none of a NIC that is the
+            host's, and of all NICs unless given.
+        cross_rail: how messages reach a GPU whose NIC is on another rail: over NVLink to the GPU of their own host
+            whose NIC is nearer, as NCCL's PXN does it, or by the switches of the fabric alone.
+        servers: how many of them there are, where a description says it.
+        sources: where the figures come from.
     """
 
-    device: Device
+    device: Device | None
     nodes: tuple[HostNode, ...] = ()
     links: tuple[HostLink, ...] = ()
+    nic_bandwidth: float = 0.0
+    nic_owners: tuple[tuple[int, ...], ...] = ()
+    cross_rail: Literal["nvlink", "fabric"] = "nvlink"
+    servers: int | None = None
+    sources: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
+        name = f"machine {self.device.name!r}" if self.device else "machine"
         for link in self.links:
             if not (0 <= link.first < len(self.nodes) and 0 <= link.second < len(self.nodes) and link.bandwidth > 0):
-                raise TopoplanError(f"machine {self.device.name!r}: {shown(link)} joins no two of its nodes")
+                raise TopoplanError(f"{name}: {shown(link)} joins no two of its nodes")
+        if self.nic_owners and len(self.nic_owners) != self.n_nics:
+            raise TopoplanError(f"{name}: owners of {len(self.nic_owners)} NICs, but {self.n_nics} NICs")
+        for owner in itertools.chain(*self.nic_owners):
+            if not 0 <= owner < self.n_devices:
+                raise TopoplanError(f"{name}: a NIC belongs to device {owner} of {self.n_devices}")
+        if self.n_nics and not self.nic_bandwidth > 0:
+            raise TopoplanError(f"{name}: nic_bandwidth is {self.nic_bandwidth} bytes/s (NICs have one above 0)")
+
+    @property
+    def n_devices(self) -> int:
+        """Devices that are nodes."""
+        return self.nodes.count(HostNode.DEVICE)
+
+    @property
+    def n_nics(self) -> int:
+        """NICs that are nodes."""
+        return self.nodes.count(HostNode.NIC)

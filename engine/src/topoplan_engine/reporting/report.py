@@ -19,6 +19,7 @@ from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import Written, check_outputs, keep_refused, read_plan, write_outputs
 from topoplan_engine.files import shown_path
+from topoplan_engine.host_models import host_text
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
@@ -283,6 +284,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),
         "searcher": "+".join(choice.name for choice in experiment.searchers),
         "simulator": experiment.simulator.name,
+        **({"machine": host_text(plan.cluster, experiment.cluster.machine)} if experiment.cluster.machine else {}),
         "interfaces": int(plan.cluster.interfaces.min()),
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
@@ -310,6 +312,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *kept_rows(outcome, experiment, spelled_time),
         *simulation_rows(plan)[1:],
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
+        *machine_rows(experiment, plan),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *_rebuilding_rows(outcome.break_even),
         *_any_wiring_rows(outcome),
@@ -325,6 +328,12 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
     if result.acceptance is not None:
         rows.append(("accepted", f"{result.acceptance:.1%}"))
     return rows + planner_rows(outcome)
+
+
+def machine_rows(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
+    """Return what a table says of the machine: what was assumed where no option says it."""
+    machine = experiment.cluster.machine
+    return [] if machine is None else [("machine", host_text(plan.cluster, machine))]
 
 
 def _restarts_text(result: Result) -> str:

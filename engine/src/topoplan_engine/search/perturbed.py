@@ -18,6 +18,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import Estimator
+from topoplan_engine.host_models import at_rates
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.scaling import scaled_costs
 from topoplan_engine.search.space import Space
@@ -34,6 +35,7 @@ def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
         problem.cluster,
         inside_bandwidth=problem.cluster.inside_bandwidth * scale,
         interface_bandwidth=problem.cluster.interface_bandwidth * scale,
+        host=problem.cluster.host and at_rates(problem.cluster.host, scale),
     )
     return attrs.evolve(
         problem,

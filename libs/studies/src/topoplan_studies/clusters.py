@@ -25,6 +25,7 @@ from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import build_cluster, interfaces_unless_given
+from topoplan_engine.host_models import at_machine
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.options import ClusterOptions
 from topoplan_studies.prices import Basis, Item, Prices, affordable, bill, cost, largest_factor
@@ -96,7 +97,7 @@ def _options(study: Study, settings: Settings, host: Host, prices: Prices) -> Cl
         key.replace("-", "_"): value for key, value in settings.items() if key not in (BATCH, MACHINE)
     }
     topologies = [_topology(network, host) for network in study.networks]
-    options = interfaces_unless_given(attrs.evolve(study.cluster, **changes), topologies)
+    options, _ = at_machine(interfaces_unless_given(attrs.evolve(study.cluster, **changes), topologies), host)
     speed = options.interface_bandwidth_gbps
     if prices.whole and prices.basis("nic", speed) is not Basis.LISTED:
         listed = ", ".join(f"{gbps:g}" for gbps in prices.bandwidths("nic"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topoplan.testing import parametrize_with_checks
-from topoplan_machine_nvidia import DEVICES, MACHINES
+from topoplan_machine_nvidia import DEVICES, HOSTS, KINDS, MACHINES
 
 BY_NAME = {device.name: device for device in DEVICES}
 
@@ -23,8 +23,8 @@ for _machine in MACHINES:
 
 
 def test_every_kind_is_there_with_sources():
-    assert list(BY_NAME) == ["V100", "A100-40", "A100-80", "H100", "H200", "B200"]
-    assert [machine.name for machine in MACHINES] == [name.lower() for name in BY_NAME]
+    assert list(BY_NAME) == ["V100", "A100-40", "A100-80", "H100", "H200", "B200", "GB200"]
+    assert [machine.name for machine in KINDS] == [name.lower() for name in BY_NAME]
     assert all(device.sources for device in DEVICES)
 
 
@@ -37,6 +37,7 @@ def test_every_kind_is_there_with_sources():
         ("H100", "bf16", 989.4e12, 3.35e12, 80e9),
         ("H200", "tf32", 494.7e12, 4.8e12, 141e9),
         ("B200", "fp16", 2.25e15, 8e12, 180e9),
+        ("GB200", "bf16", 2.5e15, 8e12, 186e9),
     ],
 )
 def test_data_sheet_figures(name, precision, flops, bandwidth, memory):
@@ -71,3 +72,25 @@ def test_measured_products_are_below_the_peak_and_named():
         assert any("topoplan profile device" in source for source in device.sources)
         assert device.matmul_efficiency["fp32"] < device.matmul_efficiency["tf32"]
         assert device.kernel_overhead < BY_NAME["A100-40"].kernel_overhead, "measured, and not FlexNet's on an A100"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "count", "nvlink", "nic"),
+    [
+        ("dgx-a100", "A100-80", 8, 300e9, 25e9),
+        ("dgx-h100", "H100", 8, 450e9, 50e9),
+        ("dgx-h200", "H200", 8, 450e9, 50e9),
+        ("dgx-b200", "B200", 8, 900e9, 50e9),
+        ("gb200-nvl72", "GB200", 72, 900e9, 50e9),
+    ],
+)
+def test_hosts_have_a_nic_for_each_gpu_and_one_rate_to_all_others(name, device, count, nvlink, nic):
+    (machine,) = [each for each in HOSTS if each.name == name]
+    model = machine().build()
+    assert (model.device.name, model.n_devices, model.n_nics) == (device, count, count)
+    assert model.nic_bandwidth == nic
+    assert model.nic_owners == tuple((gpu,) for gpu in range(count))
+    switch = model.nodes.index("switch")
+    inside = [link for link in model.links if switch in (link.first, link.second)]
+    assert [link.bandwidth for link in inside] == [nvlink] * count
+    assert all(model.nodes[link.first] == "device" for link in inside)

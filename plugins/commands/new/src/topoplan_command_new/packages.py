@@ -36,7 +36,7 @@ KINDS = tuple(kind.value for kind in CONTRACTS)
 #: Kind -> a command that uses the component, from where the package is.
 _USAGE = {
     "frontend": "topoplan optimize @name@",
-    "machine": "topoplan optimize alexnet --device @name@",
+    "machine": "topoplan optimize alexnet -m @name@ --servers 4",
     "topology": "topoplan optimize alexnet -t @name@",
     "estimator": "topoplan optimize alexnet -e @name@",
     "schedule": "topoplan plugins --kind schedule",

@@ -53,6 +53,7 @@ _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricField
 #: Fields of a value that the document lacks where they are what they are unless given.
 _UNLESS_DEFAULT: Mapping[type, tuple[str, ...]] = {
     Operator: ("checkpoint",),
+    Cluster: ("host",),
     Plan: ("recording", "history"),
     FabricFields: ("node_names", "rings_along_links"),
     Tensor: ("requires_grad",),

@@ -1,0 +1,187 @@
+"""Machines as clusters have them: what a machine says of a host, and what users say otherwise.
+
+Data flow: `at_machine` takes cluster options that name a machine, and gives options in which everything is said, and
+the `HostModel` of it; `host_text` says in a line what is inside a host, for tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from topoplan.errors import TopoplanError
+from topoplan.model.cluster import Cluster
+from topoplan.model.machine import HostLink, HostModel, HostNode
+from topoplan.options import parse_component
+from topoplan.plugin.components import Machine
+from topoplan.plugin.host import Host
+from topoplan_engine.options import ClusterOptions, is_unnamed
+
+__all__ = [
+    "at_machine",
+    "at_rates",
+    "gpu_links",
+    "host_text",
+    "inside_bandwidth",
+    "shares_links",
+    "with_inside",
+    "with_parts",
+]
+
+_BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
+
+
+def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, HostModel | None]:
+    """Return options that say what their machine says and users do not, and the model of a host; None without one.
+
+    What users say holds: fewer devices and NICs than the machine has are its first ones, a bandwidth is that of each
+    GPU's links inside or of each NIC.
+
+    Raises:
+        TopoplanError: the machine is unknown or broken, or has not what is asked for.
+    """
+    if options.machine is None:
+        return options, None
+    name, given_options = parse_component(options.machine, "cluster.machine")
+    try:
+        model = host.make(Machine, name, given_options, allow_code=True).build()
+    except TopoplanError as error:
+        raise TopoplanError(f"cluster.machine: {error}") from error.__cause__
+    device = options.device if model.device is None or not is_unnamed(options.device) else model.device.name
+    options = attrs.evolve(options, device=device)
+    if not model.nodes:
+        return options, None
+    if options.hosts or options.devices or "," in device:
+        raise TopoplanError(
+            f"cluster.machine: {name} says what every host has (leave it out, or cluster.hosts, cluster.devices and "
+            "devices of several kinds)"
+        )
+    if options.gpus_per_device > 1:
+        raise TopoplanError(
+            f"cluster.gpus-per-device: {options.gpus_per_device} with machine {name}, whose GPUs are modelled one by "
+            "one (leave out one of them)"
+        )
+    count = model.n_devices if is_unnamed(options.gpus_per_server) else options.gpus_per_server
+    degree = options.degree
+    nics = model.n_nics if degree is None or is_unnamed(degree) else degree
+    for asked, have, flag, what in (
+        (count, model.n_devices, "gpus-per-server", "devices"),
+        (nics, model.n_nics or nics, "degree", "NICs"),
+    ):
+        if asked > have:
+            raise TopoplanError(f"cluster.{flag}: {asked}, but machine {name} has {have} {what} (at most {have})")
+    model = with_parts(model, count, nics)
+    inside = options.inter_gpu_bandwidth_gbps
+    if not is_unnamed(inside):
+        model = with_inside(model, inside * _BYTES_PER_SECOND_PER_GBPS)
+    rate = options.interface_bandwidth_gbps
+    values: dict[str, Any] = {
+        "gpus_per_server": count,
+        "degree": nics if model.n_nics else degree,
+        "inter_gpu_bandwidth_gbps": inside_bandwidth(model) / _BYTES_PER_SECOND_PER_GBPS or float(inside),
+        "interface_bandwidth_gbps": model.nic_bandwidth / _BYTES_PER_SECOND_PER_GBPS
+        if nics and is_unnamed(rate)
+        else float(rate),
+        "servers": model.servers if model.servers and is_unnamed(options.servers) else int(options.servers),
+    }
+    return attrs.evolve(options, **values), attrs.evolve(model, device=None, servers=None)
+
+
+def with_parts(model: HostModel, devices: int, nics: int) -> HostModel:
+    """Return a host with its first devices and NICs alone.
+
+    A NIC of devices that are gone is the host's.  Nodes keep their order; those that no link joins any more stay.
+    """
+    if (devices, nics) == (model.n_devices, model.n_nics):
+        return model
+    keep, counts = [], {HostNode.DEVICE: 0, HostNode.NIC: 0}
+    most = {HostNode.DEVICE: devices, HostNode.NIC: nics}
+    for place, node in enumerate(model.nodes):
+        if node in most:
+            counts[node] += 1
+            if counts[node] > most[node]:
+                continue
+        keep.append(place)
+    number = {place: new for new, place in enumerate(keep)}
+    owners = tuple(tuple(owner for owner in each if owner < devices) for each in model.nic_owners[:nics])
+    return attrs.evolve(
+        model,
+        nodes=tuple(model.nodes[place] for place in keep),
+        links=tuple(
+            attrs.evolve(link, first=number[link.first], second=number[link.second])
+            for link in model.links
+            if link.first in number and link.second in number
+        ),
+        nic_owners=owners,
+    )
+
+
+def gpu_links(model: HostModel) -> list[HostLink]:
+    """Return the links over which devices reach each other: to switches and devices, else to PCIe and CPUs."""
+    for nodes in ((HostNode.SWITCH, HostNode.DEVICE), (HostNode.PCIE, HostNode.CPU)):
+        links = [
+            link
+            for link in model.links
+            for first, second in ((link.first, link.second), (link.second, link.first))
+            if model.nodes[first] is HostNode.DEVICE and model.nodes[second] in nodes
+        ]
+        if links:
+            return list(dict.fromkeys(links))
+    return []
+
+
+def inside_bandwidth(model: HostModel) -> float:
+    """Return bytes/s of a device's links to the others of its host, each way: of the device that has most; 0 for none.
+
+    >>> from topoplan import HostLink, HostModel, HostNode
+    >>> nodes = (HostNode.DEVICE,) * 4
+    >>> pairs = [HostLink(a, b, bandwidth=64e9) for a in range(4) for b in range(a)]
+    >>> inside_bandwidth(HostModel(device=None, nodes=nodes, links=tuple(pairs)))
+    192000000000.0
+    """
+    total = dict.fromkeys(range(len(model.nodes)), 0.0)
+    for link in gpu_links(model):
+        for end in (link.first, link.second):
+            total[end] += link.bandwidth
+    return max((total[place] for place, node in enumerate(model.nodes) if node is HostNode.DEVICE), default=0.0)
+
+
+def with_inside(model: HostModel, bandwidth: float) -> HostModel:
+    """Return a host whose devices have so many bytes/s to the others, with their links in the same proportion."""
+    today, links = inside_bandwidth(model), set(gpu_links(model))
+    if not links or bandwidth == today:
+        return model
+    faster = (
+        attrs.evolve(link, bandwidth=link.bandwidth * bandwidth / today) if link in links else link
+        for link in model.links
+    )
+    return attrs.evolve(model, links=tuple(faster))
+
+
+def at_rates(model: HostModel, scale: float) -> HostModel:
+    """Return a host whose links and NICs have ``scale`` times their bandwidth."""
+    links = tuple(attrs.evolve(link, bandwidth=link.bandwidth * scale) for link in model.links)
+    return attrs.evolve(model, links=links, nic_bandwidth=model.nic_bandwidth * scale)
+
+
+def shares_links(model: HostModel | None) -> bool:
+    """Whether hosts hold several devices whose NICs and links inside are modelled: else a host is one endpoint."""
+    return model is not None and model.n_devices > 1 and bool(model.links)
+
+
+def host_text(cluster: Cluster, machine: str) -> str:
+    """Say what is inside a host of a machine, and how messages cross rails."""
+    model = cluster.host
+    if model is None:
+        return machine
+    devices, nics = model.n_devices, int(cluster.interfaces.max())
+    text = f"{machine}: {devices} x {cluster.device_preset[0]}"
+    if devices > 1:
+        text += f" at {cluster.inside_bandwidth[0] * 8e-9:.6g} Gbps inside"
+    text += f", {nics} NIC{'s' * (nics > 1)} of {cluster.interface_bandwidth[0] * 8e-9:.6g} Gbps"
+    if shares_links(model) and nics > 1:
+        owned = any(model.nic_owners)
+        text += f" that belong to {'their GPUs' if owned else 'the host'}"
+        text += ", rails crossed " + ("over NVLink (PXN)" if model.cross_rail == "nvlink" else "in the fabric")
+    return text
