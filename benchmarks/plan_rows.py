@@ -148,6 +148,31 @@ def rows() -> Iterator[Row]:
         "mixtral", 4, "cp=2,ep=2,micro-batch=4", "bytes to experts and back, of a device", "4L x 64 positions x 2 x 64",
         4 * LAYERS * BATCH // 2 * POSITIONS // 2 * 2 * HIDDEN * 2 // 2, lambda plan: plan.sent(),
     )  # fmt: skip
+    yield Row(
+        "llama", 4, f"cp=4,{whole}", "all-gathers of `K`", "2 x 2L", 4 * LAYERS,
+        lambda plan: plan.count(Collective.ALL_GATHER, KEYS),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, f"cp=4,cp-comm=ring,{whole}", "bytes that a device sends", "L x 3 (c - 1) x 2K / c",
+        LAYERS * 3 * 3 * 2 * KEYS // 4, lambda plan: plan.sent(),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, f"cp=4,cp-comm=ring,zigzag=no,{whole}", "attention of the last device over the mean",
+        "(2c - 1) / c", 7 / 4, lambda plan: _share_of_last(plan, ".attention"),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, f"cp=4,cp-comm=ulysses,{whole}", "bytes that a device sends", "2L (c - 1) (2N + 2K) / c^2",
+        2 * LAYERS * 3 * (2 * N + 2 * KEYS) // 16, lambda plan: plan.sent(),
+    )  # fmt: skip
+
+
+def _share_of_last(plan: Lowered, word: str) -> float:
+    """Return the seconds of the last device's operators of a name, over the mean of all devices."""
+    tasks = plan.tasks
+    named = np.array([plan.graph.operators[op].name.endswith(word) for op in tasks.op])
+    rows = named & np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
+    seconds = np.bincount(tasks.device[rows], tasks.seconds[rows])
+    return float(seconds[-1] / seconds.mean())
 
 
 def plans_table() -> str:

@@ -62,7 +62,8 @@ def test_a_yaml_file_of_megatron():
     text = "MODEL_ARGS:\n  --tensor-model-parallel-size: 4\n  --sequence-parallel: true\n  --global-batch-size: 128\n"
     text += "  --use-tp-pp-dp-mapping: true\n  --recompute-granularity: full\n  --context-parallel-size: 2\n"
     assert trainer_settings(text, "model_config.yaml").text == (
-        "tp=4,pp=1,cp=2,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=full,layout=tp-cp-ep-pp-dp"
+        "tp=4,pp=1,cp=2,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=full,cp-comm=ring,"
+        "layout=tp-cp-ep-pp-dp"
     )
 
 
@@ -96,6 +97,20 @@ def test_degrees_of_an_older_configuration():
     assert found.plan["pp"] == "2"
     assert found.plan["recompute"] == "full"
     assert "dp" not in found.plan  # the rest of the devices
+
+
+def test_how_attention_gets_all_positions():
+    flags = "--context-parallel-size 2"
+    for way, word in (("", "ring"), ("--cp-comm-type a2a", "ulysses"), ("--cp-comm-type allgather", "gather")):
+        assert trainer_settings(f"{flags} {way}", "run.sh").plan["cp-comm"] == word
+    titan = "[parallelism]\ncontext_parallel_degree = 2\n"
+    assert trainer_settings(titan, "a.toml").plan["cp-comm"] == "gather"
+    for text, name in (
+        (f"{flags} --cp-comm-type a2a+p2p", "run.sh"),
+        (titan + "context_parallel_rotate_method = 'x'", "a.toml"),
+    ):
+        with pytest.raises(TopoplanError, match=r"cp-comm-type is 'a2a\+p2p'|rotate_method = 'x'"):
+            trainer_settings(text, name)
 
 
 @pytest.mark.parametrize(

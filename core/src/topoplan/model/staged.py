@@ -72,6 +72,10 @@ class Stage(OneLine):
         shares: (k, D) how many times its part of an operator each place of the mesh has: tokens of busy experts, or
             heads of queries that are divided further than those of keys and values.
         share_of: (n,) row of ``shares`` for each operator; -1 for its part as it is.  Empty for none.
+        rings: (n,) axis of the mesh along which slices of what each operator reads whole go from neighbour to neighbour
+            while it works on those that are there; -1 for one that has all of them first.  Empty for none.
+        zigzag: whether slices of positions are dealt in pairs from both ends, so that causal attention is as much work
+            on every device.
     """
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -81,6 +85,8 @@ class Stage(OneLine):
     recomputed: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
     shares: F64 = attrs.field(default=(), converter=f64, eq=ARRAY_EQ)
     share_of: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
+    rings: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
+    zigzag: bool = True
 
     def __attrs_post_init__(self) -> None:
         count = len(self.operators)
@@ -101,6 +107,8 @@ class Stage(OneLine):
         rows = len(self.shares) if self.shares.shape[1:] == (self.mesh.n_devices,) and self.shares.min() >= 0 else 0
         if len(self.share_of) not in (0, count) or self.share_of.max(initial=-1) >= rows:
             raise TopoplanError(f"stage: share_of names rows of shares, one for each of {count} operators (or none)")
+        if len(self.rings) not in (0, count) or self.rings.max(initial=-1) >= len(self.mesh.sizes):
+            raise TopoplanError(f"stage: rings names axes of the mesh, one for each of {count} operators (or none)")
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -29,6 +29,7 @@ from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
+from topoplan_engine.lowering.stage_rings import Ring, rings_of
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, pieces
@@ -162,6 +163,43 @@ class _Writer(TaskColumns):
             last, before = end, ()
         return last
 
+    def join(self, axis: int, op: int, before: _Before) -> I64:
+        """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
+        members = mesh_groups(self._mesh.sizes, (axis,))
+        joins = self._add_collective(Collective.JOIN, self._mesh.devices[members[:, :1]], op=op, micro_batch=0)
+        tasks = np.empty(members.size, dtype=np.int64)
+        tasks[members] = joins[:, None]
+        stream = self._streams.get((axis,))
+        self._wait(tasks, (*before, None if stream is None else stream[1]))
+        self._streams[axis,] = (tasks if stream is None else stream[0], tasks)
+        return tasks
+
+    def hop(self, axis: int, op: int, nbytes: int, before: _Before) -> I64:
+        """Send a slice from each device to the next one along an axis; return (D,) the message that each receives.
+
+        Args:
+            axis: of the mesh.
+            op: that reads it.
+            nbytes: of the slices of all devices along the axis.
+            before: what the sender waits for.
+        """
+        sizes, devices = self._mesh.sizes, self._mesh.devices
+        after = np.roll(np.arange(len(devices)).reshape(sizes), -1, axis).ravel()  # the place behind each one
+        tasks = self.add(
+            len(devices),
+            kind=TaskKind.TRANSFER,
+            src=devices,
+            dst=devices[after],
+            size=nbytes,
+            divisor=sizes[axis],
+            op=op,
+            micro_batch=0,
+        )
+        self._wait(tasks, before)
+        received = np.empty_like(tasks)
+        received[after] = tasks
+        return received
+
     def _wait(self, tasks: I64, before: _Before) -> None:
         for ends in before:
             if isinstance(ends, Arrival):
@@ -211,6 +249,8 @@ class StageTasks:
                 self._inputs.setdefault(op, []).append(reshard)
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
+        self._rings = rings_of(stage)
+        self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
         self._direct = _direct_readers(stage)
         stage_of_op = range(len(stage.operator))
         self._units = None
@@ -283,6 +323,9 @@ class StageTasks:
                 if reshard.parameter and not (self._variant.first or given_back):
                     continue
                 before = list(ends[reshard.op]) if reshard.output >= 0 else []
+                if reshard in self._rung:
+                    ends[reshard] = before
+                    continue
                 if units is not None and given_back:
                     before.append(layer_ends.get(int(units.unit[op]) - 2))
                 last = writer.exchange(reshard, reshard.forward, 0, before)
@@ -300,10 +343,35 @@ class StageTasks:
                     self.leaves[link, False] = tails
                 continue
             before += [end for source in sources if self._direct.first[source] == op for end in ends[source]]
-            ends[op] = [writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)]
+            ends[op] = [self._forward_of(op, before)]
             self._combine(op, ends[op])
             if units is not None:
                 layer_ends[int(units.unit[op])] = ends[op][0]
+
+    def _forward_of(self, op: int, before: list[Any]) -> I64:
+        """Write the forward pass of an operator, piece by piece if it reads from a ring; return its last tasks."""
+        ring, seconds, writer = self._rings.get(op), self._price(op).forward, self._writer
+        if ring is None:
+            return writer.compute(TaskKind.FORWARD, op, seconds, before)
+        arrived = writer.join(ring.axis, op, before)
+        task = writer.compute(TaskKind.FORWARD, op, seconds * ring.work[0], before)
+        for work in ring.work[1:]:
+            arrived = writer.hop(ring.axis, op, ring.nbytes, [arrived])
+            task = writer.compute(TaskKind.FORWARD, op, seconds * work, [arrived])
+        writer.join(ring.axis, op, [arrived])
+        return task
+
+    def _backward_of_ring(self, op: int, ring: Ring, before: list[Any]) -> tuple[list[Any], I64]:
+        """Write the backward pass of an operator that reads from a ring; see `_backward_of`."""
+        writer, seconds = self._writer, self._price(op).backward
+        gradients = arrived = writer.join(ring.axis, op, [writer.computed, *before])
+        task = writer.compute(TaskKind.BACKWARD, op, seconds * ring.work[0], before)
+        for work in ring.work[1:]:
+            arrived = writer.hop(ring.axis, op, ring.nbytes, [arrived])
+            task = writer.compute(TaskKind.BACKWARD, op, seconds * work, [arrived, gradients])
+            gradients = writer.hop(ring.axis, op, ring.nbytes, [task])
+        writer.join(ring.axis, op, [gradients])
+        return [task, gradients], task
 
     def _combine(self, op: int, before: _Before) -> None:
         """Add what devices have of the outputs of a loss: maxima and sums over their slices of a vocabulary.
@@ -331,11 +399,13 @@ class StageTasks:
             for reshard in self._inputs.get(op, ()):
                 if reshard.output < 0 or (reshard.op not in inside and self._is_sum(reshard)):
                     continue
-                if reshard not in ends:
-                    source = ends.get(reshard.op) if reshard.op in inside else writer.computed
+                source = ends.get(reshard.op) if reshard.op in inside else writer.computed
+                if reshard in self._rung:
+                    ends[reshard] = source
+                elif reshard not in ends:
                     ends[reshard] = writer.exchange(reshard, reshard.forward, 0, [source])
                 before.append(ends[reshard])
-            ends[op] = writer.compute(TaskKind.FORWARD, op, self._price(op).forward, before)
+            ends[op] = self._forward_of(op, before)
 
     def _is_sum(self, reshard: Reshard) -> bool:
         """Whether it adds terms: what a region reads of others is kept as a sum then, and else as slices."""
@@ -365,7 +435,7 @@ class StageTasks:
             else:
                 if gathers is not None:
                     before += gathers.before(op, self._inputs.get(op, ()))
-                for reshard in repeats.get(op, ()):
+                for reshard in (each for each in repeats.get(op, ()) if each not in self._rung):
                     before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
                 ends[op], computed[op] = self._backward_of(op, before, split=split)
             for reshard in reversed(self._begins.get(op, ())):
@@ -373,8 +443,11 @@ class StageTasks:
                 if reshard.parameter:
                     users = [computed[user] for user in reshard.users if user in computed]
                 if not reshard.parameter:
-                    last = writer.exchange(reshard, reshard.backward, 0, users)
+                    steps = () if reshard in self._rung else reshard.backward
+                    last = writer.exchange(reshard, steps, 0, users)
                     ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
+                    if reshard in self._rung:
+                        ends[reshard] = users
                 elif not split and self._sums_now(reshard):
                     self._sums.take(reshard, users)
         return computed
@@ -387,6 +460,8 @@ class StageTasks:
         """
         writer, price = self._writer, self._price(op)
         before = [*before, *self._combined.get(op, ())]
+        if op in self._rings:
+            return self._backward_of_ring(op, self._rings[op], before)
         kept_slices = [] if split and self._has_weights(op) else self._gather_again(op)
         if split:
             task = writer.compute(
@@ -407,6 +482,8 @@ class StageTasks:
         ends = []
         for reshard in self._inputs.get(op, ()):
             if reshard.output < 0 or not self._stage.reads(op, reshard) or not _is_gathered(reshard):
+                continue
+            if reshard in self._rung:
                 continue
             if reshard not in self._again:
                 self._again[reshard] = self._writer.exchange(reshard, reshard.forward, 0, [self._writer.computed])

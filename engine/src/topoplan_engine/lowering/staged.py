@@ -39,6 +39,7 @@ from topoplan_engine.lowering.stage_memory import (
     staged_memory_use,
     staged_peak,
 )
+from topoplan_engine.lowering.stage_rings import causal_passes
 from topoplan_engine.lowering.stage_tasks import END, StageCosts, StageTasks, Variant, shared_passes
 from topoplan_engine.lowering.task_columns import NO_TASK, TaskColumns
 from topoplan_engine.network.demand import taskgraph_demand
@@ -127,7 +128,8 @@ class StagedLowering:
             placement = stage.placement(row, dims)
             seconds = price(op, placement.degrees, placement.devices)  # type: ignore[misc]
             updates[row] = None if seconds is None else seconds[:, part]
-        return StageCosts(shared_passes(stage, passes), updates)
+        parts = [self._graph.operators[op] for op in operators]
+        return StageCosts(causal_passes(stage, parts, shared_passes(stage, passes)), updates)
 
 
 class _Copies(NamedTuple):

@@ -68,7 +68,12 @@ def reshards_of(program: SpmdProgram, graph: OperatorGraph) -> tuple[Reshard, ..
 
 
 def reshards_under(
-    program: SpmdProgram, graph: OperatorGraph, flow: GradientFlow, copies: Collection[tuple[int, int]] = ()
+    program: SpmdProgram,
+    graph: OperatorGraph,
+    flow: GradientFlow,
+    copies: Collection[tuple[int, int]] = (),
+    *,
+    any_order: bool = False,
 ) -> list[Reshard]:
     """Return all reshardings of a part of a model, in the order in which they are first needed.
 
@@ -77,6 +82,7 @@ def reshards_under(
         graph: of its operators.
         flow: the gradients of these operators in the whole model.
         copies: (operator, input) that is a copy of a weight of another part, and is summed and stored as a weight.
+        any_order: see `topoplan_engine.sharding.mesh.mesh_steps`.
 
     Raises:
         TopoplanError: a tensor cannot be brought to a sharding that an operator needs.
@@ -98,7 +104,7 @@ def reshards_under(
         operator = graph.operators[u]
         tensor = operator.outputs[output] if output >= 0 else arguments(operator)[k]
         source = program.made(u, output) if output >= 0 else program.stored[u][k]
-        steps = mesh_steps(source, target, program.mesh)
+        steps = mesh_steps(source, target, program.mesh, any_order=any_order)
         if steps is None:
             raise TopoplanError(
                 f"program: operator {graph.operators[ops[0]].name!r} wants {tensor.name!r} as {_text(target)}, which "

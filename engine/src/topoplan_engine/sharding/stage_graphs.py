@@ -234,7 +234,7 @@ def _stage_graph(
             else frozenset()
             for index, op in enumerate(builder.operators)
         ),
-        reshards=tuple(_joined(reshard) for reshard in reshards_under(program, small, flow, of_stage)),
+        reshards=tuple(_joined(reshard) for reshard in reshards_under(program, small, flow, of_stage, any_order=True)),
         copies=of_stage,
     )
 

@@ -1,9 +1,9 @@
 """How a trainer's own files say a plan: flags of Megatron-LM, and configurations of torchtitan.
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
-``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``.
-What a file leaves out has the trainer's own default.  A setting that changes the plan and has no word here is refused
-by name; what only changes how kernels or messages run is named in ``unread``.
+``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``,
+``cp-comm``.  What a file leaves out has the trainer's own default.  A setting that changes the plan and has no word
+here is refused by name; what only changes how kernels or messages run is named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -127,6 +127,9 @@ _UNREAD = (
 )
 #: Flags that take several values.
 _SEVERAL = ("recompute-modules",)
+#: Ways in which keys and values travel, of Megatron-LM and of torchtitan, in the words of a plan.
+_CONTEXT = {"p2p": "ring", "a2a": "ulysses", "allgather": "gather"}
+_ROTATION = {"allgather": "gather", "alltoall": "ring"}
 _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
@@ -154,6 +157,7 @@ class _Megatron:
         plan["schedule"] = self._schedule(int(plan["pp"]))
         plan["recompute"] = self._recompute()
         plan |= self._layers(int(plan["pp"]), plan)
+        plan |= self._context() if plan["cp"] != "1" else {}
         pipelines_first = self._has("use-tp-pp-dp-mapping")
         plan["layout"] = "tp-cp-ep-pp-dp" if pipelines_first else "tp-cp-ep-dp-pp"
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
@@ -208,6 +212,15 @@ class _Megatron:
                 )
             chunks = layers // (ranks * depth)
         return f"interleaved:{chunks}" if chunks and chunks > 1 and ranks > 1 else "1f1b"
+
+    def _context(self) -> dict[str, str]:
+        """Return how attention gets all positions."""
+        way = self._flags.get("cp-comm-type", "p2p").lower()
+        if way not in _CONTEXT:
+            raise TopoplanError(
+                f"{self._name}: --cp-comm-type is {shown(way)}, which a stated plan cannot say (p2p, a2a or allgather)"
+            )
+        return {"cp-comm": _CONTEXT[way]}
 
     def _layers(self, ranks: int, plan: Mapping[str, str]) -> dict[str, str]:
         """Return the layers of stages where these are not equally many, and the schedule that has as many stages."""
@@ -333,6 +346,12 @@ class _Torchtitan:
         plan["schedule"] = self._schedule() if degrees["pp"] > 1 else "1f1b"
         plan["recompute"] = self._recompute()
         plan["layout"] = "tp-cp-ep-dp-pp"
+        rotation = str(self._value("context_parallel_rotate_method", "allgather"))
+        if rotation not in _ROTATION:
+            raise TopoplanError(
+                f"{self._name}: context_parallel_rotate_method = {shown(rotation)} (must be {' or '.join(_ROTATION)})"
+            )
+        plan |= {"cp-comm": _ROTATION[rotation]} if degrees["cp"] > 1 else {}
         whole = self._number("global_batch_size", -1)
         whole = local * data if whole < 0 < data else whole
         return TrainerSettings(

@@ -9,20 +9,24 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Collective, Host, State, TaskKind, TopoplanError, Trial, stated_plan
+from topoplan import Cluster, Collective, Host, State, TaskKind, TopoplanError, Trial, stated_plan
 from topoplan.errors import TopoplanWarning
+from topoplan.model.machine import HostModel
 from topoplan_engine import ClusterOptions, build_cluster, problem_on
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder
 from topoplan_operators.dense import token_embedding
+from topoplan_samples.fabrics import star
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import nearest
 from topoplan_searcher_stated.search import StatedSearch
 from topoplan_searcher_stated.settings import Settings, settings_of
+from topoplan_simulator_fluid import Fluid
 from topoplan_topology_bigswitch import BigSwitch
 
 LAYERS, BATCH, POSITIONS, HIDDEN, VOCABULARY = 4, 8, 32, 64, 128
@@ -117,6 +121,77 @@ def test_context_parallelism_gathers_keys_and_values(model):
     of_heads = 2 * BATCH * POSITIONS * 4 * 8
     assert nbytes(tasks, Collective.ALL_GATHER, [0, 1]) == [of_heads] * (2 * LAYERS * 2)
     assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [of_heads] * (2 * LAYERS)
+
+
+@pytest.mark.parametrize(("cp", "tp"), [(2, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_rings_send_keys_and_values_from_neighbour_to_neighbour(model, cp, tp, recompute):
+    """cp - 1 steps forward, again where attention runs again, and twice that backward: keys and values, gradients."""
+    graph = model("llama")
+    tasks, _ = lowered(graph, cp * tp, cp=cp, tp=tp, cp_comm="ring", recompute=recompute, micro_batch=BATCH)
+    of_heads = 2 * BATCH * POSITIONS * 4 * 8 // tp
+    moved = tasks.kind == TaskKind.TRANSFER
+    assert set(tasks.size[moved].tolist()) == {2 * of_heads // cp}
+    assert moved.sum() == (cp - 1) * (3 + (recompute == "selective")) * LAYERS * cp * tp
+    around = {(tp * k + t, tp * ((k + 1) % cp) + t) for k in range(cp) for t in range(tp)}
+    assert {(int(a), int(b)) for a, b in zip(tasks.src[moved], tasks.dst[moved], strict=True)} == around
+    assert of_heads not in nbytes(tasks, Collective.ALL_GATHER, [tp * k for k in range(cp)])
+
+
+@pytest.mark.parametrize(("bandwidth", "kept_busy"), [(1e13, True), (2e6, False)])
+def test_blocks_of_attention_run_while_keys_and_values_travel(model, bandwidth, kept_busy):
+    """Four blocks of attention take four times one, or three messages and the last block where these take longer."""
+    graph, cp = model("llama"), 4
+    cluster = Cluster.uniform(n_hosts=cp, latency=0.0, interface_bandwidth=bandwidth, interfaces=1)
+    cluster = attrs.evolve(cluster, machines={device.name.lower(): HostModel(device=device) for device in DEVICES})
+    strategy, _ = strategy_of(Stated(cp=cp, cp_comm="ring", micro_batch=BATCH), graph, cp)
+    tasks = Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+    timeline = Fluid().build()(tasks, star(cp, bandwidth, 0.0), cluster)
+    op = next(k for k, each in enumerate(graph.operators) if each.name.endswith("0.self_attn.attention"))
+    blocks = np.flatnonzero((tasks.kind == TaskKind.FORWARD) & (tasks.device == 1) & (tasks.op == op))
+    assert len(blocks) == cp
+    block, hop = tasks.seconds[blocks[0]], 2 * 2 * BATCH * POSITIONS * 4 * 8 / cp / bandwidth
+    assert (block > hop) == kept_busy
+    span = timeline.finish[blocks].max() - timeline.start[blocks].min()
+    assert span == pytest.approx(3 * max(block, hop) + block, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gather", "ring"])
+def test_causal_attention_is_more_work_for_later_positions_without_zigzag(model, kind):
+    """The r-th of four devices has (2r + 1) / 4 of the mean, in both passes; with zig-zag halves all have the mean."""
+    graph, cp, work = model("llama"), 4, {}
+    for zigzag in (True, False):
+        tasks, _ = lowered(graph, cp, cp=cp, cp_comm=kind, zigzag=zigzag, micro_batch=BATCH)
+        attention = np.array([graph.operators[op].name.endswith(".attention") for op in tasks.op])
+        compute = attention & np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
+        work[zigzag] = np.bincount(tasks.device[compute], tasks.seconds[compute], cp)
+    np.testing.assert_allclose(work[True], work[True][0], rtol=1e-12)
+    np.testing.assert_allclose(work[False] / work[True], [0.25, 0.75, 1.25, 1.75], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("cp", "tp"), [(2, 1), (4, 1), (2, 2)])
+def test_ulysses_exchanges_positions_and_heads(model, cp, tp):
+    """Queries, keys, values and answers in each pass: a device sends 1/p of its p-th of each to every other one."""
+    graph = model("llama")
+    tasks, _ = lowered(graph, cp * tp, cp=cp, tp=tp, cp_comm="ulysses", micro_batch=BATCH)
+    moved = tasks.kind == TaskKind.TRANSFER
+    pairs = 2 * LAYERS * 2 * cp * (cp - 1) * tp  # of queries and answers, and as many of keys and values
+    sizes, counts = np.unique(tasks.size[moved], return_counts=True)
+    assert sizes.tolist() == [N // 2 // tp // cp**2, N // tp // cp**2]
+    assert counts.tolist() == [pairs, pairs]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("llama", {"cp": 8, "cp_comm": "ulysses"}, r"cp=8 does not divide the 4 heads \(of keys and values\) .*cp=4\)"),
+        ("llama", {"cp": 2, "tp": 4, "cp_comm": "ulysses"}, r"tp=4 does not divide the 4 heads .*nearest: tp=2\)"),
+        ("llama", {"cp_comm": "ring"}, r"cp-comm=ring with cp=1 \(needs cp of at least 2\)"),
+    ],
+)
+def test_what_context_parallelism_cannot_send(model, name, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model(name), 8)
 
 
 @pytest.mark.parametrize("sp", [False, True])

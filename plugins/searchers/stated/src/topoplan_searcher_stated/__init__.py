@@ -9,7 +9,7 @@ columns and rows, vocabulary, positions and samples.  `construct` divides the la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -38,8 +38,15 @@ class Stated(Searcher):
     tp: int | None = option(
         None, help="tensor parallel degree: matrices by columns and rows, vocabulary, heads; unset: 1", minimum=1
     )
-    cp: int | None = option(
-        None, help="context parallel degree: positions, with keys and values gathered; unset: 1", minimum=1
+    cp: int | None = option(None, help="context parallel degree: positions; unset: 1", minimum=1)
+    cp_comm: Literal["gather", "ring", "ulysses"] | None = option(
+        None,
+        help="how attention gets all positions: keys and values gathered, or sent around a ring while blocks of them "
+        "are worked on, or all-to-alls between positions and heads (ulysses); unset: gather",
+    )
+    zigzag: bool | None = option(
+        None,
+        help="deal slices of positions in pairs from both ends, so that causal attention is equal work; unset: yes",
     )
     ep: int | None = option(
         None, help="expert parallel degree, a factor of dp: each device has some of the experts; unset: 1", minimum=1

@@ -32,6 +32,7 @@ from topoplan_searcher_stated.layers import stages_of
 from topoplan_searcher_stated.megatron import (
     copied_operators,
     expert_rules,
+    heads_dim,
     position_rules,
     queries_rules,
     reads_rows,
@@ -55,7 +56,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     order = _order(options, degrees)
     stage_of = stages_of(graph, degrees.pp, order, options.layers)
     axes = degrees.mesh_axes
-    along = {axis: _rules(graph, degrees, axis) for axis in axes}
+    along = {axis: _rules(graph, degrees, axis, options) for axis in axes}
     copied: frozenset[int] = frozenset()
     if "kv" in axes:
         copied = copied_operators(graph, along["kv"])
@@ -69,6 +70,8 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     summed = {(op, axes.index("kv")) for op in copied}
     programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed)
     shares = _Shares.of(graph, rules, sizes)
+    ring = axes.index("cp") if options.cp_comm == "ring" else -1
+    rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     regions = regions_of(options.recompute, graph)
     shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
@@ -86,6 +89,8 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
                 recomputed=rerun,
                 shares=shares.rows,
                 share_of=shares.of_operator[operators] if len(shares.rows) else (),
+                rings=rings[operators] if (rings[operators] >= 0).any() else (),
+                zigzag=options.zigzag,
             )
         )
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches)
@@ -125,7 +130,7 @@ def _order(options: Settings, degrees: Degrees) -> PassOrder:
         raise TopoplanError(f"plan: {error}") from None
 
 
-def _rules(graph: OperatorGraph, degrees: Degrees, axis: str) -> list[Signature]:
+def _rules(graph: OperatorGraph, degrees: Degrees, axis: str, options: Settings) -> list[Signature]:
     if axis in ("tp", "kv"):
         if degrees.tp == 1:
             return [signatures(op)[-1] for op in graph.operators]
@@ -137,7 +142,7 @@ def _rules(graph: OperatorGraph, degrees: Degrees, axis: str) -> list[Signature]
         return expert_rules(graph)
     if degrees.of(axis) == 1 and axis != "dp":
         return [signatures(op)[-1] for op in graph.operators]
-    return sample_rules(graph) if axis == "dp" else position_rules(graph)
+    return sample_rules(graph) if axis == "dp" else position_rules(graph, by_heads=options.cp_comm == "ulysses")
 
 
 def _check_even(
@@ -157,7 +162,9 @@ def _check_even(
                         axis, before = "tp", before // degrees.of("tp")
                     degree = degrees.tp if axis == "tp" else degrees.of(axis)
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
-                    fits += [k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0]
+                    fits += [
+                        k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0 and before == 1
+                    ]
                     hint = f"nearest: {axis}={nearest(degree, fits)}"
                     if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
                         padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp

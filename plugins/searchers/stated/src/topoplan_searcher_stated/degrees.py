@@ -9,7 +9,7 @@ import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan_engine.experts import expert_dims
-from topoplan_searcher_stated.megatron import copies_of_heads
+from topoplan_searcher_stated.megatron import copies_of_heads, heads_dim
 from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "words_of"]
@@ -67,7 +67,7 @@ class Degrees:
 
 
 #: Settings that are said only where they are not what they are if left out.
-_UNUSUAL = ("layers",)
+_UNUSUAL = ("layers", "cp_comm", "zigzag")
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
@@ -81,7 +81,11 @@ def words_of(settings: Settings, degrees: Degrees) -> str:
         "schedule": settings.schedule,
         "recompute": settings.recompute,
         "layout": settings.layout,
-        **{key: value for key in _UNUSUAL if (value := getattr(settings, key)) != _DEFAULTS[key]},
+        **{
+            key: {True: "yes", False: "no"}.get(value, value)
+            for key in _UNUSUAL
+            if (value := getattr(settings, key)) != _DEFAULTS[key]
+        },
     }
     return ",".join(f"{key.replace('_', '-')}={value}" for key, value in words.items())
 
@@ -111,6 +115,12 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     has_experts = max(expert_dims(graph), default=-1) >= 0
     if options.ep > 1 and not has_experts:
         raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
+    if options.cp_comm != "gather" and options.cp == 1:
+        raise TopoplanError(f"plan: cp-comm={options.cp_comm} with cp=1 (needs cp of at least 2)")
+    if options.cp_comm != "gather" and all(heads_dim(op) < 0 for op in graph.operators):
+        raise TopoplanError(
+            f"plan: cp-comm={options.cp_comm}: model {graph.name!r} has no attention in one operator (cp-comm=gather)"
+        )
     if options.zero > 3:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
     layout = tuple(options.layout.split("-"))

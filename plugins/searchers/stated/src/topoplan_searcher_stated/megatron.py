@@ -7,7 +7,8 @@ ends so: a router, whose choice is of all experts, stays whole.  With sequence p
 everything between is cut by positions: sums are reduce-scattered, and gathered before the next columns.
 
 Along the data axis samples are cut, along the context axis positions, where attention has all keys and values
-(Llama 3, arXiv:2407.21783, section 3.3.2).  Along the axis of experts each device has some of them, and of the rest
+(Llama 3, arXiv:2407.21783, section 3.3.2), or all positions of some heads (Jacobs et al., DeepSpeed Ulysses, 2023).
+Along the axis of experts each device has some of them, and of the rest
 its samples.
 
 Where there are fewer heads of keys and values than tensor-parallel devices, several devices have the same ones, each
@@ -32,6 +33,7 @@ __all__ = [
     "copied_operators",
     "copies_of_heads",
     "expert_rules",
+    "heads_dim",
     "position_rules",
     "positions_dims",
     "queries_rules",
@@ -58,13 +60,21 @@ def sample_rules(graph: OperatorGraph) -> list[Signature]:
     return [_cut(op, op.sample_dim) for op in graph.operators]
 
 
-def position_rules(graph: OperatorGraph) -> list[Signature]:
-    """Return signatures that cut positions, where an operator has any."""
+def position_rules(graph: OperatorGraph, *, by_heads: bool = False) -> list[Signature]:
+    """Return signatures that cut positions, where an operator has any; ``by_heads``: attention by heads (Ulysses)."""
     slots = _slots_dims(graph)
     return [
-        routing_signature(op) or _cut(op, slots[index] if slots[index] >= 0 else dim)
+        routing_signature(op)
+        or _cut(op, heads_dim(op) if by_heads and heads_dim(op) >= 0 else slots[index] if slots[index] >= 0 else dim)
         for index, (op, dim) in enumerate(zip(graph.operators, positions_dims(graph), strict=True))
     ]
+
+
+def heads_dim(op: Operator) -> int:
+    """Return the dimension of heads of keys and values of an attention that is one operator; -1 for any other one."""
+    if op.kind != "scaled_dot_product_attention":
+        return -1
+    return next(number for number, dim in enumerate(op.dims) if dim.name == "h")
 
 
 def _slots_dims(graph: OperatorGraph) -> list[int]:
@@ -96,22 +106,23 @@ def copies_of_heads(graph: OperatorGraph, size: int) -> int:
     All attention has as many heads, each head of keys and values as many of queries that they can share, and what makes
     heads is cut by them.
     """
-    heads = {(op.dims[h].size, op.dims[h + 1].size) for op in graph.operators if (h := _heads_dim(op)) >= 0}
+    heads = {
+        (op.dims[h].size, op.dims[h + 1].size)
+        for op in graph.operators
+        if queries_signature(op) and (h := heads_dim(op)) >= 0
+    }
     if len(heads) != 1:
         return 1
     ((groups, queries),) = heads
     if size <= groups or size % groups or queries % (size // groups):
         return 1
     rules = tensor_rules(graph, size, sequence=False)
-    by_heads = [rule.dim == h for rule, op in zip(rules, graph.operators, strict=True) if (h := _heads_dim(op)) >= 0]
+    by_heads = [
+        rule.dim == h
+        for rule, op in zip(rules, graph.operators, strict=True)
+        if queries_signature(op) and (h := heads_dim(op)) >= 0
+    ]
     return size // groups if all(by_heads) else 1
-
-
-def _heads_dim(op: Operator) -> int:
-    """Return the dimension of heads of keys and values of an attention, which that of their queries follows; or -1."""
-    if queries_signature(op) is None:
-        return -1
-    return next(number for number, dim in enumerate(op.dims) if dim.name == "h")
 
 
 def copied_operators(graph: OperatorGraph, rules: Sequence[Signature]) -> frozenset[int]:

@@ -32,6 +32,8 @@ class Settings:
     schedule: str = "1f1b"
     recompute: str = "none"
     layers: str = ""
+    cp_comm: str = "gather"
+    zigzag: bool = True
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
