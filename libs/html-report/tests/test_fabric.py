@@ -53,6 +53,24 @@ def test_a_fat_tree_has_three_tiers_of_switches(host):
     assert found["said"] == "16 hosts, 8 switches above, 8 switches above, 4 switches above"
 
 
+@pytest.mark.parametrize("name", ["hyperx", "dragonfly", "slim-fly", "jellyfish"])
+def test_hosts_stand_around_switches_that_are_linked_directly(host, name):
+    """No switch lies on the line between two others, and each host is nearer to its own switch than to the next one."""
+    from topoplan import Topology, TopologyContext
+
+    context = TopologyContext(cluster=reference.cluster(20), demand=None, rng=np.random.default_rng(0))
+    fabric = host.make(Topology, name).build(context)
+    found = picture(fabric)
+    assert found["layout"] == "around"
+    place = np.stack([column(found["x"]), column(found["y"])], axis=1)
+    radius = np.hypot(*(place - 0.5).T)
+    assert np.allclose(radius[:20], 0.5)
+    assert np.allclose(radius[20:], 0.34)
+    of_host = fabric.link_dst[np.searchsorted(fabric.link_src, np.arange(20))]
+    distance = np.linalg.norm(place[:20, None] - place[None, 20:], axis=2)
+    assert (distance.argmin(axis=1) + 20 == of_host).all()
+
+
 def test_pods_without_hosts_are_not_drawn(host):
     """A fat-tree of 8 ports has 8 pods of 16 hosts; 64 hosts fill 4, and need all 16 switches of the core."""
     found = picture(fat_tree(host, 64))

@@ -1,7 +1,8 @@
 """The fabric as a picture: where hosts and switches stand, and how loaded the links between them are.
 
 Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid, hosts and switches in
-tiers.  Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
+tiers; where many links join switches of one tier (dragonfly, HyperX, Slim Fly, Jellyfish), the switches stand on a
+circle and their hosts around it.  Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def _distribution(load: F64) -> dict[str, float]:
 
 def _layout(links: Fabric, is_drawn: Any) -> _Layout:
     if links.n_switches:
-        return _tiers(links, is_drawn)
+        tier = np.where(is_drawn, _tier(links), -1)
+        return _around(links, tier) if _is_direct(links, tier) else _tiers(links, tier)
     offsets = _offsets(links)
     if offsets is None:
         grid = _torus(links)
@@ -204,9 +206,38 @@ def _grid(shape: tuple[int, ...]) -> _Layout:
     return _Layout("grid", np.stack([x, y], axis=1), f"a grid of {' x '.join(map(str, shape))} hosts")
 
 
-def _tiers(links: Fabric, is_drawn: Any) -> _Layout:
+def _is_direct(links: Fabric, tier: Any) -> bool:
+    """Say whether a fifth of the links of switches join switches of one tier, as links between tiers do not."""
+    ends = tier[links.link_src], tier[links.link_dst]
+    between_switches = np.minimum(*ends) > 0
+    return bool(5 * (between_switches & (ends[0] == ends[1])).sum() > between_switches.sum())
+
+
+def _around(links: Fabric, tier: Any) -> _Layout:
+    """Return switches on a circle, in the order of their numbers, and each host outside of the first one it has."""
+    hosts = links.n_hosts
+    switches = hosts + np.flatnonzero(tier[hosts:] >= 0)
+    position = np.full((links.n_nodes, 2), -1.0)
+    position[switches] = 0.5 + 0.68 * (_circle(len(switches)) - 0.5)
+    rank = np.zeros(links.n_nodes)
+    rank[switches] = np.arange(len(switches))
+    up = (links.link_src < hosts) & (links.link_dst >= hosts)
+    first = np.full(hosts, links.n_nodes - 1)
+    np.minimum.at(first, links.link_src[up], links.link_dst[up])
+    # Hosts of one switch share the arc between the middles to the next switches.
+    order = np.argsort(first, kind="stable")
+    counts = np.bincount(first, minlength=links.n_nodes)
+    begins = np.cumsum(counts) - counts
+    share = (np.arange(hosts) - begins[first[order]] + 0.5) / counts[first[order]] - 0.5
+    angle = 2 * np.pi * (rank[first[order]] + 0.8 * share) / max(len(switches), 1)
+    position[order] = np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)
+    said = f"{hosts:,} hosts around {len(switches):,} switches, which stand on a circle in the order of their numbers"
+    return _Layout("around", position, said)
+
+
+def _tiers(links: Fabric, tier: Any) -> _Layout:
     """Return hosts below and switches above, each as many tiers up as links away from the nearest host."""
-    tier = np.where(is_drawn, _tier(links), -1)
+    is_drawn = tier >= 0
     heights = np.unique(tier[is_drawn]).tolist()
     top = max(heights[-1], 1)
     position = np.full((links.n_nodes, 2), -1.0)

@@ -184,7 +184,7 @@ function memoryChart(plan) {
     return {
       legend: { bottom: 0, left: 0, icon: "rect", itemWidth: 11, itemHeight: 11, itemGap: 14, selectedMode: false, textStyle: { color: colour("quiet"), fontSize: 11 } },
       grid: { left: 175, right: 190, top: 20, bottom: 46 },
-      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: sizeText } }),
+      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: bytesText } }),
       yAxis: axis({ type: "category", inverse: true, data: shown.map((row) => row.label), axisTick: { show: false }, axisLabel: { width: 160, overflow: "truncate", fontSize: 11, color: colour("ink") } }),
       tooltip: plainTooltip((at) => `${at.name}\n${at.seriesName}: ${sizeText(at.value)}`),
       series: used.map((kind, number) => ({
@@ -210,7 +210,7 @@ function memoryOverTime(plan) {
     title: { text: `${row.label} over the iteration`, textStyle: { fontSize: 12, fontWeight: "normal", color: colour("quiet") }, left: 0, top: 0 },
     grid: { left: 62, right: 16, top: 24, bottom: 26 },
     xAxis: axis({ type: "value", min: 0, max: end, splitLine: { show: false }, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: timeText } }),
-    yAxis: axis({ type: "value", min: 0, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: sizeText } }),
+    yAxis: axis({ type: "value", min: 0, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: bytesText } }),
     tooltip: { trigger: "axis", ...plainTooltip((at) => [timeText(at[0].data[0]), ...at.map((part) => `${part.seriesName}: ${sizeText(part.data[1])}`)].join("\n")) },
     series: plan.memory.purposes.map((name, kind) => ({
       name,

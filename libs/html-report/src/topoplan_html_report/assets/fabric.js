@@ -20,7 +20,7 @@ class FabricPicture {
   /** Where a node stands, in the units of the picture. */
   place(node) {
     const [width, height] = this.size;
-    const side = this.data.layout === "circle" ? 9 : 7;
+    const side = ["circle", "around"].includes(this.data.layout) ? 9 : 7;
     return [side + this.data.x[node] * (width - 2 * side), side + this.data.y[node] * (height - 2 * side)];
   }
 
@@ -117,6 +117,7 @@ class FabricPicture {
     const { data } = this;
     const all = data.hosts + data.switches;
     const radius = this.wide ? Math.min(1.6, 50 / data.hosts) : Math.min(1.7, 60 / data.hosts);
+    const scale = this.wide ? 1 : Math.min(1, 45 / Math.max(1, data.switches));
     const made = [];
     const labels = [];
     const longest = Math.max(...range(data.hosts).map((node) => this.shortName(node).length));
@@ -127,7 +128,7 @@ class FabricPicture {
       const title = element("title", { svg: true }, this.nameOf(node));
       made.push(host
         ? element("circle", { svg: true, cx: x, cy: y, r: radius, fill: colour("ink") }, title)
-        : element("rect", { svg: true, x: x - 1.3, y: y - 0.9, width: 2.6, height: 1.8, rx: 0.4, fill: colour("accent") }, title));
+        : element("rect", { svg: true, x: x - 1.3 * scale, y: y - 0.9 * scale, width: 2.6 * scale, height: 1.8 * scale, rx: 0.4 * scale, fill: colour("accent") }, title));
       if (!host) continue;
       const label = this.labelOf(node, x, y, radius);
       if (labels.every((other) => apart(label, other, longest))) labels.push(label);
@@ -139,6 +140,10 @@ class FabricPicture {
     const away = radius + 2.4;
     if (this.data.layout === "circle") {
       const angle = (2 * Math.PI * node) / this.data.hosts;
+      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, this.shortName(node));
+    }
+    if (this.data.layout === "around") {
+      const angle = Math.atan2(x - 50, 50 - y);
       return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, this.shortName(node));
     }
     return element("text", { svg: true, x, y: y + away }, this.shortName(node));
