@@ -2,7 +2,8 @@
 
 Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid, hosts and switches in
 tiers; where many links join switches of one tier (dragonfly, HyperX, Slim Fly, Jellyfish), the switches stand on a
-circle and their hosts around it.  Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
+circle and their hosts around it. Positions are in a square of side 1; both directions of a link are one line, as
+loaded as the busier of them.
 """
 
 from __future__ import annotations
