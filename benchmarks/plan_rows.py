@@ -34,6 +34,8 @@ LAYERS, BATCH, POSITIONS, HIDDEN, INNER, HEADS, KV_HEADS = 4, 8, 32, 64, 128, 8,
 N = 2 * BATCH * POSITIONS * HIDDEN
 #: Bytes of the keys, or of the values, of all positions of the batch.
 KEYS = N * KV_HEADS // HEADS
+#: Numbers of the Llama's weights.
+PARAMETERS = 164416
 _LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -163,6 +165,31 @@ def rows() -> Iterator[Row]:
     yield Row(
         "llama", 4, f"cp=4,cp-comm=ulysses,{whole}", "bytes that a device sends", "2L (c - 1) (2N + 2K) / c^2",
         2 * LAYERS * 3 * (2 * N + 2 * KEYS) // 16, lambda plan: plan.sent(),
+    )  # fmt: skip
+    parameters = "P = 164,416"
+    yield Row(
+        "llama", 4, "dp=4,grads=fp32,zero=1", "bytes of reduce-scatters", f"4P, {parameters}", 4 * PARAMETERS,
+        lambda plan: sum(plan.sizes(Collective.REDUCE_SCATTER)),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, "dp=4,grads=fp32,zero=1", "bytes of weights, gradients and state", "(6 + 12 / 4) P", 9 * PARAMETERS,
+        lambda plan: float(plan.memory.weights[0] + plan.memory.gradients[0] + plan.memory.optimizer[0]),
+    )  # fmt: skip
+    yield Row(
+        "llama", 8, "dp=8,zero=3,shard=4", "bytes of all-reduces between groups", "2P / 4", PARAMETERS / 2,
+        lambda plan: sum(plan.sizes(Collective.ALL_REDUCE)),
+    )  # fmt: skip
+    yield Row(
+        "llama", 8, "dp=8,zero=3,shard=4", "bytes of gradients and state", "14P / 4", 14 * PARAMETERS / 4,
+        lambda plan: float(plan.memory.gradients[0] + plan.memory.optimizer[0]),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, "dp=4,zero=3,reshard=no", "bytes of all-gathers", "2P", 2 * PARAMETERS,
+        lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, "dp=2,pp=2,clip=yes", "all-reduces of 4 bytes", "1", 1,
+        lambda plan: plan.count(Collective.ALL_REDUCE, 4),
     )  # fmt: skip
 
 

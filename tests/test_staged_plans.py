@@ -35,6 +35,25 @@ def test_a_staged_plan_comes_back_as_it_was(plan):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "tp=2,dp=4,zero=3,shard=2,clip=yes,grads=fp32,recompute=modules:mlp",
+        "cp=2,dp=2,pp=2,layers=1+3,cp-comm=ring,zigzag=no,zero=3,reshard=no",
+        "tp=8,micro-batch=4",
+    ],
+)
+def test_what_a_plan_says_comes_back(words, tmp_path):
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 128, "vocab_size": 128}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config | {"max_position_embeddings": 32, "hidden_act": "silu"}))
+    plan = stated_plan(f"huggingface:config={path}", words, servers=8, batch_size=16)
+    again = read(write(plan), "plan.json")
+    assert again == plan
+    assert again.strategy.key == plan.strategy.key
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda strategy: strategy.pop("order"), "stages, order and micro_batches come together"),

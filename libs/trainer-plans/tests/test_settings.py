@@ -52,7 +52,8 @@ selective_ac_option = "2"
 def test_a_script_of_megatron():
     found = trainer_settings(SCRIPT, "train.sh")
     assert found.text == (
-        "tp=2,pp=4,cp=1,ep=8,sp=yes,zero=1,micro-batch=1,schedule=interleaved:2,recompute=selective,layout=tp-cp-ep-dp-pp"
+        "tp=2,pp=4,cp=1,ep=8,sp=yes,zero=1,micro-batch=1,schedule=interleaved:2,recompute=selective,clip=yes,"
+        "layout=tp-cp-ep-dp-pp"
     )
     assert (found.devices, found.batch_size, found.sequence) == (32, 256, 4096)
     assert found.unread == ("--tp-comm-overlap",)
@@ -62,7 +63,7 @@ def test_a_yaml_file_of_megatron():
     text = "MODEL_ARGS:\n  --tensor-model-parallel-size: 4\n  --sequence-parallel: true\n  --global-batch-size: 128\n"
     text += "  --use-tp-pp-dp-mapping: true\n  --recompute-granularity: full\n  --context-parallel-size: 2\n"
     assert trainer_settings(text, "model_config.yaml").text == (
-        "tp=4,pp=1,cp=2,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=full,cp-comm=ring,"
+        "tp=4,pp=1,cp=2,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=full,cp-comm=ring,clip=yes,"
         "layout=tp-cp-ep-pp-dp"
     )
 
@@ -85,8 +86,8 @@ def test_what_megatron_shares(flags, zero):
 def test_a_configuration_of_torchtitan():
     found = trainer_settings(TITAN, "llama.toml")
     assert found.text == (
-        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,zero=2,micro-batch=1,schedule=interleaved:2,recompute=every:2,"
-        "layout=tp-cp-ep-dp-pp"
+        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,zero=3,grads=fp32,reshard=no,clip=yes,micro-batch=1,schedule=interleaved:2,"
+        "recompute=every:2,layout=tp-cp-ep-dp-pp"
     )
     assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ("enable_async_tensor_parallel",))
 
@@ -97,6 +98,29 @@ def test_degrees_of_an_older_configuration():
     assert found.plan["pp"] == "2"
     assert found.plan["recompute"] == "full"
     assert "dp" not in found.plan  # the rest of the devices
+
+
+def test_gradients_of_megatron():
+    degrees = "--tensor-model-parallel-size 2 --use-distributed-optimizer"
+    assert trainer_settings(f"{degrees} --bf16 --clip-grad 0.0", "run.sh").plan.get("grads") == "fp32"
+    assert "clip" not in trainer_settings(f"{degrees} --clip-grad 0.0", "run.sh").plan
+    several = f"{degrees} --num-distributed-optimizer-instances 4 --nnodes 4 --nproc-per-node 8"
+    assert trainer_settings(several, "run.sh").plan["shard"] == "4"
+    with pytest.raises(TopoplanError, match=r"instances 4 needs numbers of devices .* a multiple of 8"):
+        trainer_settings(f"{degrees} --num-distributed-optimizer-instances 4", "run.sh")
+
+
+def test_hybrid_sharding_of_torchtitan():
+    text = "[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
+    plan = trainer_settings(text + "[training]\nmixed_precision_reduce = 'bfloat16'\nmax_norm = 0\n", "a.toml").plan
+    assert {key: plan.get(key) for key in ("dp", "shard", "zero", "grads", "clip", "reshard")} == {
+        "dp": "8",
+        "shard": "4",
+        "zero": "3",
+        "grads": None,
+        "clip": None,
+        "reshard": None,
+    }
 
 
 def test_how_attention_gets_all_positions():
@@ -190,7 +214,7 @@ def test_modules_that_run_again():
         ("[a", "a.toml", "a.toml: is no TOML"),
         ("[model]\nname = 'llama'", "a.toml", "no \\[parallelism\\] with degrees"),
         ("[parallelism]\ntensor_parallel_degree = true", "a.toml", "tensor_parallel_degree = True"),
-        ("[parallelism]\ndata_parallel_replicate_degree = 2", "a.toml", "hybrid sharding"),
+        ("[parallelism]\ndata_parallel_replicate_degree = 2", "a.toml", "needs a data_parallel_shard"),
         (
             "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'",
             "a.toml",

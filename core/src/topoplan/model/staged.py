@@ -76,6 +76,8 @@ class Stage(OneLine):
             while it works on those that are there; -1 for one that has all of them first.  Empty for none.
         zigzag: whether slices of positions are dealt in pairs from both ends, so that causal attention is as much work
             on every device.
+        gradient_bytes: of a number of a weight's gradient, where it is summed and kept; 0 for as many as of the weight.
+        gather_bytes: of a number of a weight, where it is gathered; 0 for as many as the weight has.
     """
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -87,6 +89,8 @@ class Stage(OneLine):
     share_of: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
     rings: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
     zigzag: bool = True
+    gradient_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    gather_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 
     def __attrs_post_init__(self) -> None:
         count = len(self.operators)
@@ -140,15 +144,19 @@ class StagedStrategy(OneLine, Strategy):
         order: which pass of which stage each rank of the pipeline runs, in turn.  The stages of one rank have the same
             devices, those of different ranks have none in common.
         micro_batches: equal parts of the batch.
+        clips: whether weights are updated only once the norm of all gradients of all stages is known.
     """
 
     stages: tuple[Stage, ...]
     order: PassOrder
     micro_batches: int
+    clips: bool = False
     keeps_whole_batch = False
 
     @classmethod
-    def of(cls, graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder, micro_batches: int) -> StagedStrategy:
+    def of(
+        cls, graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder, micro_batches: int, clips: bool = False
+    ) -> StagedStrategy:
         """Return the strategy, whose placements follow from its stages.
 
         Raises:
@@ -156,7 +164,7 @@ class StagedStrategy(OneLine, Strategy):
         """
         if reason := _why_incomplete(graph, stages):
             raise TopoplanError(f"strategy: {reason}")
-        return cls(_placements(graph, stages), tuple(stages), order, micro_batches)
+        return cls(_placements(graph, stages), tuple(stages), order, micro_batches, clips)
 
     @property
     def whole_batch(self) -> bool:
@@ -196,7 +204,7 @@ class StagedStrategy(OneLine, Strategy):
 
     @functools.cached_property
     def _order_key(self) -> bytes:
-        return digest([self.order, self.micro_batches, *(stage.key for stage in self.stages)])
+        return digest([self.order, self.micro_batches, self.clips, *(stage.key for stage in self.stages)])
 
     def with_changes(self, changes: object) -> Strategy:
         """Refuse: stages say more than placements do.

@@ -21,10 +21,11 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan.model.graph import Operator
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
-from topoplan.model.sharding import Holding
-from topoplan.model.staged import Stage, Zero
+from topoplan.model.sharding import Holding, arguments
+from topoplan.model.staged import Stage
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
@@ -36,7 +37,7 @@ from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant", "shared_passes"]
+__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant", "shared_passes", "with_gradients"]
 
 #: What follows the last pass of a stage: updates of weights, and gathers of what ZeRO shares; numbered behind `Pass`.
 END = len(Pass)
@@ -65,6 +66,16 @@ def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCos
             known[id(price), row] = _times(price, stage.shares[row])
         result.append(price if row < 0 else known[id(price), row])
     return result
+
+
+def with_gradients(price: DeviceCosts, operator: Operator, itemsize: int) -> DeviceCosts:
+    """Return a price whose gradients of weights have so many bytes a number; 0 for as many as weights."""
+    if not itemsize or price.states is None or not operator.weights:
+        return price
+    states = price.states * [[1.0], [itemsize / operator.weights[0].itemsize], [1.0]]
+    more = (states - price.states).sum(axis=0)
+    kept = None if price.kept is None else price.kept + more
+    return price._replace(states=states, kept=kept, memory=price.memory + more)
 
 
 def _times(price: DeviceCosts, share: F64) -> DeviceCosts:
@@ -208,6 +219,24 @@ class _Writer(TaskColumns):
                 self.follow(ends, tasks)
 
 
+class _Gathering(NamedTuple):
+    """Adds the collectives of reshardings, those of weights in the bytes in which they travel."""
+
+    writer: _Writer
+    stage: StageGraph
+
+    @property
+    def computed(self) -> I64 | None:
+        """The last tasks of the compute stream in this pass."""
+        return self.writer.computed
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: _Before) -> I64 | None:
+        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
+        if reshard.parameter and self.stage.stage.gather_bytes:
+            reshard = attrs.evolve(reshard, nbytes=_gathered_bytes(self.stage, reshard))
+        return self.writer.exchange(reshard, steps, copy, before)
+
+
 class StageTasks:
     """The tasks of one micro-batch in a stage, and where they are tied to others.
 
@@ -249,6 +278,7 @@ class StageTasks:
                 self._inputs.setdefault(op, []).append(reshard)
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
+        self._gathering = _Gathering(self._writer, stage)
         self._rings = rings_of(stage)
         self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
         self._direct = _direct_readers(stage)
@@ -259,7 +289,7 @@ class StageTasks:
         self._regions = _regions_of(stage)
         self._again: dict[Reshard, I64 | None] = {}  # of the backward pass
         self._combined: dict[int, list[I64 | None]] = {}  # of losses, after which their backward passes begin
-        self._sums = _Sums(self._writer, stage, stage.stage.zero, stage.program.gradient_bucket_bytes)
+        self._sums = _Sums(self._writer, stage, variant.last)
         self._write()
 
     @property
@@ -313,7 +343,7 @@ class StageTasks:
 
     def _forward(self) -> None:
         """Write the forward pass."""
-        stage, writer, units = self._stage, self._writer, self._units
+        stage, units = self._stage, self._units
         ends: dict[object, list[Any]] = {}
         layer_ends: dict[int, I64] = {}
         for op in range(len(stage.operator)):
@@ -328,7 +358,7 @@ class StageTasks:
                     continue
                 if units is not None and given_back:
                     before.append(layer_ends.get(int(units.unit[op]) - 2))
-                last = writer.exchange(reshard, reshard.forward, 0, before)
+                last = self._gathering.exchange(reshard, reshard.forward, 0, before)
                 # Nothing is sent: who reads it waits for what it is made of, if that arrives from elsewhere.
                 free = [end for end in before if isinstance(end, Arrival)] if last is None else [last]
                 ends[reshard] = free
@@ -417,7 +447,7 @@ class StageTasks:
         stage, writer = self._stage, self._writer
         split = Pass.WEIGHTS in self._separate
         repeats = sent_again(stage.graph, stage.reshards, stage.backward)
-        gathers = None if self._units is None else GathersAgain(writer, self._units, stage.backward)
+        gathers = None if self._units is None else GathersAgain(self._gathering, self._units, stage.backward)
         region_at = {} if Pass.RECOMPUTE in self._separate else {region[-1]: region for region in self._regions}
         ends: dict[object, list[Any]] = {}
         computed: dict[int, I64] = {}
@@ -500,10 +530,10 @@ class StageTasks:
     def _sums_now(self, reshard: Reshard) -> bool:
         """Whether the gradient of a weight is summed in this micro-batch: the last one, or each that is not kept whole.
 
-        Gradients are not kept whole where devices share them, or give weights back that are stored in slices.
+        Gradients are not kept whole where devices share them, or store weights in slices.
         """
-        given_back = self._units is not None and reshard in self._units.given_back
-        return self._variant.last or given_back or self._stage.stage.zero.level == 2
+        in_slices = any(step.step.collective is Collective.REDUCE_SCATTER for step in reshard.backward)
+        return self._variant.last or in_slices or self._stage.stage.zero.level == 2
 
     def _gradients_of_weights(self, computed: dict[int, I64]) -> None:
         """Write the pass that makes the gradients of weights; ``computed`` are the last tasks of operators so far."""
@@ -594,12 +624,15 @@ _REDUCE, _SCATTER, _GATHER = (
 class _Sums:
     """Sums of the gradients of weights, in buckets, and what ZeRO sends in place of all-reduces.
 
+    Where some devices share gradients and others have the same shares, gradients are reduce-scattered among the first,
+    in each micro-batch if they are not kept whole, and shares are all-reduced among the others, once.
+
     Attributes:
         ends: (operator, argument) -> the tasks that end the sum of its gradient.
     """
 
-    def __init__(self, writer: _Writer, stage: StageGraph, zero: Zero, bucket_bytes: int) -> None:
-        self._writer, self._stage, self._zero, self._bucket_bytes = writer, stage, zero, bucket_bytes
+    def __init__(self, writer: _Writer, stage: StageGraph, is_last: bool) -> None:
+        self._writer, self._stage, self._zero, self._is_last = writer, stage, stage.stage.zero, is_last
         self.ends: dict[tuple[int, int], list[I64]] = {}
         # By axes: bytes, the gradients, and what the last one waits for.
         self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
@@ -609,15 +642,17 @@ class _Sums:
     def take(self, reshard: Reshard, before: Any) -> None:
         """Sum a gradient that is there after ``before``, or put it into a bucket."""
         steps = [step for step in reshard.backward if not step.free]
+        gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
         if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
-            if (end := self._writer.exchange(reshard, reshard.backward, 0, before)) is not None:
+            steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
+            if (end := self._writer.exchange(gradient, steps, 0, before)) is not None:
                 self.ends[reshard.op, reshard.argument] = [end]
             return
         (step,) = steps
         nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
-        nbytes += round(reshard.nbytes * step.share)
+        nbytes += round(gradient.nbytes * step.share)
         self._waiting[step.axes] = nbytes, [*reshards, reshard], before
-        if nbytes >= self._bucket_bytes:
+        if nbytes >= self._stage.program.gradient_bucket_bytes:
             self._send(step.axes)
 
     def send_rest(self) -> None:
@@ -629,14 +664,17 @@ class _Sums:
         nbytes, reshards, before = self._waiting.pop(axes)
         shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
         whole = tuple(axis for axis in axes if axis not in shared)
-        steps = [MeshStep(_REDUCE, whole, 1.0)] if whole else []
-        steps += [MeshStep(_SCATTER, shared, 1.0)] if shared else []
-        bucket = attrs.evolve(reshards[-1], nbytes=nbytes)
-        end = self._writer.exchange(bucket, steps, 0, before)
+        share = 1.0 / _members(self._stage, shared)
+        steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
+        if whole and (self._is_last or not shared):
+            steps.append(MeshStep(_REDUCE, whole, share))
+        end = self._writer.exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, 0, before)
         for reshard in reshards:
             self.ends[reshard.op, reshard.argument] = [*before] if end is None else [end]
-            self._shared[reshard.op, reshard.argument] = 1.0 / _members(self._stage, shared)
+            self._shared[reshard.op, reshard.argument] = share
         if shared:
+            weights = round(sum(_gathered_bytes(self._stage, each) * _share_of_sum(each) for each in reshards))
+            bucket = attrs.evolve(reshards[-1], nbytes=weights)
             self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
 
     def shares(self, op: int, first: int) -> F64:
@@ -650,6 +688,23 @@ class _Sums:
             before = [updated.get(reshard.op) for reshard in reshards]
             before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
             self._writer.exchange(bucket, (step,), 0, before)
+
+
+def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:
+    """Return the bytes of the gradient of a whole weight."""
+    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
+    return reshard.nbytes // itemsize * (stage.stage.gradient_bytes or itemsize)
+
+
+def _gathered_bytes(stage: StageGraph, reshard: Reshard) -> int:
+    """Return the bytes of a whole weight where it is gathered."""
+    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
+    return reshard.nbytes // itemsize * (stage.stage.gather_bytes or itemsize)
+
+
+def _share_of_sum(reshard: Reshard) -> float:
+    """Return the part of a weight whose gradient is summed in one group."""
+    return next(step.share for step in reshard.backward if step.step.collective is Collective.ALL_REDUCE)
 
 
 def _members(stage: StageGraph, axes: Iterable[int]) -> int:

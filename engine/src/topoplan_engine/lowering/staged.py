@@ -30,7 +30,7 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.spmd_costs import ProgramPrices
+from topoplan_engine.lowering.spmd_costs import DeviceCosts, ProgramPrices
 from topoplan_engine.lowering.stage_links import Routes, routes_between, slices_of
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
@@ -40,7 +40,15 @@ from topoplan_engine.lowering.stage_memory import (
     staged_peak,
 )
 from topoplan_engine.lowering.stage_rings import causal_passes
-from topoplan_engine.lowering.stage_tasks import END, StageCosts, StageTasks, Variant, shared_passes
+from topoplan_engine.lowering.stage_tasks import (
+    END,
+    Part,
+    StageCosts,
+    StageTasks,
+    Variant,
+    shared_passes,
+    with_gradients,
+)
 from topoplan_engine.lowering.task_columns import NO_TASK, TaskColumns
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.sharding.mesh import mesh_groups
@@ -119,7 +127,9 @@ class StagedLowering:
     def _costs_of(self, strategy: StagedStrategy, number: int) -> StageCosts:
         stage = strategy.stages[number]
         operators, mesh = stage.operators.tolist(), stage.mesh
-        passes = self._prices.of_operators(stage.program, strategy.micro_batches, operators, mesh.devices)
+        parts = [self._graph.operators[op] for op in operators]
+        weights = self._prices.of_operators(stage.program, strategy.micro_batches, operators, mesh.devices)
+        passes = [with_gradients(each, op, stage.gradient_bytes) for each, op in zip(weights, parts, strict=True)]
         price = getattr(self._costs, "optimizer_seconds", None)
         updates: list[F64 | None] = [None] * len(operators)
         for row, op in enumerate(operators) if price is not None else ():
@@ -127,9 +137,14 @@ class StagedLowering:
             part = stage.program.part_of_place(row, dims)
             placement = stage.placement(row, dims)
             seconds = price(op, placement.degrees, placement.devices)  # type: ignore[misc]
-            updates[row] = None if seconds is None else seconds[:, part]
-        parts = [self._graph.operators[op] for op in operators]
+            if seconds is not None:
+                updates[row] = seconds[:, part] * _moved(passes[row]) / _moved(weights[row])
         return StageCosts(causal_passes(stage, parts, shared_passes(stage, passes)), updates)
+
+
+def _moved(price: DeviceCosts) -> F64 | float:
+    """(D,) bytes that a step of the optimizer moves: weights and gradients once, the state of the optimizer twice."""
+    return 1.0 if price.states is None else np.array([1.0, 1.0, 2.0]) @ price.states
 
 
 class _Copies(NamedTuple):
@@ -168,7 +183,9 @@ class _Assembly:
         """Return the task graph."""
         self._send()
         self._order_ranks()
-        self._sum_tied()
+        sums = self._sum_tied()
+        if self._strategy.clips:
+            self._clip(sums)
         columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         tails, heads = np.concatenate(self._tails), np.concatenate(self._heads)
         degree = np.bincount(tails, minlength=self._count)
@@ -320,8 +337,9 @@ class _Assembly:
 
     # ── Weights that stages share ───────────────────────────────────────────────────────────────────────────
 
-    def _sum_tied(self) -> None:
-        """Sum the gradients of weights that several stages use, once those of each stage are summed."""
+    def _sum_tied(self) -> list[int]:
+        """Sum the gradients of weights that several stages use, once those of each are summed; return the sums."""
+        sums: list[int] = []
         for tied in crossing_weights(self._strategy, self._graph):
             operator = self._graph.operators[tied.owner]
             places = [(tied.owner, len(operator.inputs) + tied.weight)]
@@ -332,7 +350,25 @@ class _Assembly:
                     ranks.add(int(rank_of[op]))
                     places.append((op, argument))
             holders = [self._holders(op, argument, operator.weights[tied.weight].shape) for op, argument in places]
-            self._sum_copies(tied.owner, operator.weights[tied.weight].itemsize, places, holders)
+            itemsize = self._strategy.stages[0].gradient_bytes or operator.weights[tied.weight].itemsize
+            sums += self._sum_copies(tied.owner, itemsize, places, holders)
+        return sums
+
+    def _clip(self, sums: Sequence[int]) -> None:
+        """Let updates, and gathers of weights, wait for the norm of all gradients, which all devices add up."""
+        devices = np.concatenate([stage.mesh.devices for stage in self._strategy.stages])
+        (group,) = self._groups.numbers(np.unique(devices)[None].astype(np.int32))
+        columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": 4, "group": group}
+        (norm,) = self._add(columns, 1)
+        self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
+        for copies in self._copies:
+            last = next(k for k, variant in enumerate(copies.variant) if variant.last)
+            parts, offset = copies.tasks[copies.variant[last]].parts, copies.offset[last]
+            before = [ends[1] for kind in (Pass.BACKWARD, Pass.WEIGHTS) for ends in _streams(parts.get(kind))]
+            after = [ends[0] for ends in _streams(parts.get(END))]
+            tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in (before, after))
+            self._edge(tails.astype(np.int64) + offset, np.full(len(tails), norm))
+            self._edge(np.full(len(heads), norm), heads.astype(np.int64) + offset)
 
     def _holders(self, op: int, argument: int, shape: tuple[int, ...]) -> I64:
         """(2, D, axes) the slice of a weight, along the axes of ``shape``, that each device of a stage stores."""
@@ -347,7 +383,9 @@ class _Assembly:
             free.remove(axes[-1])
         return slices[:, :, axes]
 
-    def _sum_copies(self, owner: int, itemsize: int, places: Sequence[tuple[int, int]], holders: Sequence[I64]) -> None:
+    def _sum_copies(
+        self, owner: int, itemsize: int, places: Sequence[tuple[int, int]], holders: Sequence[I64]
+    ) -> list[int]:
         """Add the all-reduces among devices that store the same elements in different stages: the k-th of each."""
         sets = [_by_slice(each) for each in holders]
         if any(each.keys() != sets[0].keys() for each in sets):
@@ -355,17 +393,19 @@ class _Assembly:
             raise TopoplanError(
                 f"strategy: {' and '.join(names)} share a weight in different slices (slice it equally)"
             )
+        sums = []
         for elements in sets[0]:
             rows = [each[elements] for each in sets]
             count = min(map(len, rows))
             low, high = (np.array(half) for half in elements)
             for k in range(count):
                 members = [(n, place) for n, row in enumerate(rows) for place in _share(row, k, count)]
-                self._sum_group(owner, int((high - low).prod()) * itemsize, places, members)
+                sums.append(self._sum_group(owner, int((high - low).prod()) * itemsize, places, members))
+        return sums
 
     def _sum_group(
         self, owner: int, nbytes: int, places: Sequence[tuple[int, int]], members: Sequence[tuple[int, int]]
-    ) -> None:
+    ) -> int:
         devices, after, before = [], [], []
         for number, place in members:
             op, argument = places[number]
@@ -382,6 +422,14 @@ class _Assembly:
         (task,) = self._add({**columns, "group": group}, 1)
         self._edge(np.array(before), np.full(len(before), task))
         self._edge(np.full(len(after), task), np.array(after, dtype=np.int64))
+        return int(task)
+
+
+def _streams(part: Part | None) -> list[tuple[I64, I64]]:
+    """Return the first and last tasks of each stream of a pass."""
+    if part is None:
+        return []
+    return [*([] if part.computed is None else [part.computed]), *part.exchanged.values()]
 
 
 def _by_slice(slices: I64) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:

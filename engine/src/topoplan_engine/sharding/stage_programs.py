@@ -28,6 +28,7 @@ def stage_programs(
     gradient_bucket_bytes: int = 0,
     sliced: int | None = None,
     summed: Collection[tuple[int, int]] = (),
+    gathers_again: bool = True,
 ) -> list[SpmdProgram]:
     """Return the program of each stage.
 
@@ -41,6 +42,7 @@ def stage_programs(
             third level); None: they are stored as they are used.
         summed: (operator, axis of the meshes) along which devices run the whole operator for different readers, so that
             each has a term of the gradients of its weights.
+        gathers_again: whether weights in slices are given back after each pass; else they stay once they are gathered.
     """
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
     owner_of = {user: tied.owner for tied in tied_weights(graph) for user in tied.users}
@@ -66,7 +68,16 @@ def stage_programs(
         own_copies = {(op, k): stage_of[owner] != stage for (op, k), owner in owner_of.items() if stage_of[op] == stage}
         programs.append(
             stage_program(
-                graph, operators, sizes[stage], rules, inputs, own_copies, gradient_bucket_bytes, sliced, summed
+                graph,
+                operators,
+                sizes[stage],
+                rules,
+                inputs,
+                own_copies,
+                gradient_bucket_bytes,
+                sliced,
+                summed,
+                gathers_again,
             )
         )
     return programs
@@ -82,6 +93,7 @@ def stage_program(
     gradient_bucket_bytes: int = 0,
     sliced: int | None = None,
     summed: Collection[tuple[int, int]] = (),
+    gathers_again: bool = True,
 ) -> SpmdProgram:
     """Return the program of some operators.
 
@@ -92,7 +104,7 @@ def stage_program(
         rules: (n_ops,) signatures of every operator of the graph.
         inputs: (operator, input) -> how it arrives, or nothing if an operator of the stage makes it; others are data.
         copies: (operator, input) that is a weight of another operator -> whether that is one of another stage.
-        gradient_bucket_bytes, sliced, summed: see `stage_programs`.
+        gradient_bucket_bytes, sliced, summed, gathers_again: see `stage_programs`.
     """
     stored = []
     for op in operators:
@@ -117,7 +129,7 @@ def stage_program(
         rules=tuple(rules[op] for op in operators),
         stored=tuple(stored),
         gradient_bucket_bytes=gradient_bucket_bytes,
-        gathers_again=sliced is not None,
+        gathers_again=sliced is not None and gathers_again,
     )
 
 

@@ -2,8 +2,9 @@
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
 ``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``,
-``cp-comm``.  What a file leaves out has the trainer's own default.  A setting that changes the plan and has no word
-here is refused by name; what only changes how kernels or messages run is named in ``unread``.
+``cp-comm``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the trainer's own default.  A
+setting that changes the plan and has no word here is refused by name; what only changes how kernels or messages run is
+named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -12,6 +13,7 @@ whose configurations are TOML: torchtitan/config/job_config.py).
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shlex
 import tomllib
@@ -61,7 +63,7 @@ def trainer_settings(text: str, name: str) -> TrainerSettings:
         TopoplanError: it is neither, a value is none, or a setting has no place in a plan.
 
     >>> trainer_settings("--tensor-model-parallel-size 8 --sequence-parallel --micro-batch-size 1", "run.sh").text
-    'tp=8,pp=1,cp=1,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=none,layout=tp-cp-ep-dp-pp'
+    'tp=8,pp=1,cp=1,ep=1,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=none,clip=yes,layout=tp-cp-ep-dp-pp'
     """
     if name.lower().endswith(".toml"):
         return _torchtitan(text, name)
@@ -116,7 +118,6 @@ _DEGREES = {
 }
 #: Flags that choose stages or devices in a way that no key says.
 _REFUSED = {
-    "num-distributed-optimizer-instances": "several groups that share optimizer state",
     "hierarchical-context-parallel-sizes": "context parallelism in levels",
 }
 _UNREAD = (
@@ -158,6 +159,7 @@ class _Megatron:
         plan["recompute"] = self._recompute()
         plan |= self._layers(int(plan["pp"]), plan)
         plan |= self._context() if plan["cp"] != "1" else {}
+        plan |= self._gradients(plan)
         pipelines_first = self._has("use-tp-pp-dp-mapping")
         plan["layout"] = "tp-cp-ep-pp-dp" if pipelines_first else "tp-cp-ep-dp-pp"
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
@@ -212,6 +214,25 @@ class _Megatron:
                 )
             chunks = layers // (ranks * depth)
         return f"interleaved:{chunks}" if chunks and chunks > 1 and ranks > 1 else "1f1b"
+
+    def _gradients(self, plan: Mapping[str, str]) -> dict[str, str]:
+        """Return in which bytes gradients are summed, whether their norm is waited for, and who shares state."""
+        found = {}
+        if self._has("accumulate-allreduce-grads-in-fp32") or self._has("bf16"):
+            found["grads"] = "fp32"
+        clip = self._flags.get("clip-grad", "1.0")
+        found |= {"clip": "yes"} if clip.lower() not in ("0", "0.0", "none") else {}
+        instances = self._number("num-distributed-optimizer-instances") or 1
+        if instances > 1 and plan["zero"] != "0":
+            hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
+            model = math.prod(int(plan[key]) for key in ("tp", "cp", "pp"))
+            if not hosts or not per_host or hosts * per_host % (model * instances):
+                raise TopoplanError(
+                    f"{self._name}: --num-distributed-optimizer-instances {instances} needs numbers of devices "
+                    f"(--nnodes, --nproc-per-node) that are a multiple of {model * instances}"
+                )
+            found["shard"] = str(hosts * per_host // (model * instances))
+        return found
 
     def _context(self) -> dict[str, str]:
         """Return how attention gets all positions."""
@@ -329,18 +350,19 @@ class _Torchtitan:
         """Return them; where a pipeline is deeper than one rank, weights stay gathered between its micro-batches."""
         degrees = {key: self._number(f"{word}_parallel_degree", 1) for key, word in _WORDS.items()}
         replicas, shards = self._number("data_parallel_replicate_degree", 1), self._number(_SHARDS, -1)
-        if replicas > 1 and shards != 1:
-            raise TopoplanError(
-                f"{self._name}: data_parallel_replicate_degree = {replicas} with sharding is hybrid sharding, which a "
-                "stated plan cannot say"
-            )
         if self._number("expert_tensor_parallel_degree", 1) not in (1, degrees["tp"]):
             raise TopoplanError(f"{self._name}: expert_tensor_parallel_degree must be 1 or tensor_parallel_degree")
         plan = {key: str(degree) for key, degree in degrees.items()}
-        data = replicas if shards == 1 else shards
+        data = -1 if shards < 0 else replicas * shards
+        if shards < 0 and replicas > 1:
+            raise TopoplanError(
+                f"{self._name}: data_parallel_replicate_degree = {replicas} needs a data_parallel_shard_degree"
+            )
         plan |= {"dp": str(data)} if data > 0 else {}
+        plan |= {"shard": str(shards)} if replicas > 1 and shards > 1 else {}
         plan["sp"] = "yes" if degrees["tp"] > 1 else "no"
-        plan["zero"] = self._zero(shards, degrees["pp"])
+        plan |= self._zero(shards, degrees["pp"])
+        plan |= {"clip": "yes"} if self._clips() else {}
         local = self._number("local_batch_size", self._number("batch_size", 1))
         plan["micro-batch"] = str(self._number("pipeline_parallel_microbatch_size", 1) if degrees["pp"] > 1 else local)
         plan["schedule"] = self._schedule() if degrees["pp"] > 1 else "1f1b"
@@ -371,15 +393,22 @@ class _Torchtitan:
             raise TopoplanError(f"{self._name}: {key} = {shown(value)} (must be a positive number)")
         return value
 
-    def _zero(self, shards: int, ranks: int) -> str:
+    def _clips(self) -> bool:
+        norm = self._document.get("training", {}).get("max_norm", 1.0)
+        return bool(norm)
+
+    def _zero(self, shards: int, ranks: int) -> dict[str, str]:
+        """Return what is shared; with a pipeline weights stay gathered between its micro-batches unless it says so."""
         if shards == 1:
-            return "0"
+            return {"zero": "0"}
         policy = self._value("fsdp_reshard_after_forward", "default")
         if policy not in ("default", "never", "always"):
             raise TopoplanError(
                 f"{self._name}: fsdp_reshard_after_forward = {shown(policy)} (must be default, never or always)"
             )
-        return "3" if policy == "always" or (policy == "default" and ranks == 1) else "2"
+        reduces = self._document.get("training", {}).get("mixed_precision_reduce", "float32")
+        plan = {"zero": "3"} | ({"grads": "fp32"} if reduces == "float32" else {})
+        return plan if policy == "always" or (policy == "default" and ranks == 1) else {**plan, "reshard": "no"}
 
     def _schedule(self) -> str:
         schedule = str(self._value("pipeline_parallel_schedule", "1F1B"))

@@ -328,6 +328,103 @@ def test_weights_in_slices_are_gathered_for_each_pass(model):
     assert (uses[1].weights < uses[0].weights).all()
 
 
+PARAMETERS = 164416  # of the Llama
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_gradients_in_fp32_are_summed_and_kept_in_four_bytes(model, zero):
+    """Weights are still gathered in two; 18 bytes for each parameter in place of 16, less what ZeRO shares."""
+    graph, dp = model("llama"), 4
+    assert graph.parameter_bytes == 2 * PARAMETERS
+    cluster = build_cluster(ClusterOptions(servers=dp, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    strategy, _ = strategy_of(Stated(dp=dp, zero=zero, grads="fp32", micro_batch=2), graph, dp)
+    tasks, use = lowering.lower(strategy), lowering.memory_use(strategy)
+    sums = Collective.REDUCE_SCATTER if zero else Collective.ALL_REDUCE
+    assert sum(nbytes(tasks, sums, [0, 1, 2, 3])) == 4 * PARAMETERS
+    if zero:
+        gathered = 2 * graph.parameter_bytes - graph.operators[-2].weights[0].nbytes if zero == 3 else 2 * PARAMETERS
+        assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == gathered
+    assert use.gradients[0] == 4 * PARAMETERS / (dp if zero > 1 else 1)
+    assert use.optimizer[0] == 12 * PARAMETERS / (dp if zero else 1)
+    if zero < 3:
+        assert use.weights[0] == 2 * PARAMETERS
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_hybrid_sharding_shares_inside_of_groups_and_sums_a_share_between_them(model, zero):
+    """Groups of four of eight devices: two micro-batches scatter a gradient twice, if it is not kept whole."""
+    graph = model("llama", 16)
+    tasks, strategy = lowered(graph, 8, dp=8, zero=zero, shard=4, micro_batch=1)
+    assert (strategy.micro_batches, strategy.stages[0].mesh.axes) == (2, ("dp", "shard"))
+    times = 2 if zero > 1 else 1
+    for group in ([0, 1, 2, 3], [4, 5, 6, 7]):
+        assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, group)) == times * graph.parameter_bytes
+    for k in range(4):
+        assert sum(nbytes(tasks, Collective.ALL_REDUCE, [k, k + 4])) == graph.parameter_bytes // 4
+
+
+def test_hybrid_sharding_keeps_the_state_of_its_group(model):
+    graph = model("llama", 16)
+    cluster = build_cluster(ClusterOptions(servers=8, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    for zero in (1, 2, 3):
+        use = lowering.memory_use(strategy_of(Stated(dp=8, zero=zero, shard=4), graph, 8)[0])
+        assert use.optimizer[0] == 12 * PARAMETERS / 4
+        assert use.gradients[0] == 2 * PARAMETERS / (4 if zero > 1 else 1)
+
+
+def test_weights_that_are_not_given_back_are_gathered_once(model):
+    """And stay: all of them, beside the slices; their gradients are scattered in each micro-batch all the same."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 4, dp=4, zero=3, reshard=False)
+    assert strategy.micro_batches == 2
+    assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == graph.parameter_bytes
+    assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * graph.parameter_bytes
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+    use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(strategy)
+    assert use.weights[0] == 2 * PARAMETERS * (1 + 1 / 4)
+    assert use.gradients[0] == 2 * PARAMETERS / 4
+
+
+@pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 0}, {"zero": 1, "schedule": "zb-h1"}, {"zero": 3}])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_updates_wait_for_the_norm_of_all_gradients(model, name, options):
+    """One all-reduce of four bytes over all devices: behind every sum, in front of every update and gather."""
+    graph = model(name)
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline(optimizer_step=True).build(graph, cluster))
+    tasks = lowering.lower(strategy_of(Stated(pp=2, dp=2, clip=True, **options), graph, 4)[0])
+    tasks.check()
+    (norm,) = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.size == 4)).tolist()
+    assert tasks.members(norm).tolist() == [0, 1, 2, 3]
+    timeline = Fluid().build()(tasks, star(4, 1e10, 1e-6), cluster)
+    update = tasks.kind == TaskKind.UPDATE
+    assert update.any()
+    assert timeline.start[update].min() >= timeline.finish[norm]
+    sums = (tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, (0, Collective.REDUCE_SCATTER))
+    sums[norm] = False
+    assert timeline.finish[sums].max() <= timeline.start[norm]
+    backward = tasks.kind == TaskKind.BACKWARD
+    assert timeline.finish[backward].max() <= timeline.start[norm]
+    if options["zero"] == 1:
+        gathers = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == Collective.ALL_GATHER)
+        assert timeline.start[gathers].min() >= timeline.finish[norm]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": 4}, r"shard=4 with zero=0 \(needs zero=1, 2 or 3\)"),
+        ({"shard": 3, "zero": 3}, r"shard=3 does not divide dp / ep = 8 \(nearest: shard=2 or 4\)"),
+        ({"reshard": False, "zero": 2}, r"reshard=no with zero=2 \(needs zero=3"),
+    ],
+)
+def test_what_does_not_share(model, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("llama"), 8)
+
+
 def test_words_are_padded_by_the_model(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2 | {"vocab_size": 50257}))
@@ -662,7 +759,7 @@ def test_a_file_says_what_options_leave_out(model, tmp_path):
         f" --global-batch-size {BATCH}\n"
     )
     graph = model("llama")
-    expected = Settings(tp=2, pp=4, sp=True, zero=1, micro_batch=2)
+    expected = Settings(tp=2, pp=4, sp=True, zero=1, micro_batch=2, clip=True)
     assert settings_of(Stated(file=str(file)), graph) == expected
     assert settings_of(Stated(file=str(file), pp=1, zero=0), graph) == attrs.evolve(expected, pp=1, zero=0)
     strategy, degrees = strategy_of(Stated(file=str(file), pp=2), graph, 8)

@@ -136,12 +136,13 @@ class _StrategyFields:
     stages: tuple[Stage, ...] | None = None
     order: PassOrder | None = None
     micro_batches: int | None = None
+    clips: bool | None = None
 
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
         if isinstance(strategy, StagedStrategy):
             stages, order, count = strategy.stages, strategy.order, strategy.micro_batches
-            return cls(strategy.placements, stages=stages, order=order, micro_batches=count)
+            return cls(strategy.placements, stages=stages, order=order, micro_batches=count, clips=strategy.clips)
         return cls(
             strategy.placements,
             None if strategy.whole_batch else strategy.schedule,
@@ -153,7 +154,7 @@ class _StrategyFields:
         if self.stages is not None or self.order is not None:
             if self.stages is None or self.order is None or self.micro_batches is None:
                 raise TopoplanError("strategy: stages, order and micro_batches come together")
-            return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches)
+            return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, bool(self.clips))
         if self.program is not None:
             whole_batch = Schedule.one_by_one(len(self.placements))
             return SpmdStrategy(self.placements, self.program, self.schedule or whole_batch)
@@ -165,7 +166,7 @@ class _StrategyFields:
 def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
     """Write the fields of a strategy, without those of stages if it has none."""
     document = conversion.unstructure(_StrategyFields.of(strategy))
-    stages = ("stages", "order", "micro_batches")
+    stages = ("stages", "order", "micro_batches", "clips")
     return {key: part for key, part in document.items() if key not in stages or part is not None}
 
 

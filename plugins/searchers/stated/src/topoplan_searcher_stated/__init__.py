@@ -61,6 +61,20 @@ class Stated(Searcher):
         help="what data parallel devices share: 1 optimizer state, 2 gradients too, 3 weights too; unset: 0",
         minimum=0,
     )
+    shard: int | None = option(
+        None,
+        help="data parallel devices in a group that shares, groups all-reduce (hybrid sharding); unset: all of them",
+        minimum=1,
+    )
+    reshard: bool | None = option(
+        None, help="give weights that are shared back after each pass, and gather them again; unset: yes"
+    )
+    grads: Literal["weights", "fp32"] | None = option(
+        None, help="bytes in which gradients of weights are summed and kept: as weights, or 4; unset: weights"
+    )
+    clip: bool | None = option(
+        None, help="update weights once the norm of all gradients is known (gradient clipping); unset: no"
+    )
     micro_batch: int | None = option(
         None, help="samples of a micro-batch on each data parallel device; unset: 1", minimum=1
     )

@@ -66,14 +66,17 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     sizes = tuple(degrees.of(axis) for axis in axes)
     devices = _devices(degrees)
     bucket = round(options.bucket_mb * 1e6)
-    sliced = axes.index("dp") if options.zero == 3 else None
+    sharing = "shard" if "shard" in axes else "dp"
+    sliced = axes.index(sharing) if options.zero == 3 else None
     summed = {(op, axes.index("kv")) for op in copied}
-    programs = stage_programs(graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed)
+    programs = stage_programs(
+        graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed, options.reshard
+    )
     shares = _Shares.of(graph, rules, sizes)
     ring = axes.index("cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     regions = regions_of(options.recompute, graph)
-    shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep", "cp") and sizes[k] > 1)
+    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []
     for number, program in enumerate(programs):
@@ -91,9 +94,10 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
                 share_of=shares.of_operator[operators] if len(shares.rows) else (),
                 rings=rings[operators] if (rings[operators] >= 0).any() else (),
                 zigzag=options.zigzag,
+                gradient_bytes=4 if options.grads == "fp32" else 0,
             )
         )
-    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches)
+    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
     return strategy, degrees
@@ -142,7 +146,9 @@ def _rules(graph: OperatorGraph, degrees: Degrees, axis: str, options: Settings)
         return expert_rules(graph)
     if degrees.of(axis) == 1 and axis != "dp":
         return [signatures(op)[-1] for op in graph.operators]
-    return sample_rules(graph) if axis == "dp" else position_rules(graph, by_heads=options.cp_comm == "ulysses")
+    return (
+        sample_rules(graph) if axis in ("dp", "shard") else position_rules(graph, by_heads=options.cp_comm == "ulysses")
+    )
 
 
 def _check_even(

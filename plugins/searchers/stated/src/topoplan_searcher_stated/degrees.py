@@ -27,6 +27,7 @@ class Degrees:
         ep: expert parallel degree, a factor of ``dp``.
         kv: tensor parallel devices that have the same heads of keys and values, a factor of ``tp``; heads are copied
             where there are fewer than devices.
+        shard: data parallel devices that share weights or state, a factor of ``dp // ep``; 1 where all of them do.
         layout: the axes, the fastest first.
         sequence: whether positions are cut between matrices.
         micro_batches: of each data parallel device.
@@ -38,6 +39,7 @@ class Degrees:
     pp: int
     dp: int
     kv: int
+    shard: int
     layout: tuple[str, ...]
     sequence: bool
     micro_batches: int
@@ -48,26 +50,26 @@ class Degrees:
 
         Later axes slice the slices of earlier ones, which is the same for every layout: that names the devices alone.
         """
-        return tuple(axis for axis in ("dp", "ep", "cp", "tp", "kv") if axis == "dp" or self.of(axis) > 1)
+        return tuple(axis for axis in ("dp", "shard", "ep", "cp", "tp", "kv") if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
         """Return the devices along an axis of a mesh: those of ``dp`` and ``tp`` without their factors."""
         degree: int = getattr(self, axis)
-        return degree // {"dp": self.ep, "tp": self.kv}.get(axis, 1)
+        return degree // {"dp": self.ep * self.shard, "tp": self.kv}.get(axis, 1)
 
     @property
     def strides(self) -> dict[str, int]:
-        """How far apart neighbours along each axis are in the order of ranks; copies are next to each other."""
+        """How far apart neighbours along each axis are in the order of ranks; inner factors are next to each other."""
         strides, stride = {}, 1
         for axis in self.layout:
-            strides[axis] = stride * (self.kv if axis == "tp" else 1)
-            strides |= {"kv": stride} if axis == "tp" else {}
-            stride *= self.of(axis) * (self.kv if axis == "tp" else 1)
+            for factor in (*{"tp": ("kv",), "dp": ("shard",)}.get(axis, ()), axis):
+                strides[factor] = stride
+                stride *= self.of(factor)
         return strides
 
 
 #: Settings that are said only where they are not what they are if left out.
-_UNUSUAL = ("layers", "cp_comm", "zigzag")
+_UNUSUAL = ("layers", "cp_comm", "zigzag", "shard", "reshard", "grads", "clip", "bucket_mb")
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
@@ -146,10 +148,25 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         pp=options.pp,
         dp=dp,
         kv=copies_of_heads(graph, options.tp),
+        shard=_shards(options, dp // options.ep),
         layout=layout,
         sequence=options.tp > 1 if options.sp is None else options.sp,
         micro_batches=graph.batch_size // share,
     )
+
+
+def _shards(options: Settings, replicas: int) -> int:
+    """Return the data parallel devices of a group that shares, 1 where all of them do."""
+    if options.shard and not options.zero:
+        raise TopoplanError(f"plan: shard={options.shard} with zero=0 (needs zero=1, 2 or 3)")
+    if not options.reshard and options.zero != 3:
+        raise TopoplanError(f"plan: reshard=no with zero={options.zero} (needs zero=3, which gives weights back)")
+    if options.shard and replicas % options.shard:
+        raise TopoplanError(
+            f"plan: shard={options.shard} does not divide dp / ep = {replicas} "
+            f"(nearest: shard={nearest(options.shard, divisors(replicas))})"
+        )
+    return options.shard if 1 < options.shard < replicas else 1
 
 
 def _data_degree(options: Settings, n_devices: int, model: int) -> int:

@@ -34,6 +34,10 @@ class Settings:
     layers: str = ""
     cp_comm: str = "gather"
     zigzag: bool = True
+    shard: int = 0
+    reshard: bool = True
+    grads: str = "weights"
+    clip: bool = False
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
@@ -59,7 +63,7 @@ def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
     _warn(settings, file, graph)
     words = {key.replace("-", "_"): value for key, value in settings.plan.items()}
     return {
-        name: value == "yes" if name == "sp" else int(value) if value.isdigit() else value
+        name: value == "yes" if value in ("yes", "no") else int(value) if value.isdigit() else value
         for name, value in words.items()
     }
 
