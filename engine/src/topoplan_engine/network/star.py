@@ -15,6 +15,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.tables import Network
 
 __all__ = ["HasInterfaces", "Interfaces", "NoInterfaces", "Star", "star", "switch_links"]
@@ -74,6 +75,8 @@ def switch_links(network: Network) -> Star | None:
     """Return the interfaces of the hosts if they, all equal, hang on one switch and nothing else."""
     fabric, cluster = network.fabric, network.cluster
     hosts = fabric.n_hosts
+    if shares_links(cluster.host):
+        return None
     if fabric.n_switches != 1 or fabric.n_links != 2 * hosts or fabric.routes is not None or fabric.rings:
         return None
     counts = np.bincount(cluster.device_host, minlength=hosts)

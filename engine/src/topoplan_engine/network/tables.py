@@ -46,7 +46,19 @@ from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
-__all__ = ["CHOICE", "FEW", "LOAD", "Network", "NetworkCache", "PathColumns", "RingColumns", "Traffic", "ring_bytes"]
+__all__ = [
+    "CHOICE",
+    "FEW",
+    "LOAD",
+    "Network",
+    "NetworkCache",
+    "NewRings",
+    "NewRows",
+    "PathColumns",
+    "RingColumns",
+    "Traffic",
+    "ring_bytes",
+]
 
 
 #: `RingColumns.choice` of rings whose flows have one path each, draw one of several, or draw and are few.
@@ -140,7 +152,7 @@ class Traffic(NamedTuple):
     ring: I32
 
 
-class _Rings(NamedTuple):
+class NewRings(NamedTuple):
     """The rings of a group that was not met before.
 
     Attributes:
@@ -163,7 +175,7 @@ class _Rings(NamedTuple):
         return len(self.stops) < len(self.devices)
 
 
-class _Rows(NamedTuple):
+class NewRows(NamedTuple):
     """New rows of paths, as `PathColumns` has them.
 
     Attributes:
@@ -190,10 +202,10 @@ class Network:
         if fabric.n_hosts != cluster.n_hosts:
             raise FabricError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
         self.fabric, self.cluster = fabric, cluster
-        self._host = cluster.device_host
-        inside = np.repeat(cluster.inside_bandwidth[self._host], 2)
-        self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, inside]))
-        self._latency = f64(np.concatenate([fabric.link_latency, np.zeros(len(inside))]))
+        self._host = self._endpoints()  # of each device: its host, or itself
+        bandwidth, latency = self._host_columns()
+        self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, bandwidth]))
+        self._latency = f64(np.concatenate([fabric.link_latency, latency]))
         self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
         #: Ring groups of all groups of a task graph, by their columns.
@@ -218,8 +230,22 @@ class Network:
 
     @property
     def n_links(self) -> int:
-        """Number of links: the fabric's and two for every device."""
+        """Number of links: the fabric's and those inside hosts, two for every device unless these are modelled."""
         return len(self._bandwidth)
+
+    def _endpoints(self) -> I32:
+        """(D,) what routes lead to for each device."""
+        return self.cluster.device_host
+
+    def _host_columns(self) -> tuple[F64, F64]:
+        """Bandwidth and latency of the links inside hosts: ``up`` and ``down`` of each device."""
+        inside = np.repeat(self.cluster.inside_bandwidth[self.cluster.device_host], 2)
+        return inside, np.zeros(len(inside))
+
+    @property
+    def _first_inside(self) -> int:
+        """Number of the first link of which a ring's flow takes a share (`flows.inside_load`)."""
+        return self.fabric.n_links
 
     def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
         """Find the rows of all transfers and the rings of all all-reduces.
@@ -264,7 +290,8 @@ class Network:
 
     def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
         raise FabricError(
-            f"fabric {self.fabric.name!r}: no path from host {self._host[src]} to host {self._host[dst]} for "
+            f"fabric {self.fabric.name!r}: no path from host {self.cluster.device_host[src]} to host "
+            f"{self.cluster.device_host[dst]} for "
             f"{taskgraph.label(task)} (link them, or place the task elsewhere)"
         )
 
@@ -272,7 +299,7 @@ class Network:
 
     def _inside_paths(self) -> PathColumns:
         """Rows for the ordered pairs of devices of each host, host by host; none has links from a device to itself."""
-        sizes = np.bincount(self._host, minlength=self.cluster.n_hosts)
+        sizes = np.bincount(self._host)
         self._first_device = indptr(sizes)[:-1]
         self._n_inside = sizes
         self._first_row = indptr(sizes**2)[:-1]
@@ -293,13 +320,13 @@ class Network:
             **self._sums(lengths, links),
             cumulative_weight=f64(np.ones(rows)),
             pair=i64(np.full(rows, -1)),
-            first_inside=self.fabric.n_links,
+            first_inside=self._first_inside,
         )
 
     def _rows(self, src: I32, dst: I32) -> I32:
         """Row of each pair of devices; -1 where there is no path."""
         a, b = self._host[src], self._host[dst]
-        key = a.astype(np.int64) * self.fabric.n_hosts + b
+        key = a.astype(np.int64) * len(self._n_inside) + b
         numbers = self._row_of_pair.get(key)
         if (unknown := (numbers == 0) & (a != b)).any():
             keys = np.sort(key[unknown])  # `numpy.unique` hashes them first, which takes several times as long
@@ -323,7 +350,7 @@ class Network:
         self._row_of_pair.put(keys, np.where(reachable, first + 1 + np.cumsum(reachable), 1).astype(np.int32))
         self._append(*(rows for _, rows in answers))
 
-    def _routed(self, keys: I64) -> tuple[I64, _Rows]:
+    def _routed(self, keys: I64) -> tuple[I64, NewRows]:
         """Ask for the paths of host pairs; return their numbers, and rows of the pairs that have some."""
         answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
         counts = np.diff(answer.pair_ptr)
@@ -334,9 +361,9 @@ class Network:
         cumulative_weight[answer.pair_ptr[1:][reachable] - 1] = 1.0  # rounding must not leave a draw without a path
         lengths = np.diff(answer.path_ptr)
         sums = self._sums(lengths, answer.links)
-        return counts, _Rows(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
+        return counts, NewRows(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
 
-    def _append(self, *rows: _Rows) -> None:
+    def _append(self, *rows: NewRows) -> None:
         """Append rows of paths."""
         old = self.paths
         paths_of_row = np.concatenate([part.paths_of_row for part in rows])
@@ -422,7 +449,7 @@ class Network:
                 representative=i64(representative),
             )
 
-    def _append_rings(self, new: list[_Rings]) -> None:
+    def _append_rings(self, new: list[NewRings]) -> None:
         old = self.rings_in_full
         rows = [each.rows for each in new]
         lengths = np.array([len(each) for each in rows])
@@ -477,7 +504,7 @@ class Network:
             return ONE_PATH
         return FEW if len(rows) <= _MOST_FEW else CHOICE
 
-    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[_Rings]:
+    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""
         stops = [self._stops(listed) for _, listed in new]
         fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
@@ -493,7 +520,7 @@ class Network:
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
         plain = iter(np.split(rows, np.cumsum([len(each) for each in walks])))
         rings_of_groups = [
-            _Rings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
+            NewRings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
             for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
         ]
         return [each._replace(rows=self._through_hosts(each)) if each.in_hosts else each for each in rings_of_groups]
@@ -505,7 +532,7 @@ class Network:
             return i32(listed[np.sort(first)])
         return listed
 
-    def _through_hosts(self, rings: _Rings) -> I32:
+    def _through_hosts(self, rings: NewRings) -> I32:
         """Append a row for each flow of rings among hosts that also crosses the links of its host's devices.
 
         Time passes on the way between hosts alone: what a device sends to the next one inside a host waits for nothing.
@@ -536,7 +563,7 @@ class Network:
         sends, several_hosts = np.tile(rings.stops, rings.parallel).astype(np.int64), self.fabric.n_hosts**2
         stream = several_hosts + sends * self.cluster.n_devices + np.tile(np.roll(rings.stops, -1), rings.parallel)
         pair = np.where(paths.pair[rings.rows] < 0, -1, stream)
-        self._append(_Rows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair))
+        self._append(NewRows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair))
         return i32(rows)
 
     def _own_links(self, hosts: I32) -> list[I64]:
@@ -578,7 +605,7 @@ class Network:
             links = np.concatenate([links.ravel() for links in walks])
             sums = self._sums(i64(lengths), i32(links))
             one_path = np.ones(total, np.int64)
-            self._append(_Rows(one_path, lengths, i32(links), sums, np.ones(total), np.full(total, -1)))
+            self._append(NewRows(one_path, lengths, i32(links), sums, np.ones(total), np.full(total, -1)))
         rows = iter(np.split(np.arange(first, first + members.sum(), dtype=np.int32), np.cumsum(members)))
         return [[next(rows) for _ in rings] for rings in groups]
 
@@ -591,5 +618,7 @@ class NetworkCache:
 
     def get(self, fabric: Fabric, cluster: Cluster) -> Network:
         """Return the network of ``fabric`` and ``cluster``, making it if it is not kept."""
+        from topoplan_engine.network.machine import network_of  # which is made of this module
+
         key = fabric.key + cluster.key
-        return self._networks.find(key) or self._networks.put(key, Network(fabric, cluster))
+        return self._networks.find(key) or self._networks.put(key, network_of(fabric, cluster))

@@ -123,14 +123,16 @@ def waits(plan: Plan) -> list[str]:
         elif cause == Cause.DEVICE:
             texts.append(f"device {by}")
         elif cause == Cause.LINK:
-            texts.append(link_name(links, by))
+            texts.append(link_name(links, by, modelled=plan.cluster.host is not None))
         else:
             texts.append("a new fabric" if cause == Cause.REBUILD else "nothing")
     return texts
 
 
-def link_name(links: Fabric, link: int) -> str:
-    """Name a link by its ends; those inside hosts stand behind the fabric's, two for each device."""
+def link_name(links: Fabric, link: int, *, modelled: bool = False) -> str:
+    """Name a link by its ends; those inside hosts stand behind the fabric's, two for each device unless modelled."""
+    if link >= links.n_links and modelled:
+        return "a NIC, or a link inside a host"
     if link >= links.n_links:
         device, down = divmod(link - links.n_links, 2)
         return f"{'into' if down else 'out of'} device {device}, inside its host"

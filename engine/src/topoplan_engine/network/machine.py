@@ -1,0 +1,335 @@
+"""The network of hosts whose insides are modelled: every device is an endpoint, and NICs and links inside carry load.
+
+A path from device to device of another host is: links inside the first host to a NIC, that NIC, the path of the fabric,
+a NIC of the second host, and links inside it.  `topoplan_engine.network.ports` has the rule for the NICs.  A message
+takes one NIC at each end, so it never is faster than one.
+
+Links: those of the fabric, in its order, then for each host the links inside that some way takes, in both directions,
+and two for every NIC, out and in.
+
+Rings: a group with k devices on each host, which own n NICs, runs n rings (NCCL's channels).  Ring c visits the hosts
+in the order in which they are listed.  Inside a host it goes zigzag, c, c+1, c-1, c+2, ..., so that the rings of a full
+mesh share no link (Walecki's paths), and it leaves by the device where it enters the next host: it stays on a rail.
+Where the fabric has rings or cycles for the hosts of a group, rings run along these, one for each cable.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64, i32, i64
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan_engine.csr import expand, indptr, select
+from topoplan_engine.host_models import shares_links
+from topoplan_engine.network.host_paths import HostPaths, host_paths
+from topoplan_engine.network.ports import Chosen, Ports
+from topoplan_engine.network.ring_search import find_cycles
+from topoplan_engine.network.rings import cycles_of, rings_of
+from topoplan_engine.network.tables import Network, NewRings, NewRows
+
+__all__ = ["HostLinks", "MachineNetwork", "network_of", "zigzag"]
+
+
+def network_of(fabric: Fabric, cluster: Cluster) -> Network:
+    """Return the network of a cluster on a fabric: with the insides of its hosts, where they are modelled."""
+    return MachineNetwork(fabric, cluster) if shares_links(cluster.host) else Network(fabric, cluster)
+
+
+def zigzag(count: int, first: int) -> list[int]:
+    """Return ``first, first+1, first-1, first+2, ...`` modulo ``count``: of an even count it ends half-way round.
+
+    >>> zigzag(8, 0), zigzag(8, 4)[-1]
+    ([0, 1, 7, 2, 6, 3, 5, 4], 0)
+    """
+    return [(first + (step + 1) // 2 * (1 if step % 2 else -1)) % count for step in range(count)]
+
+
+class HostLinks(NamedTuple):
+    """Numbers of the links of hosts behind those of a fabric; all hosts have equal blocks.
+
+    Attributes:
+        first: number of the first one.
+        inside: links of a block that are inside a host, see `topoplan_engine.network.host_paths`.
+        n_nics: NICs of a host, with two links each behind these: out and in.
+    """
+
+    first: int
+    inside: int
+    n_nics: int
+
+    @property
+    def block(self) -> int:
+        """Links of one host."""
+        return self.inside + 2 * self.n_nics
+
+    def nic(self, host: I64, nic: I64, arriving: int) -> I64:
+        """Return the link of a NIC of each host, out (0) or in (1)."""
+        return self.first + host * self.block + self.inside + 2 * nic + arriving
+
+
+class MachineNetwork(Network):
+    """Links, paths and rings of a fabric whose hosts have insides."""
+
+    def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
+        assert cluster.host is not None
+        self.inside: HostPaths = host_paths(cluster.host)
+        self.host_links = HostLinks(fabric.n_links, len(self.inside.bandwidth), self.inside.n_nics)
+        super().__init__(fabric, cluster)
+        self.ports = Ports(fabric, cluster, self.inside)
+
+    def _endpoints(self) -> I32:
+        """(D,) every device is one."""
+        return i32(np.arange(self.cluster.n_devices))
+
+    def _host_columns(self) -> tuple[F64, F64]:
+        """Bandwidth and latency of the links of hosts."""
+        hosts, nics = self.cluster.n_hosts, 2 * self.inside.n_nics
+        bandwidth = np.empty((hosts, self.host_links.block))
+        bandwidth[:, : -nics or None] = self.inside.bandwidth
+        if nics:
+            bandwidth[:, -nics:] = self.cluster.interface_bandwidth[:, None]
+        latency = np.tile(np.concatenate([self.inside.latency, np.zeros(nics)]), hosts)
+        return bandwidth.ravel(), latency
+
+    @property
+    def _first_inside(self) -> int:
+        """Loads of rings are those of the links on their way: none is a share (`flows.inside_load`)."""
+        return self.n_links
+
+    def _devices_of(self, keys: I64) -> tuple[I64, I64]:
+        return np.divmod(keys, self.cluster.n_devices)  # type: ignore[return-value]
+
+    def _routed(self, keys: I64) -> tuple[I64, NewRows]:
+        """Find the paths of pairs of devices."""
+        src, dst = self._devices_of(keys)
+        hosts = self.cluster.device_host.astype(np.int64)
+        same = hosts[src] == hosts[dst]
+        counts, rows = np.ones(len(keys), dtype=np.int64), []
+        apart = np.flatnonzero(~same)
+        if len(apart):
+            a, b = src[apart], dst[apart]
+            chosen = self.ports.choose(a, b)
+            ways = self.ports.paths(a, b, chosen)
+            counts[apart] = np.diff(ways.pair_ptr)
+            pair = np.repeat(np.arange(len(a)), counts[apart])
+            joined = self._joined(a[pair], b[pair], ways.path_ptr, ways.links, Chosen(*(nic[pair] for nic in chosen)))
+            rows.append((apart[pair], ways.weight, *joined))
+        near = np.flatnonzero(same)
+        if len(near):
+            way = self._way(hosts[src[near]], self._place(src[near]), self._place(dst[near]))
+            rows.append((near, np.ones(len(near)), *way))
+        return counts, self._new_rows(keys, counts, rows, ~same)
+
+    def _new_rows(self, keys: I64, counts: I64, parts: list[tuple[I64, F64, I64, I64]], draws: I64) -> NewRows:
+        """Put paths of pairs, in parts, in the order of the pairs; ``draws``: (k,) which pairs are of two hosts."""
+        pair = np.concatenate([part[0] for part in parts])
+        order = np.argsort(pair, kind="stable")
+        lengths = np.concatenate([part[2] for part in parts])
+        starts = indptr(lengths)[:-1]
+        _, entry = expand(starts[order], lengths[order])
+        links = i32(np.concatenate([part[3] for part in parts])[entry])
+        lengths, weight = i64(lengths[order]), np.concatenate([part[1] for part in parts])[order]
+        reachable = counts > 0
+        ends = np.cumsum(counts)
+        running = np.cumsum(weight)
+        before = np.repeat(np.concatenate([[0.0], running])[ends - counts], counts)
+        cumulative_weight = running - before
+        cumulative_weight[ends[reachable] - 1] = 1.0  # rounding must not leave a draw without a path
+        pairs = np.where(draws, keys, -1)[reachable]
+        return NewRows(counts[reachable], lengths, links, self._sums(lengths, links), cumulative_weight, pairs)
+
+    def _place(self, device: I64) -> I64:
+        """Return the places of devices in their hosts."""
+        return device % self.inside.n_devices
+
+    def _way(self, host: I64, start: I64, end: I64) -> tuple[I64, I64]:
+        """Return, of ways between endpoints of hosts, the number of links of each and the links."""
+        row = start * self.inside.n_endpoints + end
+        owner, entry = select(self.inside.ptr, row)
+        links = self.host_links.first + host[owner] * self.host_links.block + self.inside.links[entry]
+        return np.diff(self.inside.ptr)[row], links
+
+    def _joined(self, src: I64, dst: I64, path_ptr: I64, links: I32, chosen: Chosen) -> tuple[I64, I64]:
+        """Put the links of hosts on the way of paths of the fabric, one for each pair of devices.
+
+        Between two links that meet at a host the message passes NICs and links of it.
+
+        Returns:
+            (p,) links of each path, and these.
+        """
+        fabric, devices, nics = self.fabric, self.inside.n_devices, self.host_links
+        lengths = np.diff(path_ptr)
+        path = np.repeat(np.arange(len(lengths)), lengths)
+        is_first, is_last = np.zeros(len(links), dtype=bool), np.zeros(len(links), dtype=bool)
+        is_first[path_ptr[:-1]], is_last[path_ptr[1:] - 1] = True, True
+        out = self._nic_of(self.ports.leaving, links, src[path], chosen.leaves[path], is_first)
+        into = self._nic_of(self.ports.entering, links, dst[path], chosen.arrives[path], is_last)
+        near, far = fabric.link_src[links].astype(np.int64), fabric.link_dst[links].astype(np.int64)
+        start = np.where(is_first, self._place(src[path]), np.roll(into, 1) + devices)
+        pieces: list[tuple[I64, I64, I64]] = []  # place of a link's piece in the order, owner link, links
+        at_out, at_in = np.flatnonzero(out >= 0), np.flatnonzero(into >= 0)
+        counts, ways = self._way(near[at_out], start[at_out], out[at_out] + devices)
+        pieces.append((np.repeat(5 * at_out, counts), np.repeat(at_out, counts), ways))
+        pieces.append((5 * at_out + 1, at_out, nics.nic(near[at_out], out[at_out], 0)))
+        pieces.append((5 * np.arange(len(links)) + 2, np.arange(len(links)), links.astype(np.int64)))
+        pieces.append((5 * at_in + 3, at_in, nics.nic(far[at_in], into[at_in], 1)))
+        ends = np.flatnonzero(is_last)
+        counts, ways = self._way(far[ends], into[ends] + devices, self._place(dst[path[ends]]))
+        pieces.append((np.repeat(5 * ends + 4, counts), np.repeat(ends, counts), ways))
+        order = np.argsort(np.concatenate([piece[0] for piece in pieces]), kind="stable")
+        owner = path[np.concatenate([piece[1] for piece in pieces])[order]]
+        return np.bincount(owner, minlength=len(lengths)), np.concatenate([piece[2] for piece in pieces])[order]
+
+    def _nic_of(self, rows: tuple[I64, I64], links: I32, device: I64, chosen: I64, at_end: I64) -> I64:
+        """Return the NIC that each link of some paths leaves or enters a host by; -1 where it does not.
+
+        At the ends of a path it is the chosen one, else that of the device if it is one of the link's NICs, else the
+        link's NICs take devices in turn.
+        """
+        first, last = rows[0][links], rows[1][links]
+        own = np.full(len(links), -1, dtype=np.int64)
+        own[at_end] = self.inside.own_nics[self.inside.own_ptr[self._place(device[at_end])]]
+        usual = first + self._place(device) % np.maximum(last - first + 1, 1)
+        nic = np.where((own >= first) & (own <= last), own, usual)
+        nic = np.where(at_end & (chosen >= 0), chosen, nic)
+        result: I64 = np.where(first < 0, -1, nic)
+        return result
+
+    # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _listed(self, members: I32, backward: bool) -> I32:
+        return np.concatenate([members[:1], members[:0:-1]]) if backward else members
+
+    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
+        """Find the rings of each new group, and the rows of their flows, ring by ring."""
+        rings: list[NewRings | None] = [self._rings_of_fabric(group, listed) for group, listed in new]
+        orders = [self._orders(listed) if made is None else [] for (_, listed), made in zip(new, rings, strict=True)]
+        walks = [order for each in orders for order in each]
+        src = i32(np.concatenate([[], *walks]))
+        dst = i32(np.concatenate([[], *(part for order in walks for part in (order[1:], order[:1]))]))
+        rows = self._rows(src, dst)
+        if (lost := np.flatnonzero(rows < 0)).size:
+            groups = [g for (g, _), each in zip(new, orders, strict=True) for order in each for _ in order]
+            task = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == groups[lost[0]]))[0]
+            self._unreachable(taskgraph, int(task), int(src[lost[0]]), int(dst[lost[0]]))
+        result, at = [], 0
+        for (group, listed), made, each in zip(new, rings, orders, strict=True):
+            if made is None:
+                count = sum(map(len, each))
+                made = NewRings(group, listed, listed, len(each), rows[at : at + count])
+                at += count
+            result.append(made)
+        return result
+
+    def _orders(self, listed: I32) -> list[I32]:
+        """Return the devices of a group in the order of each of its rings."""
+        hosts = self.cluster.device_host[listed]
+        names, first = np.unique(hosts, return_index=True)
+        stops = names[np.argsort(first)]
+        members = [listed[hosts == stop] for stop in stops]
+        if len(np.unique(listed)) < len(listed) or len(listed) == len(stops):
+            return [listed]
+        least = min(map(len, members))
+        if len(stops) == 1:
+            return self._mesh_orders(listed)
+        count = min(least, *(self._nics_of(each) for each in members))
+        rings = []
+        for ring in range(max(count, 1)):
+            enters, order = ring * least // max(count, 1), []
+            for each in members:
+                way = zigzag(len(each), enters * len(each) // least)
+                order.append(each[way])
+                enters = way[-1] * least // len(each)
+            rings.append(np.concatenate(order))
+        return rings
+
+    def _nics_of(self, devices: I32) -> int:
+        """Count the NICs that devices of one host leave by."""
+        _, entry = select(self.inside.own_ptr, self._place(devices.astype(np.int64)))
+        return len(np.unique(self.inside.own_nics[entry]))
+
+    def _mesh_orders(self, listed: I32) -> list[I32]:
+        """Return the rings of a group inside one host: one through a switch, several where devices are joined.
+
+        Those share no link, as far as `topoplan_engine.network.ring_search` finds them.
+        """
+        place = self._place(listed.astype(np.int64))
+        start, end = np.meshgrid(np.arange(len(place)), np.arange(len(place)), indexing="ij")
+        rows = place[start] * self.inside.n_endpoints + place[end]
+        joined = np.diff(self.inside.ptr)[rows] == 1
+        mesh = Fabric.from_links(
+            name="devices",
+            n_hosts=len(place),
+            links=np.stack([start[joined], end[joined]], axis=1),
+            bandwidth=self.inside.bandwidth[self.inside.links[self.inside.ptr[rows[joined]]]],
+            latency=0.0,
+            rings_along_links=True,
+        )
+        cycles = find_cycles(mesh, i32(np.arange(len(place)))) if joined.any() else []
+        orders = []
+        for receivers in cycles:
+            order = [0]
+            while len(order) < len(place):
+                order.append(int(receivers[order[-1]]))
+            orders.append(listed[order])
+        return orders or [listed]
+
+    def _rings_of_fabric(self, group: int, listed: I32) -> NewRings | None:
+        """Return rings of a group along those of the fabric, one for each cable of the thinnest link; None for none."""
+        hosts = self.cluster.device_host[listed]
+        names, first = np.unique(hosts, return_index=True)
+        stops = i32(names[np.argsort(first)])
+        if len(stops) < 2 or not (rings_of(self.fabric, stops) or len(cycles_of(self.fabric, stops))):
+            return None
+        rows = []
+        for links in self._own_links(stops):
+            following = self.fabric.link_dst[links[:, -1]]
+            place = {int(host): number for number, host in enumerate(stops)}
+            order = [0]
+            while len(order) < len(stops):
+                order.append(place[int(following[order[-1]])])
+            for cable in range(int(self.fabric.link_count[links].min())):
+                rows.append(self._along(listed, hosts, stops[order], links[order], cable))
+        return NewRings(group, listed, listed, len(rows), np.concatenate(rows))
+
+    def _along(self, listed: I32, hosts: I32, stops: I32, links: I64, cable: int) -> I32:
+        """Append the flows of a ring along links (stops, jumps) that leave stops in turn; return their rows.
+
+        It enters and leaves a host at the devices that own the NICs of its links.
+        """
+        leaving, entering = self.ports.leaving, self.ports.entering
+        out = np.minimum(leaving.first[links[:, 0]] + cable, leaving.last[links[:, 0]])
+        into = np.roll(np.minimum(entering.first[links[:, -1]] + cable, entering.last[links[:, -1]]), 1)
+        order, last = [], []
+        for stop, enters, leaves in zip(stops, into.tolist(), out.tolist(), strict=True):
+            members = listed[hosts == stop]
+            ends = [self._owner(members, nic) for nic in (enters, leaves)]
+            middle = [device for device in members.tolist() if device not in ends]
+            order += [ends[0], *middle, *([ends[1]] if ends[1] != ends[0] else [])]
+            last.append(len(order) - 1)
+        src, dst = i64(order), i64(np.roll(order, -1))
+        inner = np.ones(len(order), dtype=bool)
+        inner[last] = False
+        rows = np.empty(len(order), dtype=np.int32)
+        rows[inner] = self._rows(i32(src[inner]), i32(dst[inner]))
+        jumps = np.full(len(stops), links.shape[1])
+        ends_of = Chosen(out, np.roll(into, -1))
+        lengths, way = self._joined(src[last], dst[last], indptr(jumps), i32(links.ravel()), ends_of)
+        rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(stops))
+        one, none = np.ones(len(stops), dtype=np.int64), np.full(len(stops), -1)
+        self._append(
+            NewRows(one, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(stops)), none)
+        )
+        return rows
+
+    def _owner(self, members: I32, nic: int) -> int:
+        """Return the device of a group's members in one host that a NIC belongs to, else the first of them."""
+        for device in members.tolist():
+            place = device % self.inside.n_devices
+            if nic in self.inside.own_nics[self.inside.own_ptr[place] : self.inside.own_ptr[place + 1]]:
+                return int(device)
+        return int(members[0])

@@ -1,0 +1,244 @@
+"""Where the NICs of hosts join a fabric, and by which of them a message leaves and arrives.
+
+A fabric says how many cables lead from a host to each of its neighbours; the NICs take them in order: those to the
+first neighbour get the first NICs, so that on rails NIC r is on leaf r of its unit.
+
+The rule for messages between GPUs of different hosts, of which p and q are the NICs:
+
+1. It leaves by p and arrives by q, on the shortest paths between the switches that both are on.
+2. With ``cross_rail = "nvlink"`` (NCCL's PXN), where another NIC of the sending host is fewer links away from q, it
+   goes over the links inside the host to that NIC: over NVLink to the rail of its target.
+3. Where no path leads there (rails without a spine, a link that failed), it leaves and arrives by the two NICs of both
+   hosts that are the fewest links apart.
+4. Where switches alone lead nowhere (hosts joined to each other, BCube), or the fabric has routes of its own, paths are
+   those between hosts, and each cable of them belongs to a NIC.
+
+Data flow: `Ports` is made once for a fabric and a host's ways; `Ports.choose` gives NICs for pairs of devices,
+`Ports.paths` the paths of the fabric between them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import I32, I64, i32, i64
+from topoplan.errors import FabricError
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric, LinkKind
+from topoplan_engine.csr import expand
+from topoplan_engine.network.host_paths import HostPaths
+from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.routing import Paths
+from topoplan_engine.network.routing import paths as route
+
+__all__ = ["Chosen", "Ports"]
+
+#: Links between ports that no path joins, plus one.
+_NEVER = 1 << 28
+
+
+class Chosen(NamedTuple):
+    """(k,) of each pair of devices: the NICs it leaves and arrives by; -1 where paths between hosts say them."""
+
+    leaves: I64
+    arrives: I64
+
+
+class _Rows(NamedTuple):
+    """The cables between hosts and the rest of the fabric, in one direction.
+
+    Attributes:
+        first, last: (L,) of each link the NICs of its host that it belongs to; -1 for links that end at no host.
+    """
+
+    first: I64
+    last: I64
+
+
+class Ports:
+    """The NICs of all hosts on a fabric; NIC ``n`` of host ``h`` is port ``h * n_nics + n``."""
+
+    def __init__(self, fabric: Fabric, cluster: Cluster, inside: HostPaths) -> None:
+        if (fabric.link_kind == LinkKind.INSIDE).any():
+            raise FabricError(
+                f"fabric {fabric.name!r}: has links inside hosts of its own (leave out the machine, or take another "
+                "topology)"
+            )
+        self.fabric, self._inside, self._cluster = fabric, inside, cluster
+        self._n_nics = inside.n_nics
+        assert cluster.host is not None
+        self._over_nvlink = cluster.host.cross_rail == "nvlink"
+        self.leaving = self._rows(fabric.link_src, fabric.link_dst)
+        self.entering = self._rows(fabric.link_dst, fabric.link_src)
+        hosts = fabric.n_hosts
+        #: Whether hosts hang on switches alone, by shortest paths.
+        self.switched = fabric.routes is None and not ((fabric.link_src < hosts) & (fabric.link_dst < hosts)).any()
+        if self.switched:
+            self._graph, self._row = self._port_graph()
+            self._nearest = attrs.evolve(self._graph, max_paths=1)
+            self._out, self._in = (self._places(end) for end in (self._graph.link_src, self._graph.link_dst))
+            self._links_between = PairTable()
+
+    def _rows(self, host: I32, other: I32) -> _Rows:
+        """Give the cables at hosts, which are sorted by their other ends, to NICs in order."""
+        fabric = self.fabric
+        first, last = (np.full(fabric.n_links, -1, dtype=np.int64) for _ in range(2))
+        rows = np.flatnonzero(host < fabric.n_hosts)
+        rows = rows[np.lexsort((other[rows], host[rows]))]
+        owner = host[rows]
+        rate = self._cluster.interface_bandwidth[owner]
+        lanes = fabric.link_kind[rows] == LinkKind.LANE
+        cables = np.where(lanes, fabric.link_bandwidth[rows] / rate, fabric.link_count[rows])
+        before = np.concatenate([[0.0], np.cumsum(cables)])
+        start = before[np.searchsorted(owner, np.arange(fabric.n_hosts))]
+        most = max(self._n_nics - 1, 0)
+        first[rows] = np.clip(np.floor(before[:-1] - start[owner] + 1e-6), 0, most)
+        last[rows] = np.clip(np.ceil(before[1:] - start[owner] - 1e-6) - 1, first[rows], most)
+        return _Rows(first, last)
+
+    def _port_graph(self) -> tuple[Fabric, I64]:
+        """Return the network with ports in place of hosts, and the link of the fabric that each of its links is."""
+        fabric, hosts, nics = self.fabric, self.fabric.n_hosts, self._n_nics
+        columns = []
+        for ends, rows in ((fabric.link_src, self.leaving), (fabric.link_dst, self.entering)):
+            at_host = np.flatnonzero(rows.first >= 0)
+            which, nic = expand(rows.first[at_host], rows.last[at_host] - rows.first[at_host] + 1)
+            columns.append((at_host[which], ends[at_host[which]].astype(np.int64) * nics + nic))
+        (up, up_port), (down, down_port) = columns
+        between = np.flatnonzero((fabric.link_src >= hosts) & (fabric.link_dst >= hosts))
+        shift = hosts * (nics - 1)
+        row = np.concatenate([up, down, between])
+        src = np.concatenate([up_port, fabric.link_src[down] + shift, fabric.link_src[between] + shift])
+        dst = np.concatenate([fabric.link_dst[up] + shift, down_port, fabric.link_dst[between] + shift])
+        order = np.lexsort((dst, src))
+        graph = Fabric(
+            name=fabric.name,
+            n_hosts=hosts * nics,
+            n_switches=fabric.n_switches,
+            link_src=src[order],
+            link_dst=dst[order],
+            link_count=np.ones(len(row)),
+            link_bandwidth=fabric.link_bandwidth[row[order]],
+            link_latency=fabric.link_latency[row[order]],
+            max_paths=fabric.max_paths,
+        )
+        return graph, row[order]
+
+    def _places(self, end: I32) -> I64:
+        """(H, n) of each port a number that it shares with those on the same switch; -1 where it joins none."""
+        graph = self._graph
+        other = graph.link_dst if end is graph.link_src else graph.link_src
+        at_port = np.flatnonzero(end < graph.n_hosts)
+        counts = np.bincount(end[at_port], minlength=graph.n_hosts)
+        place = np.full(graph.n_hosts, -1, dtype=np.int64)
+        place[end[at_port]] = other[at_port]
+        several = np.flatnonzero(counts > 1)
+        place[several] = several  # a port on several switches is like no other one
+        result: I64 = place.reshape(self.fabric.n_hosts, self._n_nics)
+        return result
+
+    def choose(self, src: I64, dst: I64) -> Chosen:
+        """Choose the NICs of pairs of devices of different hosts; see the rule of the module."""
+        own, theirs = self._own(src, dst), self._own(dst, src)
+        if not self.switched:
+            none = np.full(len(src), -1, dtype=np.int64)
+            return Chosen(none, none)
+        host, target = (self._cluster.device_host[device].astype(np.int64) for device in (src, dst))
+        leaves, arrives = own.copy(), theirs.copy()
+        here, there = self._out[host, own], self._in[target, theirs]
+        left = np.flatnonzero((here != there) | (here < 0))
+        if len(left) and self._over_nvlink:
+            mine = self._out[host[left]]
+            same = (mine == there[left, None]) & (mine >= 0)
+            same_rail = same[np.arange(len(left)), theirs[left]]
+            found = same.any(axis=1)
+            leaves[left[found]] = np.where(same_rail, theirs[left], np.argmax(same, axis=1))[found]
+            left = left[~found]
+        if len(left):
+            candidates = self._out[host[left]] if self._over_nvlink else here[left, None]
+            links = self._between(candidates, there[left, None])
+            nics = np.arange(self._n_nics) if self._over_nvlink else own[left, None]
+            best = np.argmin(2 * links + (nics != own[left, None]), axis=1)
+            if self._over_nvlink:
+                leaves[left] = best
+            left = left[links.min(axis=1) >= _NEVER]
+        if len(left):
+            self._by_any(left, host, target, own, theirs, leaves, arrives)
+        return Chosen(leaves, arrives)
+
+    def _by_any(self, left: I64, host: I64, target: I64, own: I64, theirs: I64, leaves: I64, arrives: I64) -> None:
+        """Write the two NICs that are the fewest links apart, of pairs whose own ones lead nowhere; else -1."""
+        n = self._n_nics
+        links = self._between(self._out[host[left]][:, :, None], self._in[target[left]][:, None, :])
+        nics = np.arange(n)
+        other = (nics[:, None] != own[left, None, None]) | np.zeros((1, 1, n), dtype=bool)
+        other = other.astype(np.int64) + 2 * (nics != theirs[left, None, None])  # rather to the target's own NIC
+        best = np.argmin((4 * links + other).reshape(len(left), n * n), axis=1)
+        lost = links.reshape(len(left), n * n)[np.arange(len(left)), best] >= _NEVER
+        leaves[left] = np.where(lost, -1, best // n)
+        arrives[left] = np.where(lost, -1, best % n)
+
+    def _own(self, device: I64, peer: I64) -> I64:
+        """Return the NIC of each device; of several each peer gets its own, in turn."""
+        inside = self._inside
+        place, of_peer = device % inside.n_devices, peer % inside.n_devices
+        first, count = inside.own_ptr[place], np.diff(inside.own_ptr)[place]
+        nics: I64 = inside.own_nics[first + of_peer % count].astype(np.int64)
+        return nics
+
+    def _between(self, out: I64, into: I64) -> I64:
+        """Return the links between ports of these places, `_NEVER` where there is no way; any shapes that fit."""
+        out, into = np.broadcast_arrays(out, into)
+        nodes = self._graph.n_nodes
+        key = np.where((out < 0) | (into < 0), -1, out * nodes + into)
+        known = np.full(key.shape, _NEVER)
+        asked = np.unique(key[key >= 0])
+        new = asked[self._links_between.get(asked) == 0]
+        if len(new):
+            self._links_between.put(new, self._search(new // nodes, new % nodes))
+        known[key >= 0] = self._links_between.get(key[key >= 0]) - 1
+        return np.where(out == into, np.where(out < 0, _NEVER, 2), known)
+
+    def _search(self, out: I64, into: I64) -> I32:
+        """Return one more than the links between a port of one place and a port of another."""
+        some = [np.zeros(self._graph.n_nodes, dtype=np.int64) for _ in range(2)]
+        for port, places in zip(some, (self._out, self._in), strict=True):
+            joined = np.flatnonzero(places.ravel() >= 0)
+            port[places.ravel()[joined]] = joined
+        ways = route(self._nearest, some[0][out], some[1][into])
+        counts = np.diff(ways.pair_ptr)
+        length = np.full(len(out), _NEVER)
+        length[counts > 0] = np.diff(ways.path_ptr)[ways.pair_ptr[:-1][counts > 0]]
+        return i32(length + 1)
+
+    def paths(self, src: I64, dst: I64, chosen: Chosen) -> Paths:
+        """Return the paths of the fabric for pairs of devices, links as numbers of its rows."""
+        hosts, nics = self._cluster.device_host.astype(np.int64), self._n_nics
+        by_ports = chosen.leaves >= 0
+        parts = []
+        if by_ports.any():
+            leaves = hosts[src[by_ports]] * nics + chosen.leaves[by_ports]
+            ways = route(self._graph, leaves, hosts[dst[by_ports]] * nics + chosen.arrives[by_ports])
+            parts.append((np.flatnonzero(by_ports), attrs.evolve(ways, links=i32(self._row[ways.links]))))
+        if not by_ports.all():
+            rest = np.flatnonzero(~by_ports)
+            parts.append((rest, route(self.fabric, hosts[src[rest]], hosts[dst[rest]])))
+        return parts[0][1] if len(parts) == 1 else _merged(len(src), parts)
+
+
+def _merged(count: int, parts: list[tuple[I64, Paths]]) -> Paths:
+    """Return the paths of two sets of pairs, in the order of all pairs."""
+    pair = np.concatenate([np.repeat(pairs, np.diff(ways.pair_ptr)) for pairs, ways in parts])
+    order = np.argsort(pair, kind="stable")
+    lengths = np.concatenate([np.diff(ways.path_ptr) for _, ways in parts])
+    starts = np.concatenate([parts[0][1].path_ptr[:-1], parts[1][1].path_ptr[:-1] + len(parts[0][1].links)])
+    _, entry = expand(starts[order], lengths[order])
+    return Paths(
+        pair_ptr=i64(np.searchsorted(pair[order], np.arange(count + 1))),
+        path_ptr=i64(np.concatenate([[0], np.cumsum(lengths[order])])),
+        links=np.concatenate([ways.links for _, ways in parts])[entry],
+        weight=np.concatenate([ways.weight for _, ways in parts])[order],
+    )

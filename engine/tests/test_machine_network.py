@@ -1,0 +1,244 @@
+"""Hosts whose insides are modelled, beside what NICs, links inside and links of the fabric take by hand.
+
+Data of S bytes takes S over the rate of the slowest link on its way; an all-reduce of n devices passes 2 (n-1) / n S.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Fabric, HostLink, HostModel, HostNode, TopoplanError
+from topoplan_engine.network.host_paths import host_paths
+from topoplan_engine.network.machine import MachineNetwork, network_of, zigzag
+from topoplan_engine.network.tables import Network
+from topoplan_samples.tasks import collective, task_graph, transfer
+from topoplan_simulator_flexnet import Flexnet
+from topoplan_simulator_fluid import Fluid
+
+GIB = 1 << 30
+NVLINK, SLOT, NIC = 400e9, 60e9, 50e9
+
+
+def host(devices=4, *, cross_rail="nvlink", owned=True, mesh=False):
+    """Return devices on a switch, each with a NIC of its own."""
+    nodes = (*(HostNode.DEVICE,) * devices, HostNode.SWITCH, *(HostNode.NIC,) * devices)
+    inside = [HostLink(device, devices, NVLINK) for device in range(devices)]
+    if mesh:
+        inside = [HostLink(a, b, NVLINK) for a in range(devices) for b in range(a)]
+    slots = [HostLink(device, devices + 1 + device, SLOT) for device in range(devices)]
+    owners = tuple((device,) if owned else () for device in range(devices))
+    return HostModel(
+        device=None,
+        nodes=nodes,
+        links=(*inside, *slots),
+        nic_bandwidth=NIC,
+        nic_owners=owners,
+        cross_rail=cross_rail,
+    )
+
+
+def cluster(hosts, model=None, latency=0.0):
+    model = model or host()
+    made = Cluster.uniform(
+        n_hosts=hosts,
+        devices_per_host=model.n_devices,
+        inside_bandwidth=NVLINK,
+        interfaces=model.n_nics,
+        interface_bandwidth=NIC,
+        latency=latency,
+    )
+    return attrs.evolve(made, host=model)
+
+
+def both_ways(pairs):
+    return [*pairs, *((b, a) for a, b in pairs)]
+
+
+def one_switch(made):
+    nics = int(made.interfaces[0])
+    pairs = [(h, made.n_hosts) for h in range(made.n_hosts) for _ in range(nics)]
+    return Fabric.from_links(
+        name="one",
+        n_hosts=made.n_hosts,
+        n_switches=1,
+        links=both_ways(pairs),
+        bandwidth=NIC,
+        latency=made.latency,
+    )
+
+
+def rails(made, spines):
+    """Return a leaf for each NIC, and spines that join any two leaves; rails alone without spines."""
+    hosts, nics = made.n_hosts, int(made.interfaces[0])
+    pairs = [(h, hosts + nic) for h in range(hosts) for nic in range(nics)]
+    pairs += [(hosts + leaf, hosts + nics + spine) for leaf in range(nics) for spine in range(spines)]
+    return Fabric.from_links(
+        name="rails",
+        n_hosts=hosts,
+        n_switches=nics + spines,
+        links=both_ways(pairs),
+        bandwidth=NIC,
+        latency=made.latency,
+        max_paths=8,
+    )
+
+
+def seconds(made, fabric, *tasks, simulator=None):
+    simulate = (simulator or Fluid()).build()
+    return simulate.makespan(task_graph(tasks, n_devices=made.n_devices), fabric, made)
+
+
+def test_a_host_without_an_inside_is_one_endpoint():
+    made = attrs.evolve(cluster(2), host=None)
+    assert type(network_of(one_switch(made), made)) is Network
+    chip = attrs.evolve(cluster(2, host(1)), host=host(1))
+    assert type(network_of(one_switch(chip), chip)) is Network
+    assert type(network_of(one_switch(cluster(2)), cluster(2))) is MachineNetwork
+
+
+@pytest.mark.parametrize(
+    "simulator", [Fluid(), Fluid(level="stepped"), Flexnet()], ids=["coupled", "stepped", "flexnet"]
+)
+def test_one_flow_is_held_to_its_nic(simulator):
+    made = cluster(2)
+    spent = seconds(made, one_switch(made), transfer(1, 6, GIB), simulator=simulator)
+    assert spent == pytest.approx(GIB / NIC, rel=0.01)
+
+
+def test_flows_of_several_devices_use_all_nics():
+    made = cluster(2)
+    flows = [transfer(device, 4 + device, GIB) for device in range(4)]
+    assert seconds(made, one_switch(made), *flows) == pytest.approx(GIB / NIC, rel=1e-6)
+    to_one = [transfer(device, 4, GIB) for device in range(4)]
+    assert seconds(made, one_switch(made), *to_one) == pytest.approx(4 * GIB / NIC, rel=1e-6)
+
+
+def test_a_nic_of_the_host_is_shared():
+    made = cluster(2, host(owned=False))
+    network = network_of(one_switch(made), made)
+    assert network.inside.own_nics.tolist() == [0, 1, 2, 3], "the nearest one"
+    shared = attrs.evolve(host(owned=False), nodes=host().nodes[:6], links=host().links[:5], nic_owners=((),))
+    single = cluster(2, shared)
+    flows = [transfer(device, 4 + device, GIB) for device in range(4)]
+    assert seconds(single, one_switch(single), *flows) == pytest.approx(4 * GIB / NIC, rel=1e-6)
+
+
+def test_inside_a_host_messages_take_the_switch():
+    made = cluster(2)
+    assert seconds(made, one_switch(made), transfer(0, 3, GIB)) == pytest.approx(GIB / NVLINK, rel=1e-6)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 8])
+@pytest.mark.parametrize("spines", [0, 4])
+def test_a_group_that_fills_hosts_uses_all_nics(hosts, spines):
+    made = cluster(hosts)
+    n = made.n_devices
+    fabric = rails(made, spines) if spines or hosts % 2 == 0 else one_switch(made)
+    spent = seconds(made, fabric, collective(range(n), GIB))
+    assert spent == pytest.approx(2 * (n - 1) / n * GIB / (4 * NIC), rel=0.01)
+
+
+def test_one_device_of_each_host_has_one_nic():
+    made = cluster(4)
+    spent = seconds(made, rails(made, 4), collective(range(0, 16, 4), GIB))
+    assert spent == pytest.approx(2 * 3 / 4 * GIB / NIC, rel=0.01)
+
+
+def test_a_mesh_carries_a_ring_on_all_its_links():
+    made = cluster(2, host(5, mesh=True))
+    spent = seconds(made, one_switch(made), collective(range(5), GIB))
+    assert spent == pytest.approx(2 * 4 / 5 * GIB / (4 * NVLINK), rel=0.01), "four rings share no link"
+
+
+def links_of(network, src, dst):
+    row = network._rows(np.array([src], np.int32), np.array([dst], np.int32))[0]
+    paths = network.paths
+    path = paths.row_ptr[row]
+    return paths.links[paths.path_ptr[path] : paths.path_ptr[path + 1]].tolist()
+
+
+def test_across_rails_messages_go_over_nvlink_first():
+    made = cluster(2)
+    network = network_of(rails(made, 4), made)
+    links = links_of(network, 0, 6)  # to NIC 2 of the second host
+    fabric = network.fabric
+    of_fabric = [(int(fabric.link_src[link]), int(fabric.link_dst[link])) for link in links if link < fabric.n_links]
+    assert of_fabric == [(0, 2 + 2), (2 + 2, 1)], "by the leaf of its target alone"
+    ends = network.inside.ends.tolist()
+    first = [ends[link - network.host_links.first] for link in links[:3]]
+    assert first == [[0, 4], [4, 2], [2, 7]], "device 0, switch, device 2, its NIC"
+
+
+def test_by_rule_messages_cross_rails_in_the_fabric():
+    made = cluster(2, host(cross_rail="fabric"))
+    network = network_of(rails(made, 4), made)
+    fabric = network.fabric
+    links = [link for link in links_of(network, 0, 6) if link < fabric.n_links]
+    assert fabric.link_dst[links[0]] == 2, "leaf 0"
+    assert len(links) == 4
+    assert fabric.link_src[links[-1]] == 2 + 2, "leaf 2"
+
+
+def test_rails_without_a_spine_are_crossed_over_nvlink_whatever_the_rule():
+    for rule in ("nvlink", "fabric"):
+        made = cluster(2, host(cross_rail=rule))
+        spent = seconds(made, rails(made, 0), transfer(0, 6, GIB), transfer(2, 6, GIB))
+        assert spent == pytest.approx(2 * GIB / NIC, rel=1e-6), "both share NIC 2"
+
+
+def test_a_nic_whose_cable_is_gone_is_passed_by():
+    made = cluster(2)
+    whole = rails(made, 4)
+    kept = (whole.link_src != 0) | (whole.link_dst != 2)
+    columns = {f"link_{name}": getattr(whole, f"link_{name}")[kept] for name in ("src", "dst", "count", "bandwidth")}
+    columns |= {f"link_{name}": getattr(whole, f"link_{name}")[kept] for name in ("latency", "kind")}
+    fabric = attrs.evolve(whole, **columns)
+    assert seconds(made, fabric, transfer(0, 4, GIB)) == pytest.approx(GIB / NIC, rel=1e-6)
+
+
+def test_latency_is_that_of_the_links_on_the_way():
+    made = cluster(2, latency=2e-6)
+    assert seconds(made, rails(made, 4), transfer(0, 6, 1)) == pytest.approx(4e-6, rel=1e-3), "to the leaf, and from it"
+
+
+def test_hosts_that_are_joined_to_each_other_forward():
+    made = cluster(4)
+    ring = [(h, (h + 1) % 4) for h in range(4) for _ in range(2)]
+    fabric = Fabric.from_links(
+        name="ring", n_hosts=4, links=both_ways(ring), bandwidth=NIC, latency=0.0, rings_along_links=True
+    )
+    assert seconds(made, fabric, transfer(0, 9, GIB)) == pytest.approx(GIB / NIC, rel=1e-6), "over a host on the way"
+    n = made.n_devices
+    spent = seconds(made, fabric, collective(range(n), GIB))
+    assert spent == pytest.approx(2 * (n - 1) / n * GIB / (4 * NIC), rel=0.01), "two cables each way round"
+
+
+def test_bytes_on_nics_are_those_that_leave_hosts():
+    made = cluster(4)
+    fabric = rails(made, 4)
+    graph = task_graph([collective(range(16), GIB), transfer(0, 9, GIB)], n_devices=16)
+    timeline = Fluid().build()(graph, fabric, made)
+    leaving = timeline.link_bytes[fabric.link_src < 4].sum()
+    assert leaving == pytest.approx(4 * 2 * 15 / 16 * GIB + GIB, rel=1e-6)
+
+
+def test_a_zigzag_ends_half_way_round():
+    for count in (2, 4, 8, 72):
+        assert sorted(zigzag(count, 3)) == list(range(count))
+        assert zigzag(count, 0)[-1] == count // 2
+    used = [pair for first in range(8) for pair in zip(zigzag(8, first), zigzag(8, first)[1:], strict=False)]
+    assert len(set(used)) == len(used) == 56, "no link of a mesh twice"
+
+
+def test_devices_that_are_not_joined_are_named():
+    broken = attrs.evolve(host(2), links=host(2).links[:2])
+    with pytest.raises(TopoplanError, match=r"no links lead from device 0 to nic 3 of a host \(join them\)"):
+        host_paths(broken)
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_a_device_reaches_itself_over_no_link(hosts):
+    made = cluster(hosts)
+    assert seconds(made, one_switch(made), transfer(1, 1, GIB)) == 0.0
