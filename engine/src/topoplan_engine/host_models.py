@@ -167,7 +167,7 @@ def at_rates(model: HostModel, scale: float) -> HostModel:
 
 def shares_links(model: HostModel | None) -> bool:
     """Whether hosts hold several devices whose NICs and links inside are modelled: else a host is one endpoint."""
-    return model is not None and model.n_devices > 1 and bool(model.links)
+    return model is not None and model.n_devices > 1 and model.n_nics > 0
 
 
 def host_text(cluster: Cluster, machine: str) -> str:

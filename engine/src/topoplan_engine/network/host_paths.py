@@ -93,7 +93,7 @@ def host_paths(model: HostModel) -> HostPaths:
             ways.append(way[::-1])
     used = sorted({number for way in ways for number in way})
     place = {number: new for new, number in enumerate(used)}
-    own = [_own(model, device, seconds[device, len(devices) :]) for device in range(len(devices))]
+    own_nics = [_own(model, device, seconds[device, len(devices) :]) for device in range(len(devices))]
     return HostPaths(
         n_devices=len(devices),
         n_nics=len(nics),
@@ -102,8 +102,8 @@ def host_paths(model: HostModel) -> HostPaths:
         ends=i32(np.array([ends[number] for number in used]).reshape(-1, 2)),
         ptr=i64(np.cumsum([0, *map(len, ways)])),
         links=i32([place[number] for way in ways for number in way]),
-        own_ptr=i64(np.cumsum([0, *map(len, own)])),
-        own_nics=i32([nic for each in own for nic in each]),
+        own_ptr=i64(np.cumsum([0, *map(len, own_nics)])),
+        own_nics=i32([nic for each in own_nics for nic in each]),
     )
 
 
@@ -132,5 +132,5 @@ def _own(model: HostModel, device: int, seconds: F64) -> list[int]:
     owners = model.nic_owners or ((),) * model.n_nics
     nics = [nic for nic, owner in enumerate(owners) if device in owner]
     nics = nics or [nic for nic, owner in enumerate(owners) if not owner] or list(range(len(owners)))
-    least = min((seconds[nic] for nic in nics), default=0.0)
-    return [nic for nic in nics if seconds[nic] <= least * (1 + 1e-9)]
+    least_seconds = min((seconds[nic] for nic in nics), default=0.0)
+    return [nic for nic in nics if seconds[nic] <= least_seconds * (1 + 1e-9)]

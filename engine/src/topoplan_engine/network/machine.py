@@ -107,22 +107,22 @@ class MachineNetwork(Network):
         """Find the paths of pairs of devices."""
         src, dst = self._devices_of(keys)
         hosts = self.cluster.device_host.astype(np.int64)
-        same = hosts[src] == hosts[dst]
+        in_one_host = hosts[src] == hosts[dst]
         counts, rows = np.ones(len(keys), dtype=np.int64), []
-        apart = np.flatnonzero(~same)
-        if len(apart):
-            a, b = src[apart], dst[apart]
+        outer_pairs = np.flatnonzero(~in_one_host)
+        if len(outer_pairs):
+            a, b = src[outer_pairs], dst[outer_pairs]
             chosen = self.ports.choose(a, b)
             ways = self.ports.paths(a, b, chosen)
-            counts[apart] = np.diff(ways.pair_ptr)
-            pair = np.repeat(np.arange(len(a)), counts[apart])
+            counts[outer_pairs] = np.diff(ways.pair_ptr)
+            pair = np.repeat(np.arange(len(a)), counts[outer_pairs])
             joined = self._joined(a[pair], b[pair], ways.path_ptr, ways.links, Chosen(*(nic[pair] for nic in chosen)))
-            rows.append((apart[pair], ways.weight, *joined))
-        near = np.flatnonzero(same)
-        if len(near):
-            way = self._way(hosts[src[near]], self._place(src[near]), self._place(dst[near]))
-            rows.append((near, np.ones(len(near)), *way))
-        return counts, self._new_rows(keys, counts, rows, ~same)
+            rows.append((outer_pairs[pair], ways.weight, *joined))
+        inner_pairs = np.flatnonzero(in_one_host)
+        if len(inner_pairs):
+            way = self._way(hosts[src[inner_pairs]], self._place(src[inner_pairs]), self._place(dst[inner_pairs]))
+            rows.append((inner_pairs, np.ones(len(inner_pairs)), *way))
+        return counts, self._new_rows(keys, counts, rows, ~in_one_host)
 
     def _new_rows(self, keys: I64, counts: I64, parts: list[tuple[I64, F64, I64, I64]], draws: I64) -> NewRows:
         """Put paths of pairs, in parts, in the order of the pairs; ``draws``: (k,) which pairs are of two hosts."""
@@ -168,17 +168,17 @@ class MachineNetwork(Network):
         is_first[path_ptr[:-1]], is_last[path_ptr[1:] - 1] = True, True
         out = self._nic_of(self.ports.leaving, links, src[path], chosen.leaves[path], is_first)
         into = self._nic_of(self.ports.entering, links, dst[path], chosen.arrives[path], is_last)
-        near, far = fabric.link_src[links].astype(np.int64), fabric.link_dst[links].astype(np.int64)
+        tails, heads = fabric.link_src[links].astype(np.int64), fabric.link_dst[links].astype(np.int64)
         start = np.where(is_first, self._place(src[path]), np.roll(into, 1) + devices)
         pieces: list[tuple[I64, I64, I64]] = []  # place of a link's piece in the order, owner link, links
         at_out, at_in = np.flatnonzero(out >= 0), np.flatnonzero(into >= 0)
-        counts, ways = self._way(near[at_out], start[at_out], out[at_out] + devices)
+        counts, ways = self._way(tails[at_out], start[at_out], out[at_out] + devices)
         pieces.append((np.repeat(5 * at_out, counts), np.repeat(at_out, counts), ways))
-        pieces.append((5 * at_out + 1, at_out, nics.nic(near[at_out], out[at_out], 0)))
+        pieces.append((5 * at_out + 1, at_out, nics.nic(tails[at_out], out[at_out], 0)))
         pieces.append((5 * np.arange(len(links)) + 2, np.arange(len(links)), links.astype(np.int64)))
-        pieces.append((5 * at_in + 3, at_in, nics.nic(far[at_in], into[at_in], 1)))
+        pieces.append((5 * at_in + 3, at_in, nics.nic(heads[at_in], into[at_in], 1)))
         ends = np.flatnonzero(is_last)
-        counts, ways = self._way(far[ends], into[ends] + devices, self._place(dst[path[ends]]))
+        counts, ways = self._way(heads[ends], into[ends] + devices, self._place(dst[path[ends]]))
         pieces.append((np.repeat(5 * ends + 4, counts), np.repeat(ends, counts), ways))
         order = np.argsort(np.concatenate([piece[0] for piece in pieces]), kind="stable")
         owner = path[np.concatenate([piece[1] for piece in pieces])[order]]
@@ -191,10 +191,10 @@ class MachineNetwork(Network):
         link's NICs take devices in turn.
         """
         first, last = rows[0][links], rows[1][links]
-        own = np.full(len(links), -1, dtype=np.int64)
-        own[at_end] = self.inside.own_nics[self.inside.own_ptr[self._place(device[at_end])]]
+        own_nic = np.full(len(links), -1, dtype=np.int64)
+        own_nic[at_end] = self.inside.own_nics[self.inside.own_ptr[self._place(device[at_end])]]
         usual = first + self._place(device) % np.maximum(last - first + 1, 1)
-        nic = np.where((own >= first) & (own <= last), own, usual)
+        nic = np.where((own_nic >= first) & (own_nic <= last), own_nic, usual)
         nic = np.where(at_end & (chosen >= 0), chosen, nic)
         result: I64 = np.where(first < 0, -1, nic)
         return result
@@ -207,7 +207,10 @@ class MachineNetwork(Network):
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""
         rings: list[NewRings | None] = [self._rings_of_fabric(group, listed) for group, listed in new]
-        orders = [self._orders(listed) if made is None else [] for (_, listed), made in zip(new, rings, strict=True)]
+        orders = [
+            self._orders(listed) if group_rings is None else []
+            for (_, listed), group_rings in zip(new, rings, strict=True)
+        ]
         walks = [order for each in orders for order in each]
         src = i32(np.concatenate([[], *walks]))
         dst = i32(np.concatenate([[], *(part for order in walks for part in (order[1:], order[:1]))]))
@@ -216,13 +219,13 @@ class MachineNetwork(Network):
             groups = [g for (g, _), each in zip(new, orders, strict=True) for order in each for _ in order]
             task = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == groups[lost[0]]))[0]
             self._unreachable(taskgraph, int(task), int(src[lost[0]]), int(dst[lost[0]]))
-        result, at = [], 0
-        for (group, listed), made, each in zip(new, rings, orders, strict=True):
-            if made is None:
+        result, first = [], 0
+        for (group, listed), group_rings, each in zip(new, rings, orders, strict=True):
+            if group_rings is None:
                 count = sum(map(len, each))
-                made = NewRings(group, listed, listed, len(each), rows[at : at + count])
-                at += count
-            result.append(made)
+                group_rings = NewRings(group, listed, listed, len(each), rows[first : first + count])
+                first += count
+            result.append(group_rings)
         return result
 
     def _orders(self, listed: I32) -> list[I32]:
@@ -233,17 +236,17 @@ class MachineNetwork(Network):
         members = [listed[hosts == stop] for stop in stops]
         if len(np.unique(listed)) < len(listed) or len(listed) == len(stops):
             return [listed]
-        least = min(map(len, members))
+        fewest_members = min(map(len, members))
         if len(stops) == 1:
             return self._mesh_orders(listed)
-        count = min(least, *(self._nics_of(each) for each in members))
+        count = min(fewest_members, *(self._nics_of(each) for each in members))
         rings = []
         for ring in range(max(count, 1)):
-            enters, order = ring * least // max(count, 1), []
+            enters, order = ring * fewest_members // max(count, 1), []
             for each in members:
-                way = zigzag(len(each), enters * len(each) // least)
+                way = zigzag(len(each), enters * len(each) // fewest_members)
                 order.append(each[way])
-                enters = way[-1] * least // len(each)
+                enters = way[-1] * fewest_members // len(each)
             rings.append(np.concatenate(order))
         return rings
 
@@ -320,9 +323,9 @@ class MachineNetwork(Network):
         ends_of = Chosen(out, np.roll(into, -1))
         lengths, way = self._joined(src[last], dst[last], indptr(jumps), i32(links.ravel()), ends_of)
         rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(stops))
-        one, none = np.ones(len(stops), dtype=np.int64), np.full(len(stops), -1)
+        one_path, no_pair = np.ones(len(stops), dtype=np.int64), np.full(len(stops), -1)
         self._append(
-            NewRows(one, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(stops)), none)
+            NewRows(one_path, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(stops)), no_pair)
         )
         return rows
 

@@ -82,12 +82,12 @@ class Ports:
             self._out, self._in = (self._places(end) for end in (self._graph.link_src, self._graph.link_dst))
             self._links_between = PairTable()
 
-    def _rows(self, host: I32, other: I32) -> _Rows:
+    def _rows(self, host: I32, neighbour: I32) -> _Rows:
         """Give the cables at hosts, which are sorted by their other ends, to NICs in order."""
         fabric = self.fabric
         first, last = (np.full(fabric.n_links, -1, dtype=np.int64) for _ in range(2))
         rows = np.flatnonzero(host < fabric.n_hosts)
-        rows = rows[np.lexsort((other[rows], host[rows]))]
+        rows = rows[np.lexsort((neighbour[rows], host[rows]))]
         owner = host[rows]
         rate = self._cluster.interface_bandwidth[owner]
         lanes = fabric.link_kind[rows] == LinkKind.LANE
@@ -130,11 +130,11 @@ class Ports:
     def _places(self, end: I32) -> I64:
         """(H, n) of each port a number that it shares with those on the same switch; -1 where it joins none."""
         graph = self._graph
-        other = graph.link_dst if end is graph.link_src else graph.link_src
+        switch_end = graph.link_dst if end is graph.link_src else graph.link_src
         at_port = np.flatnonzero(end < graph.n_hosts)
         counts = np.bincount(end[at_port], minlength=graph.n_hosts)
         place = np.full(graph.n_hosts, -1, dtype=np.int64)
-        place[end[at_port]] = other[at_port]
+        place[end[at_port]] = switch_end[at_port]
         several = np.flatnonzero(counts > 1)
         place[several] = several  # a port on several switches is like no other one
         result: I64 = place.reshape(self.fabric.n_hosts, self._n_nics)
@@ -142,44 +142,46 @@ class Ports:
 
     def choose(self, src: I64, dst: I64) -> Chosen:
         """Choose the NICs of pairs of devices of different hosts; see the rule of the module."""
-        own, theirs = self._own(src, dst), self._own(dst, src)
+        own_nic, peer_nic = self._own(src, dst), self._own(dst, src)
         if not self.switched:
             none = np.full(len(src), -1, dtype=np.int64)
             return Chosen(none, none)
         host, target = (self._cluster.device_host[device].astype(np.int64) for device in (src, dst))
-        leaves, arrives = own.copy(), theirs.copy()
-        here, there = self._out[host, own], self._in[target, theirs]
-        left = np.flatnonzero((here != there) | (here < 0))
-        if len(left) and self._over_nvlink:
-            mine = self._out[host[left]]
-            same = (mine == there[left, None]) & (mine >= 0)
-            same_rail = same[np.arange(len(left)), theirs[left]]
-            found = same.any(axis=1)
-            leaves[left[found]] = np.where(same_rail, theirs[left], np.argmax(same, axis=1))[found]
-            left = left[~found]
-        if len(left):
-            candidates = self._out[host[left]] if self._over_nvlink else here[left, None]
-            links = self._between(candidates, there[left, None])
-            nics = np.arange(self._n_nics) if self._over_nvlink else own[left, None]
-            best = np.argmin(2 * links + (nics != own[left, None]), axis=1)
+        leaves, arrives = own_nic.copy(), peer_nic.copy()
+        out_place, in_place = self._out[host, own_nic], self._in[target, peer_nic]
+        pairs = np.flatnonzero((out_place != in_place) | (out_place < 0))
+        if len(pairs) and self._over_nvlink:
+            nic_places = self._out[host[pairs]]
+            is_same = (nic_places == in_place[pairs, None]) & (nic_places >= 0)
+            same_rail = is_same[np.arange(len(pairs)), peer_nic[pairs]]
+            on_rail = is_same.any(axis=1)
+            leaves[pairs[on_rail]] = np.where(same_rail, peer_nic[pairs], np.argmax(is_same, axis=1))[on_rail]
+            pairs = pairs[~on_rail]
+        if len(pairs):
+            candidates = self._out[host[pairs]] if self._over_nvlink else out_place[pairs, None]
+            links = self._between(candidates, in_place[pairs, None])
+            nics = np.arange(self._n_nics) if self._over_nvlink else own_nic[pairs, None]
+            best = np.argmin(2 * links + (nics != own_nic[pairs, None]), axis=1)
             if self._over_nvlink:
-                leaves[left] = best
-            left = left[links.min(axis=1) >= _NEVER]
-        if len(left):
-            self._by_any(left, host, target, own, theirs, leaves, arrives)
+                leaves[pairs] = best
+            pairs = pairs[links.min(axis=1) >= _NEVER]
+        if len(pairs):
+            self._by_any(pairs, host, target, own_nic, peer_nic, leaves, arrives)
         return Chosen(leaves, arrives)
 
-    def _by_any(self, left: I64, host: I64, target: I64, own: I64, theirs: I64, leaves: I64, arrives: I64) -> None:
+    def _by_any(
+        self, pairs: I64, host: I64, target: I64, own_nic: I64, peer_nic: I64, leaves: I64, arrives: I64
+    ) -> None:
         """Write the two NICs that are the fewest links apart, of pairs whose own ones lead nowhere; else -1."""
         n = self._n_nics
-        links = self._between(self._out[host[left]][:, :, None], self._in[target[left]][:, None, :])
+        links = self._between(self._out[host[pairs]][:, :, None], self._in[target[pairs]][:, None, :])
         nics = np.arange(n)
-        other = (nics[:, None] != own[left, None, None]) | np.zeros((1, 1, n), dtype=bool)
-        other = other.astype(np.int64) + 2 * (nics != theirs[left, None, None])  # rather to the target's own NIC
-        best = np.argmin((4 * links + other).reshape(len(left), n * n), axis=1)
-        lost = links.reshape(len(left), n * n)[np.arange(len(left)), best] >= _NEVER
-        leaves[left] = np.where(lost, -1, best // n)
-        arrives[left] = np.where(lost, -1, best % n)
+        detours = (nics[:, None] != own_nic[pairs, None, None]) | np.zeros((1, 1, n), dtype=bool)
+        detours = detours.astype(np.int64) + 2 * (nics != peer_nic[pairs, None, None])  # rather to the target's own NIC
+        best = np.argmin((4 * links + detours).reshape(len(pairs), n * n), axis=1)
+        is_lost = links.reshape(len(pairs), n * n)[np.arange(len(pairs)), best] >= _NEVER
+        leaves[pairs] = np.where(is_lost, -1, best // n)
+        arrives[pairs] = np.where(is_lost, -1, best % n)
 
     def _own(self, device: I64, peer: I64) -> I64:
         """Return the NIC of each device; of several each peer gets its own, in turn."""
@@ -194,13 +196,13 @@ class Ports:
         out, into = np.broadcast_arrays(out, into)
         nodes = self._graph.n_nodes
         key = np.where((out < 0) | (into < 0), -1, out * nodes + into)
-        known = np.full(key.shape, _NEVER)
+        links = np.full(key.shape, _NEVER)
         asked = np.unique(key[key >= 0])
         new = asked[self._links_between.get(asked) == 0]
         if len(new):
             self._links_between.put(new, self._search(new // nodes, new % nodes))
-        known[key >= 0] = self._links_between.get(key[key >= 0]) - 1
-        return np.where(out == into, np.where(out < 0, _NEVER, 2), known)
+        links[key >= 0] = self._links_between.get(key[key >= 0]) - 1
+        return np.where(out == into, np.where(out < 0, _NEVER, 2), links)
 
     def _search(self, out: I64, into: I64) -> I32:
         """Return one more than the links between a port of one place and a port of another."""
@@ -224,8 +226,8 @@ class Ports:
             ways = route(self._graph, leaves, hosts[dst[by_ports]] * nics + chosen.arrives[by_ports])
             parts.append((np.flatnonzero(by_ports), attrs.evolve(ways, links=i32(self._row[ways.links]))))
         if not by_ports.all():
-            rest = np.flatnonzero(~by_ports)
-            parts.append((rest, route(self.fabric, hosts[src[rest]], hosts[dst[rest]])))
+            by_hosts = np.flatnonzero(~by_ports)
+            parts.append((by_hosts, route(self.fabric, hosts[src[by_hosts]], hosts[dst[by_hosts]])))
         return parts[0][1] if len(parts) == 1 else _merged(len(src), parts)
 
 
