@@ -160,7 +160,7 @@ def rows() -> Iterator[Row]:
     )  # fmt: skip
     yield Row(
         "llama", 4, f"cp=4,cp-comm=ring,zigzag=no,{whole}", "attention of the last device over the mean",
-        "(2c - 1) / c", 7 / 4, lambda plan: _share_of_last(plan, ".attention"),
+        "(2c - 1) / c", 7 / 4, lambda plan: _share_of(plan, ".attention", -1),
     )  # fmt: skip
     yield Row(
         "llama", 4, f"cp=4,cp-comm=ulysses,{whole}", "bytes that a device sends", "2L (c - 1) (2N + 2K) / c^2",
@@ -191,15 +191,23 @@ def rows() -> Iterator[Row]:
         "llama", 4, "dp=2,pp=2,clip=yes", "all-reduces of 4 bytes", "1", 1,
         lambda plan: plan.count(Collective.ALL_REDUCE, 4),
     )  # fmt: skip
+    yield Row(
+        "llama", 4, "dp=4,zero=1,gather=fp8", "bytes of all-gathers", "P", PARAMETERS,
+        lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
+    )  # fmt: skip
+    yield Row(
+        "mixtral", 4, "ep=4,skew=1.3", "experts of the first device over the mean", "1.3", 1.3,
+        lambda plan: _share_of(plan, "experts", 0),
+    )  # fmt: skip
 
 
-def _share_of_last(plan: Lowered, word: str) -> float:
-    """Return the seconds of the last device's operators of a name, over the mean of all devices."""
+def _share_of(plan: Lowered, word: str, device: int) -> float:
+    """Return the seconds of a device's operators with a word in their names, over the mean of all devices."""
     tasks = plan.tasks
-    named = np.array([plan.graph.operators[op].name.endswith(word) for op in tasks.op])
+    named = np.array([word in plan.graph.operators[op].name for op in tasks.op])
     rows = named & np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
     seconds = np.bincount(tasks.device[rows], tasks.seconds[rows])
-    return float(seconds[-1] / seconds.mean())
+    return float(seconds[device] / seconds.mean())
 
 
 def plans_table() -> str:

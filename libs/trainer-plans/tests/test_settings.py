@@ -56,7 +56,7 @@ def test_a_script_of_megatron():
         "layout=tp-cp-ep-dp-pp"
     )
     assert (found.devices, found.batch_size, found.sequence) == (32, 256, 4096)
-    assert found.unread == ("--tp-comm-overlap",)
+    assert found.unread == ("--tp-comm-overlap", "--fp8-format")
 
 
 def test_a_yaml_file_of_megatron():

@@ -79,7 +79,7 @@ class Device:
 
     Attributes:
         name: as plans and messages write it, e.g. ``A100-40``.
-        peak_flops: precision (``fp32``, ``tf32``, ``bf16``, ``fp16``) -> FLOP/s; a precision that is missing is not
+        peak_flops: precision (``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8``) -> FLOP/s; one that is missing is not
             supported.
         memory_bandwidth: bytes/s of the device memory.
         memory: bytes of the device memory (a GB of a data sheet is 1e9 bytes).

@@ -115,7 +115,11 @@ _Before = Iterable["I64 | Arrival | None"]
 
 
 class _Writer(TaskColumns):
-    """Adds tasks of a stage in the order of its streams."""
+    """Adds tasks of a stage in the order of its streams.
+
+    Attributes:
+        busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
+    """
 
     def __init__(self, mesh: DeviceMesh, groups: TaskColumns) -> None:
         super().__init__(groups)
@@ -123,6 +127,7 @@ class _Writer(TaskColumns):
         self._first: I64 | None = None
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
+        self.busy: dict[Reshard, tuple[F64, bool]] = {}
 
     @property
     def computed(self) -> I64 | None:
@@ -158,11 +163,14 @@ class _Writer(TaskColumns):
             size = members.shape[1]
             if not axes:
                 continue
+            shares, forward = self.busy.get(reshard, (None, True))
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
             first, end = self.collective(
                 kind,
                 members,
                 self._mesh.devices,
+                shares=shares,
+                by_receiver=forward == (steps is reshard.forward),
                 size=round(reshard.nbytes * step.share),
                 divisor=divisor,
                 op=reshard.users[0],
@@ -279,6 +287,7 @@ class StageTasks:
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
         self._gathering = _Gathering(self._writer, stage)
+        self._writer.busy = _busy(stage)
         self._rings = rings_of(stage)
         self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
         self._direct = _direct_readers(stage)
@@ -569,6 +578,21 @@ class StageTasks:
                 share = self._sums.shares(op, len(operator.inputs)) * self._stored_share(op)
                 self.updated[number] = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
         self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
+
+
+def _busy(stage: StageGraph) -> dict[Reshard, tuple[F64, bool]]:
+    """Return the all-to-alls on one side of which places have more or less of an operator than others."""
+    rows = stage.stage.share_of.tolist()
+
+    def row_of(op: int) -> int:
+        return rows[stage.position[op]] if rows and stage.position[op] >= 0 else -1
+
+    found = {}
+    for reshard in stage.reshards:
+        before, after = row_of(reshard.op), row_of(reshard.users[0])
+        if before != after and any(step.step.collective is Collective.ALL_TO_ALL for step in reshard.forward):
+            found[reshard] = stage.stage.shares[max(before, after)], after >= 0
+    return found
 
 
 def _is_gathered(reshard: Reshard) -> bool:

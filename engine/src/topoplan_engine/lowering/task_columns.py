@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.arrays import I32, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective, TaskKind
 
 __all__ = ["NO_TASK", "TaskColumns"]
@@ -58,13 +58,24 @@ class TaskColumns:
         self.n_tasks += count
         return np.arange(self.n_tasks - count, self.n_tasks, dtype=np.int64)
 
-    def collective(self, kind: Collective, members: I64, device_of_place: I64 | I32, **columns: Any) -> tuple[I64, I64]:
+    def collective(
+        self,
+        kind: Collective,
+        members: I64,
+        device_of_place: I64 | I32,
+        *,
+        shares: F64 | None = None,
+        by_receiver: bool = True,
+        **columns: Any,
+    ) -> tuple[I64, I64]:
         """Add one collective of a kind in each group.
 
         Args:
             kind: an all-to-all is transfers of every pair between two joins.
             members: (groups, size) places of a mesh; each is in one group.
             device_of_place: (D,) the device at each place.
+            shares: (D,) of an all-to-all: how many times ``size`` each place gets, or gives; None: once.
+            by_receiver: whether ``shares`` are those of receivers.
             columns: of all tasks; ``size`` is that of the collective, or of each transfer.
 
         Returns:
@@ -80,6 +91,9 @@ class TaskColumns:
         nothing = {**columns, "size": 0}
         join = self._add_collective(Collective.JOIN, devices[:, :1], **nothing)
         sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
+        if shares is not None:
+            busy = members[:, receiver if by_receiver else sender].ravel()
+            columns = {**columns, "size": np.rint(shares[busy] * columns["size"]).astype(np.int64)}
         transfers = self.add(
             groups * len(sender),
             **{**columns, "kind": TaskKind.TRANSFER},

@@ -84,7 +84,7 @@ def _flags(text: str, name: str) -> dict[str, str]:
             parts = shlex.split(line, comments=True)
         except ValueError:  # a quote that ends on a later line, as of an embedded program
             continue
-        words += [word for part in parts for word in part.strip("()").split()]
+        words += [word for part in parts for word in re.sub(r"^\w+\+?=\(", "", part).strip("()").split()]
     flags: dict[str, str] = {}
     for place, word in enumerate(words):
         if word.startswith("--"):
@@ -122,6 +122,7 @@ _REFUSED = {
 }
 _UNREAD = (
     "tp-comm-overlap",
+    "fp8-format",
     "overlap-moe-expert-parallel-comm",
     "delay-wgrad-compute",
     "defer-embedding-wgrad-compute",
@@ -221,6 +222,7 @@ class _Megatron:
         if self._has("accumulate-allreduce-grads-in-fp32") or self._has("bf16"):
             found["grads"] = "fp32"
         clip = self._flags.get("clip-grad", "1.0")
+        found |= {"gather": "fp8"} if self._has("fp8-param-gather") and plan["zero"] != "0" else {}
         found |= {"clip": "yes"} if clip.lower() not in ("0", "0.0", "none") else {}
         instances = self._number("num-distributed-optimizer-instances") or 1
         if instances > 1 and plan["zero"] != "0":

@@ -197,6 +197,22 @@ def test_kernels_reach_what_was_measured_on_the_device(device, precision, share)
     assert costs(graph, cluster, compute_efficiency=0.5).assumptions["compute_efficiency"] == {device: 0.5}
 
 
+@pytest.mark.parametrize(("device", "ratio"), [("h100", 1978.9 / 989.4), ("b200", 2.0)])
+def test_products_of_layers_run_in_fp8(device, ratio):
+    """A matrix of a layer takes half the time; one outside of layers, and what is no product, as long as before."""
+    operators = [linear("layers.0.up", 8192, 8192, 8192), relu("layers.0.relu", 8192, 8192)]
+    graph = in_precision(chain(*operators, linear("head", 8192, 8192, 8192)), "bf16")
+    options = {"device": device.upper(), "kernel_overhead_us": 0.0}
+    before, after = (costs(graph, hosts(n_hosts=1), fp8=fp8, **options) for fp8 in (False, True))
+    times = [
+        price(before, op, (1,) * len(each.dims)).forward[0] / price(after, op, (1,) * len(each.dims)).forward[0]
+        for op, each in enumerate(graph.operators)
+    ]
+    assert times == pytest.approx([ratio, 1.0, 1.0], rel=1e-9)
+    assert after.assumptions["fp8"] == "products of layers with weights"
+    assert "fp8" not in before.assumptions
+
+
 def test_results_cannot_be_changed():
     function = costs(chain(linear("a", 8, 8, 8)), hosts(n_hosts=2))
     with pytest.raises(ValueError, match="read-only"):
@@ -207,6 +223,7 @@ def test_results_cannot_be_changed():
     ("options", "told"),
     [
         ({"device": "A100-81"}, "did you mean 'A100-80'?"),
+        ({"device": "A100-80", "fp8": True}, "fp8: A100-80 has no fp8 (it has fp32, tf32, bf16, fp16)"),
         ({"device": "V100", "precision": "bf16"}, "precision: V100 has no bf16 (it has fp32, fp16)"),
     ],
 )

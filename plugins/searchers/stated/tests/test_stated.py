@@ -299,6 +299,7 @@ def test_expert_parallelism_sends_tokens_to_their_experts_and_back(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"ep": 2, "skew": 3}, r"skew=3 with ep=2 \(needs skew=1 to 2\)"),
         ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp=8 \(nearest: ep=2 or 4\)"),
         ({"ep": 8}, r"ep=8 does not divide the 4 .* of operator .*experts.* \(nearest: ep=4\)"),
         ({"cp": 32, "layout": "tp-cp-ep-dp-pp"}, "cp=32 .*does not divide 8 devices"),
@@ -326,6 +327,40 @@ def test_weights_in_slices_are_gathered_for_each_pass(model):
     assert (uses[1].optimizer == uses[0].optimizer / 4).all()
     assert (uses[1].gradients == uses[0].gradients / 4).all()
     assert (uses[1].weights < uses[0].weights).all()
+
+
+@pytest.mark.parametrize(("ep", "skew"), [(2, 1.5), (4, 1.3), (4, 4.0)])
+def test_a_busy_device_has_more_tokens(model, ep, skew):
+    """Its experts take so many times the mean, its all-to-alls too; what the others have makes the mean."""
+    graph, seconds, sent = model("mixtral"), {}, {}
+    cluster = build_cluster(ClusterOptions(servers=ep, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline(kernel_overhead_us=0).build(graph, cluster))
+    for factor in (1.0, skew):
+        strategy, _ = strategy_of(Stated(ep=ep, dp=ep, skew=factor, micro_batch=BATCH // ep), graph, ep)
+        tasks = lowering.lower(strategy)
+        tasks.check()
+        named = np.array(["experts" in graph.operators[op].name for op in tasks.op])
+        rows = named & np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
+        seconds[factor] = np.bincount(tasks.device[rows], tasks.seconds[rows], ep)
+        moved = tasks.kind == TaskKind.TRANSFER
+        ends = (tasks.src[moved], tasks.dst[moved])
+        sent[factor] = np.array([np.bincount(each, tasks.size[moved], ep) for each in ends])
+    others = (ep - skew) / (ep - 1)
+    np.testing.assert_allclose(seconds[skew] / seconds[1.0], [skew] + [others] * (ep - 1), rtol=1e-9, atol=1e-12)
+    # Two of four all-to-alls in a layer send to the busy device so much, two send that from it.
+    to_others = skew / 2 + others / 2  # of device 0: half of what it sends goes to the others' experts
+    assert sent[skew][0, 0] == pytest.approx(sent[1.0][0, 0] * to_others, rel=1e-3)
+    assert sent[skew][1, 0] == pytest.approx(sent[1.0][1, 0] * to_others, rel=1e-3)
+    assert sent[skew].sum() == pytest.approx(sent[1.0].sum(), rel=1e-3)
+
+
+def test_gathers_in_fp8_send_one_byte_for_a_number(model):
+    for zero, times in ((1, 1), (2, 1), (3, 2)):
+        graph = model("llama")
+        tasks, _ = lowered(graph, 4, dp=4, zero=zero, gather="fp8", micro_batch=2)
+        head = graph.operators[-2].weights[0].nbytes // 2 if zero == 3 else 0
+        assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == times * PARAMETERS - head
+        assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * PARAMETERS
 
 
 PARAMETERS = 164416  # of the Llama
@@ -417,6 +452,8 @@ def test_updates_wait_for_the_norm_of_all_gradients(model, name, options):
     [
         ({"shard": 4}, r"shard=4 with zero=0 \(needs zero=1, 2 or 3\)"),
         ({"shard": 3, "zero": 3}, r"shard=3 does not divide dp / ep = 8 \(nearest: shard=2 or 4\)"),
+        ({"skew": 1.5}, r"skew=1.5 with ep=1 \(needs ep of at least 2\)"),
+        ({"gather": "fp8"}, r"gather=fp8 with zero=0 \(needs zero=1, 2 or 3"),
         ({"reshard": False, "zero": 2}, r"reshard=no with zero=2 \(needs zero=3"),
     ],
 )

@@ -65,6 +65,9 @@ class Roofline(Estimator):
         minimum=0,
     )
 
+    fp8: bool = option(
+        False, help="products of layers with their weights run at the device's rate in fp8, everything else as it is"
+    )
     optimizer_step: bool = option(
         False,
         help="price the optimizer's step: weights, gradients and state are read and written, for every slice of a "

@@ -16,9 +16,9 @@ from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
-from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.graph import Operator, OperatorGraph, Role
 from topoplan.model.machine import Device
-from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.equal_operators import first_equal, layers_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_engine.training import has_sparse_gradient, trained_weights
@@ -34,9 +34,10 @@ _NOT_MEASURED = 0.9
 
 @attrs.frozen(eq=False)
 class _Rates:
-    """(D,) each: FLOP/s and bytes/s that kernels reach, and seconds per kernel."""
+    """(D,) each: FLOP/s that kernels, and products of layers, reach, bytes/s of kernels, and seconds per kernel."""
 
     flops: F64
+    products: F64
     bandwidth: F64
     overhead: F64
 
@@ -63,7 +64,12 @@ class RooflineCosts(CostFunction):
             **({"device": options.device} if options.device else {}),
             **_assumed_rates(options, devices, precision),
             **({"optimizer_step": True} if options.optimizer_step else {}),
+            **({"fp8": "products of layers with weights"} if options.fp8 else {}),
         }
+        layers = layers_of(graph).layer
+        self._is_product = [
+            bool(layer) and _multiplies_weights(op) for layer, op in zip(layers, graph.operators, strict=True)
+        ]
         self._equal = all((column == column[0]).all() for column in attrs.astuple(self._rates, recurse=False))
         self._backward, self._weight_share = factors_of(graph), weight_shares(graph)
         self._saved, self._gradients = saved_tensors(graph), gradient_tensors(graph)
@@ -71,6 +77,7 @@ class RooflineCosts(CostFunction):
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
         columns = (first_equal(graph), self._backward, self._weight_share, self._saved, self._trained, self._gradients)
+        columns = (*columns, self._is_product)
         self._like = [first.setdefault(row, number) for number, row in enumerate(zip(*columns, strict=True))]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
@@ -98,7 +105,8 @@ class RooflineCosts(CostFunction):
                 operator, degrees, self._share, self._saved[op], self._trained[op], self._gradients[op]
             )
         rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
-        arithmetic, moving = work.flops / self._rates.flops[rows], work.traffic / self._rates.bandwidth[rows]
+        rates = self._rates.products if self._is_product[op] else self._rates.flops
+        arithmetic, moving = work.flops / rates[rows], work.traffic / self._rates.bandwidth[rows]
         overhead, times = self._rates.overhead[rows], self._backward[op]
         states = np.array(self._states_of(self._graph.operators[op]))[:, None] * np.stack(
             [work.weights, work.trained, work.trained]
@@ -136,6 +144,15 @@ class RooflineCosts(CostFunction):
         return self._table_states if has_sparse_gradient(operator) else self._states
 
 
+def _multiplies_weights(operator: Operator) -> bool:
+    """Whether an operator is a product of what it reads with a matrix of weights; looking rows up is none."""
+    if has_sparse_gradient(operator) or not operator.work:
+        return False
+    summed = {index for index, dim in enumerate(operator.dims) if dim.role is Role.REDUCTION}
+    inputs = {axis.dim for tensor in operator.inputs for axis in tensor.axes}
+    return any({axis.dim for axis in weight.axes} & summed & inputs for weight in operator.weights)
+
+
 def _device_names(options: Roofline, cluster: Cluster) -> list[str]:
     """Return the kind that each device is priced as."""
     return [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
@@ -162,7 +179,7 @@ def _assumed_rates(options: Roofline, devices: Mapping[str, Device], precision: 
 def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
     names = _device_names(options, cluster)
-    columns: dict[str, tuple[float, float, float]] = {}
+    columns: dict[str, tuple[float, float, float, float]] = {}
     for name in set(names):
         device = cluster.device(name)
         if precision not in device.peak_flops and options.compute_tflops is None:
@@ -170,6 +187,11 @@ def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
                 f"estimator roofline: precision: {device.name} has no {precision} "
                 f"(it has {', '.join(device.peak_flops)})"
             )
+        if options.fp8 and not {"fp8", precision} <= set(device.peak_flops):
+            raise TopoplanError(
+                f"estimator roofline: fp8: {device.name} has no fp8 (it has {', '.join(device.peak_flops)})"
+            )
+        faster = device.peak_flops["fp8"] / device.peak_flops[precision] if options.fp8 else 1.0
         overhead = device.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
         columns[name] = (
             device.peak_flops[precision] * _efficiency(options, device, precision)
@@ -179,7 +201,14 @@ def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
             if options.memory_gb_per_s is None
             else options.memory_gb_per_s * 1e9,
             overhead,
+            faster,
         )
     rows = np.array([columns[name] for name in names])
     speed = cluster.device_speed
-    return _Rates(flops=f64(rows[:, 0] * speed), bandwidth=f64(rows[:, 1] * speed), overhead=f64(rows[:, 2] / speed))
+    flops = f64(rows[:, 0] * speed)
+    return _Rates(
+        flops=flops,
+        products=f64(flops * rows[:, 3]),
+        bandwidth=f64(rows[:, 1] * speed),
+        overhead=f64(rows[:, 2] / speed),
+    )

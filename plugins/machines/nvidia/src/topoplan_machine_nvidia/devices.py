@@ -20,7 +20,7 @@ _H100_KERNEL, _H200_KERNEL = 2.1e-6, 1.6e-6
 _HOPPER_KERNEL_SOURCE = "kernel overhead: experiments/one_gpu_torch.py, torch 2.11"
 _KERNEL_SOURCE = "kernel overhead: shortest kernels in FlexNet's (TopoOpt, NSDI'23) A100 measurements"
 _AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12}
-_HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp16": 989.4e12}
+_HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp16": 989.4e12, "fp8": 1978.9e12}
 _HOPPER_SOURCE = "peaks: NVIDIA H100 Tensor Core GPU Architecture white paper, table of the SXM5 board, dense columns"
 _MATMUL_SOURCE = (
     "best matrix product, bf16, of many shapes: stas00/ml-engineering@744d01e18b79, compute/accelerator/README.md; "
@@ -117,7 +117,7 @@ DEVICES = (
     ),
     Device(
         name="B200",
-        peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15},
+        peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15, "fp8": 4.5e15},
         memory_bandwidth=8e12,
         memory=180e9,
         kernel_overhead=_SMALLEST_KERNEL,
@@ -131,7 +131,7 @@ DEVICES = (
     ),
     Device(
         name="GB200",
-        peak_flops={"fp32": 80e12, "tf32": 1.25e15, "bf16": 2.5e15, "fp16": 2.5e15},
+        peak_flops={"fp32": 80e12, "tf32": 1.25e15, "bf16": 2.5e15, "fp16": 2.5e15, "fp8": 5e15},
         memory_bandwidth=8e12,
         memory=186e9,
         kernel_overhead=_SMALLEST_KERNEL,

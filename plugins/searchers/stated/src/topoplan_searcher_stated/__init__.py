@@ -72,6 +72,12 @@ class Stated(Searcher):
     grads: Literal["weights", "fp32"] | None = option(
         None, help="bytes in which gradients of weights are summed and kept: as weights, or 4; unset: weights"
     )
+    gather: Literal["weights", "fp8"] | None = option(
+        None, help="bytes in which weights that devices share are gathered: their own, or 1; unset: weights"
+    )
+    skew: float | None = option(
+        None, help="tokens of the busiest expert parallel device over the mean; unset: 1", minimum=1
+    )
     clip: bool | None = option(
         None, help="update weights once the norm of all gradients is known (gradient clipping); unset: no"
     )

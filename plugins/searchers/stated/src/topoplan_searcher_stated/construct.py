@@ -23,6 +23,7 @@ from topoplan import (
 from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
 from topoplan_engine.experiment import Choice
+from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature, signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
@@ -72,7 +73,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
     programs = stage_programs(
         graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed, options.reshard
     )
-    shares = _Shares.of(graph, rules, sizes)
+    shares = _Shares.of(graph, rules, sizes, axes, options.skew)
     ring = axes.index("cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     regions = regions_of(options.recompute, graph)
@@ -95,6 +96,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
                 rings=rings[operators] if (rings[operators] >= 0).any() else (),
                 zigzag=options.zigzag,
                 gradient_bytes=4 if options.grads == "fp32" else 0,
+                gather_bytes=1 if options.gather == "fp8" else 0,
             )
         )
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
@@ -110,15 +112,32 @@ class _Shares(NamedTuple):
     of_operator: I32
 
     @classmethod
-    def of(cls, graph: OperatorGraph, rules: Sequence[tuple[Signature, ...]], sizes: tuple[int, ...]) -> _Shares:
-        """Return how much of its attention each device has where heads of queries are divided by an axis."""
+    def of(
+        cls,
+        graph: OperatorGraph,
+        rules: Sequence[tuple[Signature, ...]],
+        sizes: tuple[int, ...],
+        axes: tuple[str, ...],
+        skew: float,
+    ) -> _Shares:
+        """Return the shares.
+
+        Where heads of queries are divided by an axis, devices have their share of attention.  The first of the devices
+        among which experts are divided has ``skew`` times the mean of their tokens, the others share the rest.
+        """
         rows: dict[tuple[float, ...], int] = {}
         of_operator = np.full(len(rules), -1, dtype=np.int32)
+        ep = axes.index("ep") if "ep" in axes and skew > 1 else -1
+        experts, count = expert_dims(graph), math.prod(sizes)
+        place = np.unravel_index(np.arange(count), sizes)[ep] if ep >= 0 else np.zeros(count)
+        tokens = tuple(np.where(place == 0, skew, (sizes[ep] - skew) / max(1, sizes[ep] - 1)).tolist())
         for index, (op, row) in enumerate(zip(graph.operators, rules, strict=True)):
             queries = queries_signature(op)
             divided = math.prod(size for rule, size in zip(row, sizes, strict=True) if rule == queries and rule.dim < 0)
             if divided > 1:
-                of_operator[index] = rows.setdefault((1 / divided,) * math.prod(sizes), len(rows))
+                of_operator[index] = rows.setdefault((1 / divided,) * count, len(rows))
+            elif ep >= 0 and row[ep].dim == experts[index] >= 0:
+                of_operator[index] = rows.setdefault(tokens, len(rows))
         return cls(np.array([*rows]), of_operator)
 
 

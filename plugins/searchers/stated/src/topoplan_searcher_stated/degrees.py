@@ -69,7 +69,7 @@ class Degrees:
 
 
 #: Settings that are said only where they are not what they are if left out.
-_UNUSUAL = ("layers", "cp_comm", "zigzag", "shard", "reshard", "grads", "clip", "bucket_mb")
+_UNUSUAL = ("layers", "cp_comm", "zigzag", "shard", "reshard", "grads", "clip", "gather", "skew", "bucket_mb")
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
@@ -123,6 +123,11 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         raise TopoplanError(
             f"plan: cp-comm={options.cp_comm}: model {graph.name!r} has no attention in one operator (cp-comm=gather)"
         )
+    if options.skew > options.ep:
+        most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"
+        raise TopoplanError(f"plan: skew={options.skew:g} with ep={options.ep} (needs {most})")
+    if options.gather != "weights" and not options.zero:
+        raise TopoplanError(f"plan: gather={options.gather} with zero=0 (needs zero=1, 2 or 3, which gather weights)")
     if options.zero > 3:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
     layout = tuple(options.layout.split("-"))

@@ -38,6 +38,8 @@ class Settings:
     reshard: bool = True
     grads: str = "weights"
     clip: bool = False
+    gather: str = "weights"
+    skew: float = 1.0
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
