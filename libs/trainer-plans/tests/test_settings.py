@@ -125,7 +125,7 @@ def test_hybrid_sharding_of_torchtitan():
 
 def test_how_attention_gets_all_positions():
     flags = "--context-parallel-size 2"
-    for way, word in (("", "ring"), ("--cp-comm-type a2a", "ulysses"), ("--cp-comm-type allgather", "gather")):
+    for way, word in (("", "ring"), ("--cp-comm-type a2a", "ulysses"), ("--cp-comm-type all_gather", "gather")):
         assert trainer_settings(f"{flags} {way}", "run.sh").plan["cp-comm"] == word
     titan = "[parallelism]\ncontext_parallel_degree = 2\n"
     assert trainer_settings(titan, "a.toml").plan["cp-comm"] == "gather"
@@ -230,3 +230,51 @@ def test_modules_that_run_again():
 def test_what_a_plan_cannot_say_is_refused_by_name(text, name, message):
     with pytest.raises(TopoplanError, match=message):
         trainer_settings(text, name)
+
+
+def test_layouts_that_repeat_without_end_are_refused():
+    with pytest.raises(TopoplanError, match="repeats something 999999999 times"):
+        trainer_settings("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*999999999|L'", "a.sh")
+    yaml = "  --pipeline-model-parallel-size: 2\n  --pipeline-model-parallel-layout: '(E|)*1tL'\n"
+    assert trainer_settings(yaml, "a.yaml").plan["layers"] == "0+1"
+
+
+def test_devices_of_ranks_are_a_layout():
+    flags = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    for devices, layout in [
+        ("0,1,2,3,4,5,6,7", "tp-cp-ep-dp-pp"),
+        ("0,1,4,5,2,3,6,7", "tp-cp-ep-pp-dp"),
+        ("0,4,1,5,2,6,3,7", "cp-ep-dp-pp-tp"),
+    ]:
+        found = trainer_settings(f"export TOPOPLAN_DEVICES={devices}\n{flags}", "run.sh")
+        assert (found.plan["layout"], found.devices) == (layout, 8)
+    inside = trainer_settings(f"TOPOPLAN_DEVICES=0,1,2,3,4,5,6,7\n{flags} --use-tp-pp-dp-mapping", "run.sh")
+    assert inside.plan["layout"] == "tp-cp-ep-pp-dp"
+    for devices in ("0,1,2,3,4,5,7,6", "0,1,2", "0,1,2,3,4,5,6,6"):
+        with pytest.raises(TopoplanError, match="in an order that no layout of a stated plan has"):
+            trainer_settings(f"TOPOPLAN_DEVICES={devices}\n{flags}", "run.sh")
+
+
+def test_parts_of_torchtitan_are_chunks():
+    head = '[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "{}"\n'
+    head += "module_fqns_per_model_part = {}\n"
+    head += "[activation_checkpoint]\nmode = 'none'\n"
+    one = '[["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]'
+    two = '[["tok_embeddings"], [], [], ["norm", "output"]]'
+    uneven = '[["tok_embeddings"], ["layers.0", "layers.1", "norm", "output"]]'
+    for schedule, parts, found in [
+        ("GPipe", one, ("gpipe", "1*2")),
+        ("Interleaved1F1B", two, ("interleaved:2", "0*4")),
+        ("1F1B", uneven, ("1f1b", "0+2")),
+    ]:
+        plan = trainer_settings(head.format(schedule, parts), "a.toml").plan
+        assert (plan["schedule"], plan["layers"]) == found
+    for schedule, parts, why in [
+        ("1F1B", two, "has 4 parts for 2 ranks and schedule 1f1b"),
+        ("ZBVZeroBubble", one, "has 2 parts for 2 ranks and schedule zbv"),
+        ("1F1B", '[["layers.1"], ["layers.0"]]', "'layers.1' is in no place"),
+        ("Interleaved1F1B", '[[], ["norm"], [], []]', "'norm' is in no place"),
+        ("1F1B", "3", "must be a list of lists of names"),
+    ]:
+        with pytest.raises(TopoplanError, match=why):
+            trainer_settings(head.format(schedule, parts), "a.toml")

@@ -25,7 +25,7 @@ import attrs
 from topoplan import TopoplanError
 from topoplan.errors import shown
 
-__all__ = ["TrainerSettings", "trainer_settings"]
+__all__ = ["TrainerSettings", "layout_of_ranks", "trainer_settings"]
 
 
 @attrs.frozen(kw_only=True)
@@ -67,11 +67,11 @@ def trainer_settings(text: str, name: str) -> TrainerSettings:
     """
     if name.lower().endswith(".toml"):
         return _torchtitan(text, name)
-    return _Megatron(_flags(text, name), name).settings()
+    return _Megatron(*_flags(text, name), name).settings()
 
 
-def _flags(text: str, name: str) -> dict[str, str]:
-    """Return the flags of a script or of a YAML file, each with its value; ``true`` for one without."""
+def _flags(text: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return flags of a script or YAML file with their values, ``true`` for one without, and the script's variables."""
     variables: dict[str, str] = {}
     words: list[str] = []
     for line in text.replace("\\\n", " ").split("\n"):
@@ -84,7 +84,7 @@ def _flags(text: str, name: str) -> dict[str, str]:
             parts = shlex.split(line, comments=True)
         except ValueError:  # a quote that ends on a later line, as of an embedded program
             continue
-        words += [word for part in parts for word in re.sub(r"^\w+\+?=\(", "", part).strip("()").split()]
+        words += [_out_of_list(word) for part in parts for word in re.sub(r"^\w+\+?=\(", "(", part).split()]
     flags: dict[str, str] = {}
     for place, word in enumerate(words):
         if word.startswith("--"):
@@ -96,7 +96,13 @@ def _flags(text: str, name: str) -> dict[str, str]:
     if not any(flag in flags for flag in _DEGREES):
         expected = ", ".join(f"--{flag}" for flag in list(_DEGREES)[:3])
         raise TopoplanError(f"{name}: has no flags of Megatron-LM that say a plan (such as {expected})")
-    return flags
+    return flags, variables
+
+
+def _out_of_list(word: str) -> str:
+    """Return a word without the parenthesis that begins or ends a list of the shell."""
+    lists = word.startswith(("(-", "($")) or word.count("(") != word.count(")")
+    return word.strip("()") if lists else word
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -138,8 +144,8 @@ _SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_par
 class _Megatron:
     """Turns flags of Megatron-LM into settings."""
 
-    def __init__(self, flags: Mapping[str, str], name: str) -> None:
-        self._flags, self._name = flags, name
+    def __init__(self, flags: Mapping[str, str], variables: Mapping[str, str], name: str) -> None:
+        self._flags, self._variables, self._name = flags, variables, name
 
     def settings(self) -> TrainerSettings:
         """Return them, in the order of ``--plan``'s documentation."""
@@ -160,18 +166,32 @@ class _Megatron:
         plan["recompute"] = self._recompute()
         plan |= self._layers(int(plan["pp"]), plan)
         plan |= self._context() if plan["cp"] != "1" else {}
-        plan |= self._gradients(plan)
-        pipelines_first = self._has("use-tp-pp-dp-mapping")
-        plan["layout"] = "tp-cp-ep-pp-dp" if pipelines_first else "tp-cp-ep-dp-pp"
+        layout, ranks = self._layout({key: int(plan[key]) for key in _DEGREES.values()})
+        plan |= {**self._gradients(plan, ranks), "layout": layout}
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
         return TrainerSettings(
             trainer="megatron",
             plan=plan,
-            devices=hosts * per_host if hosts and per_host else None,
+            devices=hosts * per_host if hosts and per_host else ranks,
             batch_size=self._number("global-batch-size"),
             sequence=self._number("seq-length"),
             unread=tuple(f"--{flag}" for flag in _UNREAD if self._has(flag)),
         )
+
+    def _layout(self, degrees: Mapping[str, int]) -> tuple[str, int | None]:
+        """Return the layout, and the number of ranks as far as a launch script names the device of each."""
+        usual = "tp-cp-ep-pp-dp" if self._has("use-tp-pp-dp-mapping") else "tp-cp-ep-dp-pp"
+        words = self._variables.get("TOPOPLAN_DEVICES", "").split(",")
+        if not all(word.isdigit() for word in words):
+            return usual, None
+        devices = [int(word) for word in words]
+        layout = layout_of_ranks(devices, usual, degrees)
+        if layout is None:
+            raise TopoplanError(
+                f"{self._name}: TOPOPLAN_DEVICES has {len(devices)} devices in an order that no layout of a stated "
+                f"plan has ({', '.join(f'{key}={degree}' for key, degree in degrees.items())})"
+            )
+        return layout, len(devices)
 
     def _has(self, flag: str) -> bool:
         return self._flags.get(flag, "false").lower() not in ("false", "0", "none")
@@ -216,10 +236,10 @@ class _Megatron:
             chunks = layers // (ranks * depth)
         return f"interleaved:{chunks}" if chunks and chunks > 1 and ranks > 1 else "1f1b"
 
-    def _gradients(self, plan: Mapping[str, str]) -> dict[str, str]:
+    def _gradients(self, plan: Mapping[str, str], ranks: int | None) -> dict[str, str]:
         """Return in which bytes gradients are summed, whether their norm is waited for, and who shares state."""
         found = {}
-        if self._has("accumulate-allreduce-grads-in-fp32") or self._has("bf16"):
+        if self._has("accumulate-allreduce-grads-in-fp32") or (self._has("bf16") and not self._has(_IN_BF16)):
             found["grads"] = "fp32"
         clip = self._flags.get("clip-grad", "1.0")
         found |= {"gather": "fp8"} if self._has("fp8-param-gather") and plan["zero"] != "0" else {}
@@ -228,20 +248,21 @@ class _Megatron:
         if instances > 1 and plan["zero"] != "0":
             hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
             model = math.prod(int(plan[key]) for key in ("tp", "cp", "pp"))
-            if not hosts or not per_host or hosts * per_host % (model * instances):
+            devices = hosts * per_host if hosts and per_host else ranks
+            if not devices or devices % (model * instances):
                 raise TopoplanError(
                     f"{self._name}: --num-distributed-optimizer-instances {instances} needs numbers of devices "
                     f"(--nnodes, --nproc-per-node) that are a multiple of {model * instances}"
                 )
-            found["shard"] = str(hosts * per_host // (model * instances))
+            found["shard"] = str(devices // (model * instances))
         return found
 
     def _context(self) -> dict[str, str]:
         """Return how attention gets all positions."""
-        way = self._flags.get("cp-comm-type", "p2p").lower()
+        way = self._flags.get("cp-comm-type", "p2p").lower().replace("_", "")
         if way not in _CONTEXT:
             raise TopoplanError(
-                f"{self._name}: --cp-comm-type is {shown(way)}, which a stated plan cannot say (p2p, a2a or allgather)"
+                f"{self._name}: --cp-comm-type is {shown(way)}, which a stated plan cannot say (p2p, a2a or all_gather)"
             )
         return {"cp-comm": _CONTEXT[way]}
 
@@ -263,6 +284,8 @@ class _Megatron:
         """Return the layers of each stage of a layout: E is the embedding, t a layer, L the loss, | ends a stage."""
         text = layout.replace(",", "")
         for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+            if sum(times := [int(number) for _, number in re.findall(pattern, text)]) > _MOST_LAYERS:
+                raise TopoplanError(f"{self._name}: --{_LAYOUT} {shown(layout)} repeats something {max(times)} times")
             text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
         stages = text.split("|")
         strange = sorted(set(text) - set("EtL|"))
@@ -322,8 +345,39 @@ def _summed(counts: Sequence[int]) -> str:
     return "+".join(f"{count}*{times}" if times > 1 else str(count) for count, times in runs)
 
 
+def layout_of_ranks(devices: Sequence[int], order: str, degrees: Mapping[str, int]) -> str | None:
+    """Return the layout of a plan whose ranks have these devices; None if there is none.
+
+    Args:
+        devices: (ranks,) the device of each rank.
+        order: that of ranks, the axis that changes fastest first; preferred if several layouts are the same.
+        degrees: of all axes but ``dp``, which has the rest of the ranks.
+
+    >>> layout_of_ranks([0, 2, 1, 3], "tp-cp-ep-dp-pp", {"tp": 2, "cp": 1, "ep": 1, "pp": 1})
+    'dp-tp-cp-ep-pp'
+    """
+    axes = order.split("-")
+    rest = len(devices) // math.prod(degrees.values())
+    sizes = [{**degrees, "dp": max(rest, 1)}[axis] for axis in axes]
+    if math.prod(sizes) != len(devices):
+        return None
+    for layout in itertools.permutations(range(len(axes))):
+        stride, strides = 1, [0] * len(axes)
+        for axis in layout:
+            strides[axis], stride = stride, stride * sizes[axis]
+        numbers = [0]
+        for axis in range(len(axes)):
+            numbers = [place * strides[axis] + number for place in range(sizes[axis]) for number in numbers]
+        if numbers == list(devices):
+            return "-".join(axes[axis] for axis in layout)
+    return None
+
+
 _LAYOUT = "pipeline-model-parallel-layout"
 _ENDS = {"account-for-embedding-in-pipeline-split": "embedding", "account-for-loss-in-pipeline-split": "head"}
+#: More layers than any model has.
+_MOST_LAYERS = 100_000
+_IN_BF16 = "grad-reduce-in-bf16"
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
 #: Schedule of torchtitan, in lower case -> that of a plan.
 _SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2", "zbvzerobubble": "zbv"}
@@ -363,11 +417,12 @@ class _Torchtitan:
         plan |= {"dp": str(data)} if data > 0 else {}
         plan |= {"shard": str(shards)} if replicas > 1 and shards > 1 else {}
         plan["sp"] = "yes" if degrees["tp"] > 1 else "no"
-        plan |= self._zero(shards, degrees["pp"])
+        plan |= self._zero(shards if shards < 0 else shards * degrees["cp"], degrees["pp"])
         plan |= {"clip": "yes"} if self._clips() else {}
         local = self._number("local_batch_size", self._number("batch_size", 1))
         plan["micro-batch"] = str(self._number("pipeline_parallel_microbatch_size", 1) if degrees["pp"] > 1 else local)
         plan["schedule"] = self._schedule() if degrees["pp"] > 1 else "1f1b"
+        plan |= self._layers(degrees["pp"], plan["schedule"])
         plan["recompute"] = self._recompute()
         plan["layout"] = "tp-cp-ep-dp-pp"
         rotation = str(self._value("context_parallel_rotate_method", "allgather"))
@@ -401,15 +456,16 @@ class _Torchtitan:
 
     def _zero(self, shards: int, ranks: int) -> dict[str, str]:
         """Return what is shared; with a pipeline weights stay gathered between its micro-batches unless it says so."""
+        reduces = self._document.get("training", {}).get("mixed_precision_reduce", "float32")
+        grads = {"grads": "fp32"} if reduces == "float32" else {}
         if shards == 1:
-            return {"zero": "0"}
+            return {"zero": "0", **grads}
         policy = self._value("fsdp_reshard_after_forward", "default")
         if policy not in ("default", "never", "always"):
             raise TopoplanError(
                 f"{self._name}: fsdp_reshard_after_forward = {shown(policy)} (must be default, never or always)"
             )
-        reduces = self._document.get("training", {}).get("mixed_precision_reduce", "float32")
-        plan = {"zero": "3"} | ({"grads": "fp32"} if reduces == "float32" else {})
+        plan = {"zero": "3", **grads}
         return plan if policy == "always" or (policy == "default" and ranks == 1) else {**plan, "reshard": "no"}
 
     def _schedule(self) -> str:
@@ -420,6 +476,35 @@ class _Torchtitan:
                 "(have: 1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble)"
             )
         return _SCHEDULES[schedule.lower()]
+
+    def _layers(self, ranks: int, schedule: str) -> dict[str, str]:
+        """Return the layers of stages where a file names the modules of each, and the schedule with as many chunks.
+
+        Raises:
+            TopoplanError: parts are no lists of names, have no layers in turn, or are not those of the schedule.
+        """
+        parts = self._value(_PARTS, None)
+        if parts is None or ranks == 1:
+            return {}
+        if not isinstance(parts, list) or not all(
+            isinstance(part, list) and all(isinstance(name, str) for name in part) for part in parts
+        ):
+            raise TopoplanError(f"{self._name}: {_PARTS} = {shown(parts)} (must be a list of lists of names)")
+        layers = [[name for name in part if name.startswith("layers.")] for part in parts]
+        outside = [name for part in parts[1:-1] for name in part if not name.startswith("layers.")]
+        in_turn = [name for part in layers for name in part]
+        if in_turn != [f"layers.{k}" for k in range(len(in_turn))] or outside:
+            where = outside[0] if outside else in_turn[0]
+            raise TopoplanError(
+                f"{self._name}: {_PARTS}: {where!r} is in no place of a stated plan (layers from layers.0 on in turn, "
+                "the embedding in the first part and the head in the last)"
+            )
+        chunks, rest = divmod(len(parts), ranks)
+        kind = schedule.partition(":")[0]
+        if rest or not chunks or (kind != "interleaved" and chunks != (1 if kind in ("1f1b", "gpipe") else 2)):
+            raise TopoplanError(f"{self._name}: {_PARTS} has {len(parts)} parts for {ranks} ranks and schedule {kind}")
+        named = {"schedule": f"interleaved:{chunks}"} if kind == "interleaved" else {}
+        return {**named, "layers": _summed([len(part) for part in layers])}
 
     def _recompute(self) -> str:
         section = self._document.get("activation_checkpoint", {})
@@ -436,3 +521,4 @@ class _Torchtitan:
 
 _WORDS = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 _SHARDS = "data_parallel_shard_degree"
+_PARTS = "module_fqns_per_model_part"

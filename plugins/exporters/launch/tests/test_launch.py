@@ -20,7 +20,7 @@ from topoplan import Placement, SpmdStrategy, TopoplanError
 from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.testing import parametrize_with_checks, reference
-from topoplan_exporter_launch import DeepSpeed, Megatron, Torchrun, TorchSchedule, Torchtitan
+from topoplan_exporter_launch import DeepSpeed, Megatron, Torchrun, TorchSchedule, Torchtitan, TorchtitanToml
 from topoplan_exporter_launch.grid import grid_of
 from topoplan_exporter_launch.schedules import TARGET, actions_of
 from topoplan_operators import GraphBuilder
@@ -56,6 +56,10 @@ class TestConformance:
 
     @parametrize_with_checks(Torchtitan)
     def test_torchtitan(self, check):
+        check()
+
+    @parametrize_with_checks(TorchtitanToml)
+    def test_torchtitan_toml(self, check):
         check()
 
 

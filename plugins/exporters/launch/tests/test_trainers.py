@@ -1,8 +1,9 @@
 """The programs themselves read what is written for them, where they are installed: DeepSpeed, Megatron, torchtitan.
 
 None of them is a dependency.  ``pip install --no-deps deepspeed megatron-core torchtitan`` beside torch, and what they
-import, is enough.  TOPOPLAN_MEGATRON names a checkout of Megatron-LM, whose parser of arguments no package has.  Each
-runs in a process of its own, since they set up much when they are imported.
+import, is enough.  TOPOPLAN_MEGATRON names a checkout of Megatron-LM, whose parser of arguments no package has, and
+TOPOPLAN_TORCHTITAN_TOML one of torchtitan 4a950ea, the last version that reads TOML.  Each runs in a process of its
+own, since they set up much when they are imported.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import sys
 import attrs
 import pytest
 
-from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan
+from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan, TorchtitanToml
 from topoplan_exporter_launch.grid import grid_of
 from topoplan_exporter_launch.megatron import TARGET
 from topoplan_operators import GraphBuilder
 from topoplan_operators.losses import total
 from topoplan_operators.products import einsum
+from topoplan_samples import stated_plans
 from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, planned, program, samples, stages_of
 from topoplan_samples.trainers import searched
 
@@ -164,12 +166,17 @@ def read(words, variables):
             found.data_parallel_size,
             config.tensor_model_parallel_size,
             config.expert_model_parallel_size,
+            config.context_parallel_size,
+            found.expert_tensor_parallel_size,
         ],
         "batch": [found.micro_batch_size, found.global_batch_size],
         "decoders": layout and [[sum(x.name == "decoder" for x in s) for s in c] for c in layout.layout],
         "sharding": found.data_parallel_sharding_strategy if found.use_megatron_fsdp else "no_shard",
         "sequence": config.sequence_parallel,
         "recompute": config.recompute_granularity,
+        "modules": config.recompute_modules if config.recompute_granularity == "selective" else None,
+        "optimizer": found.use_distributed_optimizer and not found.use_megatron_fsdp,
+        "mapping": found.use_tp_pp_dp_mapping,
         "dtype": str(found.params_dtype),
     }
 
@@ -187,6 +194,25 @@ MODEL = (
     "--num-layers 4 --hidden-size 16 --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 "
     "--vocab-size 32 --tokenizer-type NullTokenizer --train-iters 1 --lr 1e-3"
 )
+
+
+#: What Megatron-LM reads where flags say nothing else.
+USUAL = {
+    "decoders": None,
+    "sharding": "no_shard",
+    "sequence": False,
+    "recompute": None,
+    "modules": None,
+    "optimizer": False,
+    "mapping": False,
+    "dtype": "torch.float32",
+}
+
+
+def numbers_of(grid):
+    """Degrees and batch sizes that Megatron-LM reads of a plan."""
+    degrees = [grid.pipeline, grid.chunks, grid.data, grid.tensor, grid.experts, grid.context, grid.tensor]
+    return {"degrees": degrees, "batch": [grid.samples, grid.samples * grid.micro_batches * grid.data]}
 
 
 def by_positions():
@@ -240,7 +266,7 @@ def plans_for_trainers():
             planned(graph, pipeline(graph, stages(0, 1, 1, 1), [[0, 1], [2, 3]]), hosts=2),
             {"decoders": [[1], [3]]},
         ),
-        "chunks": (planned(graph, chunks), {"decoders": [[1, 1], [1, 1]]}),
+        "chunks": (planned(graph, chunks), {"decoders": [[1, 1], [1, 1]], "mapping": True}),
         "recompute": (planned(graph, recompute), {"decoders": [[2], [2]], "recompute": "full"}),
         "bf16": (planned(low["bf16"], data_parallel(low["bf16"], [0, 1])), {"dtype": "torch.bfloat16"}),
         "fp16": (planned(low["fp16"], data_parallel(low["fp16"], [0, 1])), {"dtype": "torch.float16"}),
@@ -270,15 +296,97 @@ def test_megatron_gets_one_connection_where_it_cuts_tensors_and_not_where_it_sli
 @pytest.mark.skipif(not MEGATRON_LM, reason="TOPOPLAN_MEGATRON names no checkout of Megatron-LM")
 def test_megatron_reads_and_validates_its_flags():
     expected, given = {}, {}
-    usual = {"decoders": None, "sharding": "no_shard", "sequence": False, "recompute": None, "dtype": "torch.float32"}
     for name, (plan, read) in plans_for_trainers().items():
         grid, (words, variables) = grid_of(plan, TARGET), started(plan)
         experts = ["--num-experts", "4"] if grid.experts > 1 else []
         given[name] = [*words, *MODEL.split(), *experts], variables
-        expected[name] = usual | read
-        expected[name]["degrees"] = [grid.pipeline, grid.chunks, grid.data, grid.tensor, grid.experts]
-        expected[name]["batch"] = [grid.samples, grid.samples * grid.micro_batches * grid.data]
+        expected[name] = USUAL | read | numbers_of(grid)
     assert answer(MEGATRON_ARGUMENTS, MEGATRON_LM, json.dumps(given)) == expected
+
+
+@needs()
+@pytest.mark.slow
+@pytest.mark.skipif(not MEGATRON_LM, reason="TOPOPLAN_MEGATRON names no checkout of Megatron-LM")
+def test_megatron_reads_and_validates_flags_of_stated_plans(tmp_path):
+    given, expected = {}, {}
+    for text in [*stated_plans.SETTINGS, *stated_plans.OF_EXPERTS]:
+        if any(words in text for words in stated_plans.NOT_MEGATRON):
+            continue
+        plan, options = stated_plans.of_text(tmp_path, text), stated_plans.options_of(text)
+        grid, (words, variables) = grid_of(plan, TARGET), started(plan)
+        given[text] = (
+            [*words, *stated_plans.MODEL.split(), *(stated_plans.EXPERTS.split() * ("ep" in options))],
+            variables,
+        )
+        what, _, modules = options.get("recompute", "none").partition(":")
+        zero, stages = options.get("zero", 0), grid.pipeline * grid.chunks
+        layers = stated_plans.layers_of(options, stages)
+        by_rank = [layers[rank :: grid.pipeline] for rank in range(grid.pipeline)]
+        expected[text] = (
+            USUAL
+            | numbers_of(grid)
+            | {
+                "decoders": None if grid.pipeline == 1 else by_rank,
+                "sharding": ["no_shard", "no_shard", "optim_grads", "optim_grads_params"][zero],
+                "sequence": grid.tensor > 1 and options.get("sp", True),
+                "recompute": {"none": None, "modules": "selective"}.get(what, what),
+                "modules": {"modules": modules.split("+"), "selective": ["core_attn"]}.get(what),
+                "optimizer": zero == 1,
+                "mapping": options.get("layout") == "tp-cp-ep-pp-dp" and "ep" not in options,
+                "dtype": "torch.bfloat16",
+            }
+        )
+        assert expected[text]["batch"][1] == stated_plans.BATCH
+    assert len(expected) > 30
+    assert answer(MEGATRON_ARGUMENTS, MEGATRON_LM, json.dumps(given)) == expected
+
+
+TORCHTITAN_TOML = """
+import dataclasses, json, sys
+
+sys.path.insert(0, sys.argv[1])
+from torchtitan.config import ConfigManager
+
+found = {}
+for path in sys.argv[2:]:
+    try:
+        config = ConfigManager().parse_args(["--job.config_file", path])
+        sections = config.parallelism, config.training, config.activation_checkpoint
+        found[path] = [dataclasses.asdict(section) for section in sections]
+    except (Exception, SystemExit) as error:
+        found[path] = repr(error)
+print(json.dumps(found))
+"""
+TITAN = os.environ.get("TOPOPLAN_TORCHTITAN_TOML", "")
+
+
+@needs("tyro")
+@pytest.mark.slow
+@pytest.mark.skipif(not TITAN, reason="TOPOPLAN_TORCHTITAN_TOML names no checkout of torchtitan")
+def test_torchtitan_reads_its_configurations_in_toml(tmp_path):
+    plans = {}
+    for number, text in enumerate(stated_plans.OF_TORCHTITAN):
+        plan = stated_plans.of_text(tmp_path, text)
+        (path := tmp_path / f"{number}.toml").write_bytes(TorchtitanToml().write(plan))
+        plans[str(path)] = grid_of(plan, TARGET), stated_plans.options_of(text)
+    found = answer(TORCHTITAN_TOML, TITAN, *plans)
+    for path, (grid, options) in plans.items():
+        assert isinstance(found[path], list), found[path]
+        parallelism, training, checkpoint = found[path]
+        degrees = [f"{word}_parallel_degree" for word in ("tensor", "context", "expert", "pipeline")]
+        assert [parallelism[key] for key in degrees] == [grid.tensor, grid.context, grid.experts, grid.pipeline]
+        replicas, shards = (parallelism[f"data_parallel_{word}_degree"] for word in ("replicate", "shard"))
+        assert (replicas, shards) == ((grid.data, 1) if not options.get("zero") else (1, grid.data))
+        assert training["global_batch_size"] == stated_plans.BATCH
+        samples = (
+            parallelism["pipeline_parallel_microbatch_size"] if grid.pipeline > 1 else training["local_batch_size"]
+        )
+        assert samples == options.get("micro_batch", 1)
+        what, _, period = options.get("recompute", "none").partition(":")
+        assert checkpoint["mode"] == {"every": "selective"}.get(what, what)
+        assert not period or checkpoint["selective_ac_option"] == period
+        parts = parallelism["module_fqns_per_model_part"]
+        assert len(parts or [0]) == grid.pipeline * grid.chunks
 
 
 TORCHTITAN = """

@@ -1,9 +1,10 @@
 """Exporters of what starts training under a plan: launch scripts, flags and configurations of trainers.
 
-`grid` reads a strategy as degrees of parallelism on a grid of devices, and refuses what is none.  `tensor` says how an
-SPMD program cuts operators along its tensor axis, `layers` which layer of the model an operator belongs to.
-`restrictions` says all of that beforehand, so that searches keep to it.  `ranks` gives every device a rank of torchrun.
-Each target has a module of its own: `torchrun`, `megatron`, `torchtitan`, `deepspeed`, `schedules`.
+`grid` reads a strategy as degrees of parallelism on a grid of devices, and refuses what is none.  `stages` reads staged
+strategies for it, `meshes` says what each axis of a mesh is for.  `tensor` says how a program cuts operators along its
+tensor axis, `layers` which layer of the model an operator belongs to.  `restrictions` says all of that beforehand, so
+that searches keep to it.  `ranks` gives every device a rank of torchrun.  Each target has a module of its own:
+`torchrun`, `megatron`, `torchtitan`, `torchtitan_toml`, `deepspeed`, `schedules`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from topoplan import Problem, Restriction
     from topoplan.model.reconfigurable import AnyFabric
 
-__all__ = ["DeepSpeed", "Megatron", "TorchSchedule", "Torchrun", "Torchtitan", "topoplan_exporters"]
+__all__ = ["DeepSpeed", "Megatron", "TorchSchedule", "Torchrun", "Torchtitan", "TorchtitanToml", "topoplan_exporters"]
 
 
 class _OfRanks(Exporter):
@@ -88,6 +89,19 @@ class Torchtitan(_OfRanks):
         return TORCHTITAN
 
 
+class TorchtitanToml(Torchtitan):
+    """Sections of torchtitan's configuration in TOML, as its versions up to 0.2 read it: degrees, stages, schedule."""
+
+    name = "torchtitan-toml"
+    suffix = ".toml"
+
+    def write(self, plan: Plan) -> bytes:
+        """Write the configuration of a plan; see `torchtitan_toml.write`."""
+        from topoplan_exporter_launch.torchtitan_toml import write
+
+        return write(plan)
+
+
 class DeepSpeed(_OfRanks):
     """Configuration of DeepSpeed: batch sizes, ZeRO stage, tensor and expert parallelism."""
 
@@ -124,4 +138,4 @@ class TorchSchedule(_OfRanks):
 @hookimpl
 def topoplan_exporters() -> list[type[Exporter]]:
     """Register the exporters."""
-    return [DeepSpeed, Megatron, TorchSchedule, Torchrun, Torchtitan]
+    return [DeepSpeed, Megatron, TorchSchedule, Torchrun, Torchtitan, TorchtitanToml]

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan.model.strategy import SpmdStrategy
+from topoplan.model.schedule import Schedule
 from topoplan_engine.lowering.gather_units import gather_units
-from topoplan_exporter_launch.grid import Grid, Kept, grid_of
+from topoplan_exporter_launch.grid import Grid, grid_of
+from topoplan_exporter_launch.meshes import Kept
+from topoplan_exporter_launch.schedules import schedule_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import TABLES, Cut, cuts_of
 from topoplan_pipeline_planning.layer_names import name_pattern
@@ -27,7 +29,7 @@ TARGET = Target(
 )
 #: DeepSpeed's defaults of stage3_max_live_parameters and stage3_max_reuse_distance.
 _MOST_LIVE = 10**9
-_STAGES = {Kept.WHOLE: 0, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
+_STAGES = {Kept.WHOLE: 0, Kept.OPTIMIZER_SLICES: 1, Kept.STATE_SLICES: 2, Kept.SLICES: 3}
 
 
 def write(plan: PlanLike) -> bytes:
@@ -40,7 +42,15 @@ def write(plan: PlanLike) -> bytes:
     grid = grid_of(plan, TARGET)
     if grid.pipeline > 1:
         raise TARGET.refusal(graph.operators[grid.stage.index(1)], "begins stage 1 of a pipeline")
-    if grid.recompute:
+    if grid.groups > 1:
+        raise TARGET.unsuited(f"the plan shares in {grid.groups} groups of replicas")
+    if grid.gather_bytes:
+        raise TARGET.unsuited(f"the plan gathers weights in {grid.gather_bytes} bytes a number")
+    if grid.context > 1:
+        raise TARGET.unsuited("the plan has context parallelism, which needs a model of DeepSpeed's own (Ulysses)")
+    if grid.micro_batches > 1 and schedule_of(grid.order) != "1f1b":
+        raise TARGET.unsuited(f"the plan has micro-batches in the order {grid.order.name}, not one after the other")
+    if grid.recompute != "none":
         raise TARGET.refusal(graph.operators[0], "recomputes its forward pass, which the program asks for by a call")
     document: dict[str, Any] = {
         "train_batch_size": graph.batch_size,
@@ -54,6 +64,10 @@ def write(plan: PlanLike) -> bytes:
         document["tensor_parallel"] = {"autotp_size": grid.tensor, "partition_config": _partition(plan, grid)}
     if grid.experts > 1:
         document["expert_parallel"] = {"enabled": True, "autoep_size": grid.experts}
+    if grid.gradient_bytes == 4 and graph.precision != "fp32":
+        document["communication_data_type"] = "fp32"
+    if grid.clips:
+        document["gradient_clipping"] = 1.0
     if graph.precision != "fp32":
         document[graph.precision] = {"enabled": True}
     return json.dumps(document, indent=2).encode() + b"\n"
@@ -61,11 +75,11 @@ def write(plan: PlanLike) -> bytes:
 
 def _gathers(plan: PlanLike, grid: Grid) -> dict[str, int]:
     """Return how many parameters are whole at a time, all or those of two layers, where defaults say otherwise."""
-    graph, strategy = TARGET.searched(plan)
-    if grid.kept is not Kept.SLICES or not isinstance(strategy, SpmdStrategy):
+    graph, _ = TARGET.searched(plan)
+    if grid.kept is not Kept.SLICES or grid.program is None:
         return {}
     elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
-    units = gather_units(strategy.program, strategy.schedule, graph)
+    units = gather_units(grid.program, Schedule.one_by_one(len(graph.operators)), graph)
     if units is None and elements <= _MOST_LIVE:
         return {}
     if units is None:

@@ -1,84 +1,84 @@
 """Reads a strategy as degrees of parallelism: stages of a pipeline x replicas of the data x slices of tensors.
 
 Megatron-LM, torchtitan and DeepSpeed know a grid of devices whose axes each have one meaning, the same for all
-operators.  `grid_of` finds this grid, or names the first operator that does not fit into it.  Three kinds of plans are
+operators.  `grid_of` finds this grid, or names the first operator that does not fit into it.  Four kinds of plans are
 grids:
 
 * data parallelism: every operator cuts its samples, and nothing else, over the same devices,
 * pipelines whose stages are data parallel over equally many devices,
-* SPMD programs on a mesh along each of whose axes all operators cut samples (data), or none does (tensor), or experts
-  are cut where weights have them, and samples elsewhere (expert).
+* SPMD programs on a mesh each of whose axes is for one thing (`meshes`),
+* stages with such programs on equal meshes (`stages`).
 
-Ranks follow the grid with tensor slices fastest, then replicas, then stages.  This is the order of Megatron-LM
-(``tp-cp-ep-dp-pp``), of torchtitan's mesh (pp, dp_replicate, dp_shard, cp, tp) and of DeepSpeed's tensor groups.
+Ranks follow the grid with tensor slices fastest, then positions, then replicas, then stages.  This is the order of
+Megatron-LM (``tp-cp-ep-dp-pp``), of torchtitan's mesh (pp, dp_replicate, dp_shard, cp, tp) and of DeepSpeed's tensor
+groups.
 """
 
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 
 import attrs
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, PipelineStrategy, Placement, SpmdStrategy, StagedStrategy
+from topoplan import OperatorGraph, PassOrder, PipelineStrategy, Placement, SpmdStrategy, StagedStrategy
 from topoplan.arrays import I32
-from topoplan.model.graph import Role, Slices
-from topoplan.model.schedule import ScheduleKind, pipeline_depth
-from topoplan.model.sharding import Sharding
+from topoplan.model.graph import Slices
+from topoplan.model.schedule import pipeline_depth
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.lowering.order import blocks_of
+from topoplan_engine.pass_orders import alternating_order, pass_order
+from topoplan_exporter_launch.meshes import Kept, Places, places_of, sliced_along
+from topoplan_exporter_launch.stages import devices_of_ranks, program_of, recomputed_of, rings_of, shared_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_trainer_plans import PlanLike
 
-__all__ = ["SMALL", "Axis", "Grid", "Kept", "cuts_experts", "grid_of"]
+__all__ = ["Grid", "grid_of"]
 
-#: Elements of a weight that may stay whole where others are sliced: DeepSpeed's stage3_param_persistence_threshold.
-SMALL = 100_000
-
-
-class Kept(StrEnum):
-    """What a replica of the data keeps of parameters, gradients and optimizer state."""
-
-    WHOLE = "whole"
-    """All of them."""
-    STATE_SLICES = "state slices"
-    """All parameters; a slice of gradients and optimizer state (ZeRO, second stage)."""
-    SLICES = "slices"
-    """A slice of everything (ZeRO, third stage; fully sharded data parallelism)."""
+_SHARED = {0: Kept.WHOLE, 1: Kept.OPTIMIZER_SLICES, 2: Kept.STATE_SLICES}
 
 
-class Axis(StrEnum):
-    """What an axis of a mesh is for."""
-
-    DATA = "data"
-    EXPERT = "expert"
-    TENSOR = "tensor"
-
-
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class Grid:
     """Degrees of parallelism, and the devices that they are laid out on.
 
     Attributes:
-        devices: (pipeline, data, tensor) device at each place; ranks are places in this order.
-        experts: how many neighbours along ``data`` share the experts; 1 if none do.
+        devices: (pipeline, data x context, tensor) device at each place; ranks are places in this order.
+        context: how many neighbours along the replicas share a sample by its positions; 1 if none do.
+        context_way: how attention gets all positions; see `meshes.Places`.
+        zigzag: whether positions are dealt in pairs from both ends.
+        experts: how many neighbours share the experts; 1 if none do.
+        expert_tensor: how many devices share the matrices of each expert.
         kept: what a replica keeps.
-        kind, micro_batches: the schedule; one micro-batch where there is no pipeline.
+        groups: of replicas; those of one group share what is in slices, those of different ones have copies.
+        order: which pass of which stage each rank of the pipeline runs, in turn; one rank where there is no pipeline.
         stage: (n_ops,) stage (of an interleaved pipeline: chunk) of each operator.
-        recompute: whether all stages run their forward passes twice.
-        tensor_axis: axis of the SPMD program's mesh that cuts tensors; -1 if there is none.
+        recompute: what runs again in backward passes, in the words of `topoplan_engine.recomputation`.
+        program: of all operators, on the mesh of each stage; None where operators are data parallel.
+        tensor_axes: axes of the program's mesh that cut tensors; see `meshes.Places`.
         samples: of a micro-batch of one replica.
+        gradient_bytes: of a number of a gradient where it is summed; 0: as many as of a weight.
+        gather_bytes: of a number of a weight where it is gathered; 0: as many as it has.
+        clips: whether updates wait for the norm of all gradients; None where the plan does not say.
     """
 
     devices: I32
-    experts: int
-    kept: Kept
-    kind: ScheduleKind
-    micro_batches: int
+    context: int = 1
+    context_way: str = "gather"
+    zigzag: bool = True
+    experts: int = 1
+    expert_tensor: int = 1
+    kept: Kept = Kept.WHOLE
+    groups: int = 1
+    order: PassOrder
     stage: tuple[int, ...]
-    recompute: bool
-    tensor_axis: int
+    recompute: str = "none"
+    program: SpmdProgram | None = None
+    tensor_axes: tuple[int, ...] = ()
     samples: int
+    gradient_bytes: int = 0
+    gather_bytes: int = 0
+    clips: bool | None = None
 
     @property
     def pipeline(self) -> int:
@@ -88,7 +88,7 @@ class Grid:
     @property
     def data(self) -> int:
         """Number of replicas."""
-        return int(self.devices.shape[1])
+        return int(self.devices.shape[1]) // self.context
 
     @property
     def tensor(self) -> int:
@@ -100,6 +100,11 @@ class Grid:
         """Stages of one device; more than 1 in an interleaved pipeline."""
         return (max(self.stage) + 1) // self.pipeline
 
+    @property
+    def micro_batches(self) -> int:
+        """Equal parts of a replica's share of the batch."""
+        return self.order.n_micro_batches
+
 
 def grid_of(plan: PlanLike, target: Target) -> Grid:
     """Return the grid of a plan.
@@ -109,7 +114,7 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
     """
     graph, strategy = target.searched(plan)
     if isinstance(strategy, StagedStrategy):
-        raise target.unsuited("the plan has stages with programs on meshes of their own, which are not written yet")
+        return _of_stages(graph, strategy, target)
     if isinstance(strategy, SpmdStrategy):
         if not strategy.whole_batch:
             raise target.unsuited(
@@ -122,14 +127,74 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
     devices = _replicas(graph, range(len(graph.operators)), strategy.placements, target)
     return Grid(
         devices=devices.reshape(1, -1, 1),
-        experts=1,
-        kept=Kept.WHOLE,
-        kind=ScheduleKind.GPIPE,
-        micro_batches=1,
+        order=alternating_order("1f1b", [0], 1),
         stage=(0,) * len(graph.operators),
-        recompute=False,
-        tensor_axis=-1,
         samples=_share(graph, len(devices), target),
+    )
+
+
+def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> Grid:
+    program, first = program_of(graph, strategy, target), strategy.stages[0]
+    places = places_of(graph, program, rings_of(graph, strategy), target)
+    level, shared = shared_of(graph, strategy, target)
+    kept, groups = _kept(graph, program, places, (_SHARED[level], shared), target)
+    return Grid(
+        devices=devices_of_ranks(graph, strategy, places.devices, target),
+        context=places.context,
+        context_way=places.context_way,
+        experts=places.experts,
+        expert_tensor=places.expert_tensor,
+        kept=kept,
+        groups=groups,
+        order=strategy.order,
+        stage=tuple(strategy.stage_of.tolist()),
+        recompute=recomputed_of(graph, strategy, target),
+        program=program,
+        tensor_axes=places.tensor_axes,
+        zigzag=all(stage.zigzag for stage in strategy.stages),
+        samples=_share(graph, strategy.micro_batches * (len(places.devices) // places.context), target),
+        gradient_bytes=first.gradient_bytes,
+        gather_bytes=first.gather_bytes,
+        clips=strategy.clips,
+    )
+
+
+def _kept(
+    graph: OperatorGraph, program: SpmdProgram, places: Places, shared: tuple[Kept, set[int]], target: Target
+) -> tuple[Kept, int]:
+    """Return what a replica keeps, and the groups of neighbouring replicas that share it, given what else is shared.
+
+    Raises:
+        TopoplanError: those that share are no neighbours.
+    """
+    kept, axes = shared
+    if sliced := sliced_along(graph, program, places, target):
+        kept, axes = Kept.SLICES, sliced
+    if kept is Kept.WHOLE:
+        return kept, 1
+    apart = [axis for axis in places.replica_axes if axis not in axes]
+    if apart != [*places.replica_axes[: len(apart)]] or (apart and not axes & set(places.replica_axes)):
+        raise target.unsuited("the plan shares weights or state with replicas that are no neighbours")
+    return kept, math.prod(program.mesh[axis] for axis in apart)
+
+
+def _of_program(graph: OperatorGraph, program: SpmdProgram, target: Target) -> Grid:
+    places = places_of(graph, program, (-1,) * len(graph.operators), target)
+    shared = Kept.STATE_SLICES if program.sharded_state else Kept.WHOLE
+    kept, groups = _kept(graph, program, places, (shared, set(places.data_axes)), target)
+    return Grid(
+        devices=places.devices[None],
+        context=places.context,
+        context_way=places.context_way,
+        experts=places.experts,
+        expert_tensor=places.expert_tensor,
+        kept=kept,
+        groups=groups,
+        order=alternating_order("1f1b", [0], 1),
+        stage=(0,) * len(graph.operators),
+        program=program,
+        tensor_axes=places.tensor_axes,
+        samples=_share(graph, len(places.devices) // places.context, target),
     )
 
 
@@ -158,15 +223,13 @@ def _of_pipeline(graph: OperatorGraph, strategy: PipelineStrategy, target: Targe
         raise target.refusal(
             operators[stage.index(number)], f"is in stage {number}, which recomputes its forward pass; others do not"
         )
+    count, rounds = schedule.micro_batches, schedule.n_stages // depth
+    blocks = [blocks_of(schedule.kind, depth, rounds, count, rank, (False,) * rounds) for rank in range(depth)]
     return Grid(
         devices=np.stack(rows[:depth])[:, :, None],
-        experts=1,
-        kept=Kept.WHOLE,
-        kind=schedule.kind,
-        micro_batches=schedule.micro_batches,
+        order=pass_order(str(schedule.kind), blocks),
         stage=tuple(stage),
-        recompute=any(schedule.recompute),
-        tensor_axis=-1,
+        recompute="full" if any(schedule.recompute) else "none",
         samples=_share(graph, schedule.micro_batches * len(rows[0]), target),
     )
 
@@ -207,93 +270,3 @@ def _share(graph: OperatorGraph, parts: int, target: Target) -> int:
     if graph.batch_size % parts:
         raise target.unsuited(f"a batch of {graph.batch_size} samples is no multiple of {parts} parts")
     return graph.batch_size // parts
-
-
-def _of_program(graph: OperatorGraph, program: SpmdProgram, target: Target) -> Grid:
-    axes = [_axis(graph, program, number, target) for number in range(len(program.mesh))]
-    order = [
-        number
-        for kind in Axis
-        for number, (axis, size) in enumerate(zip(axes, program.mesh, strict=True))
-        if axis is kind and size > 1
-    ]
-    sizes = {kind: math.prod(program.mesh[number] for number in order if axes[number] is kind) for kind in Axis}
-    tensors = [number for number in order if axes[number] is Axis.TENSOR]
-    if len(tensors) > 1:
-        op = next(op for op, rules in zip(graph.operators, program.rules, strict=True) if rules[tensors[1]].dim >= 0)
-        raise target.refusal(
-            op, f"is cut along two axes of the mesh, {tensors[0]} and {tensors[1]}, that cut no samples"
-        )
-    devices = np.arange(program.n_devices, dtype=np.int32).reshape(program.mesh)
-    unused = [number for number in range(len(program.mesh)) if number not in order]
-    data = sizes[Axis.DATA] * sizes[Axis.EXPERT]
-    return Grid(
-        devices=devices.transpose([*unused, *order]).reshape(1, data, sizes[Axis.TENSOR]),
-        experts=sizes[Axis.EXPERT],
-        kept=_kept(graph, program, [number for number in order if axes[number] is Axis.DATA], target),
-        kind=ScheduleKind.GPIPE,
-        micro_batches=1,
-        stage=(0,) * len(graph.operators),
-        recompute=False,
-        tensor_axis=tensors[0] if tensors else -1,
-        samples=_share(graph, data, target),
-    )
-
-
-def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Target) -> Axis:
-    """Return what an axis of the mesh is for, by what every operator cuts along it."""
-    if program.mesh[number] == 1:
-        return Axis.DATA
-    cuts = [rules[number].dim for rules in program.rules]
-    samples = [index for index, op in enumerate(graph.operators) if cuts[index] >= 0 and cuts[index] == op.sample_dim]
-    exceptions = [
-        index for index, op in enumerate(graph.operators) if op.sample_dim >= 0 and cuts[index] != op.sample_dim
-    ]
-    if not exceptions:
-        return Axis.DATA
-    if not samples:
-        return Axis.TENSOR
-    weighted = [index for index in exceptions if graph.operators[index].weights]
-    if weighted and all(cuts_experts(graph.operators[index], cuts[index]) for index in weighted):
-        return Axis.EXPERT
-    odd = graph.operators[(weighted or exceptions)[0]]
-    cut = cuts[(weighted or exceptions)[0]]
-    what = f"is cut along {odd.dims[cut].name!r}" if cut >= 0 else "is whole"
-    raise target.refusal(
-        odd, f"{what} on axis {number} of the mesh, where {graph.operators[samples[0]].name!r} cuts its samples"
-    )
-
-
-def cuts_experts(op: Operator, dim: int) -> bool:
-    """Say whether a dimension counts experts: every expert has a matrix of its own, and inputs of its own."""
-    if dim < 0 or op.dims[dim].role is Role.REDUCTION:
-        return False
-    return any(len(w.axes) >= 3 and w.axes[0].dim == dim for w in op.weights) and all(
-        any(axis.dim == dim for axis in x.axes) for x in op.inputs
-    )
-
-
-def _kept(graph: OperatorGraph, program: SpmdProgram, data: list[int], target: Target) -> Kept:
-    """Return what replicas along the axes ``data`` keep; all operators must treat large weights equally."""
-    whole: Operator | None = None
-    sliced: Operator | None = None
-    for index, op in enumerate(graph.operators):
-        count = len(op.inputs)
-        for k in range(count, count + len(op.weights)):
-            stored, used = program.stored[index][k], program.wanted(index, k)
-            for axis, (form, use) in enumerate(zip(stored, used, strict=True)):
-                if axis not in data and _slices(form) != _slices(use):
-                    raise target.refusal(op, f"stores weight {op.weights[k - count].name!r} as {form} and uses {use}")
-            if any(stored[axis].sliced for axis in data):
-                sliced = sliced or op
-            elif op.weights[k - count].elements >= SMALL:
-                whole = whole or op
-    if sliced is None:
-        return Kept.STATE_SLICES if program.sharded_state else Kept.WHOLE
-    if whole is not None:
-        raise target.refusal(whole, f"keeps its weights whole, but {sliced.name!r} slices them over the data")
-    return Kept.SLICES
-
-
-def _slices(sharding: Sharding) -> int:
-    return sharding.axis if sharding.sliced else -1

@@ -12,7 +12,7 @@ from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, 
 from topoplan.model.graph import Role
 from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
-from topoplan_exporter_launch.grid import SMALL, cuts_experts
+from topoplan_exporter_launch.meshes import SMALL, cuts_experts, has_experts
 from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
 from topoplan_trainer_plans import PlanLike, why_not_written
 
@@ -54,7 +54,7 @@ class TrainerRestriction(Restriction):
             return signature.dim == operator.sample_dim
         if use is AxisUse.EXPERT:
             if signature.dim == operator.sample_dim:
-                return not operator.weights or not _has_experts(operator)
+                return not operator.weights or not has_experts(operator)
             return not operator.weights or cuts_experts(operator, signature.dim)
         if not operator.weights:
             shared = self._whole_tables and "shared" in operator.tags
@@ -96,10 +96,6 @@ class TrainerRestriction(Restriction):
         return why_not_written(self._write, graph, cluster, strategy)
 
 
-def _has_experts(operator: Operator) -> bool:
-    return any(cuts_experts(operator, dim) for dim in range(len(operator.dims)))
-
-
 def _grids(*tensors: AxisUse, experts_and_tensors: bool = True) -> tuple[tuple[AxisUse, ...], ...]:
     """Return meshes of replicas, and of replicas, experts and slices of tensors."""
     meshes: list[tuple[AxisUse, ...]] = [*_DATA_ALONE, *((use,) for use in tensors)]
@@ -139,7 +135,11 @@ MEGATRON = TrainerRestriction(
 TORCHTITAN = TrainerRestriction(
     "torchtitan",
     _write_torchtitan,
-    tuple(mesh for mesh in _grids(*_SLICES) if AxisUse.EXPERT not in mesh or AxisUse.SHARDED_DATA in mesh),
+    tuple(
+        mesh
+        for mesh in _grids(*_SLICES, experts_and_tensors=False)
+        if AxisUse.EXPERT not in mesh or AxisUse.SHARDED_DATA in mesh
+    ),
     shards_state=False,
     pipelines=PipelineLimits(
         cuts="layers", schedules=(ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE), recompute="all or none"

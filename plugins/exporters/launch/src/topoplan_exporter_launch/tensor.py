@@ -1,4 +1,4 @@
-"""How an SPMD program cuts operators along its tensor axis, and whether trainers send what it sends.
+"""How a program cuts operators along its tensor axis, and whether trainers send what it sends.
 
 Trainers cut matrices as Megatron-LM does (Shoeybi et al., 2019): by *columns*, so that every device makes its slice of
 the output channels of a whole input, or by *rows*, so that every device makes a term of the output from its slice of
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from topoplan import Operator, OperatorGraph, SpmdStrategy
+from topoplan import Operator, OperatorGraph
 from topoplan.model.graph import Role
 from topoplan.model.sharding import Holding, Sharding
 from topoplan.model.spmd import SpmdProgram
 from topoplan_exporter_launch.grid import Grid
+from topoplan_exporter_launch.meshes import cuts_experts
 from topoplan_exporter_launch.targets import Target
 from topoplan_trainer_plans import PlanLike
 
@@ -34,6 +35,8 @@ class Cut(StrEnum):
     ROW = "row"
     POSITIONS = "positions"
     """Weights are whole, and every device has its positions of the input."""
+    EXPERTS = "experts"
+    """Every device has some of the experts, with their whole matrices."""
 
 
 def cuts_of(plan: PlanLike, grid: Grid, target: Target) -> tuple[Cut, ...]:
@@ -42,12 +45,13 @@ def cuts_of(plan: PlanLike, grid: Grid, target: Target) -> tuple[Cut, ...]:
     Raises:
         TopoplanError: an operator is cut in another way, or wants a tensor in a form that trainers do not bring it to.
     """
-    graph, strategy = target.searched(plan)
-    if not isinstance(strategy, SpmdStrategy) or grid.tensor_axis < 0:
+    graph, _ = target.searched(plan)
+    if grid.program is None or not grid.tensor_axes:
         return (Cut.WHOLE,) * len(graph.operators)
-    program, axis = strategy.program, grid.tensor_axis
+    program, axis = grid.program, grid.tensor_axes[0]
     cuts = tuple(_cut(op, rules[axis].dim, target) for op, rules in zip(graph.operators, program.rules, strict=True))
-    _check_messages(graph, program, axis, Cut.POSITIONS in cuts, target)
+    for each in grid.tensor_axes:
+        _check_messages(graph, program, each, Cut.POSITIONS in cuts, target)
     return cuts
 
 
@@ -66,6 +70,8 @@ def check_matrices(plan: PlanLike, grid: Grid, cuts: tuple[Cut, ...], target: Ta
 def _cut(op: Operator, dim: int, target: Target) -> Cut:
     if dim < 0 or not op.weights:
         return Cut.WHOLE
+    if cuts_experts(op, dim):
+        return Cut.EXPERTS
     role = op.dims[dim].role
     if role is Role.REDUCTION:
         return Cut.ROW

@@ -9,30 +9,28 @@ its models say; a plan must cut them in the same way (`tensor`).
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from topoplan import OperatorGraph
-from topoplan.model.schedule import ScheduleKind
-from topoplan.model.strategy import SpmdStrategy
+from topoplan import OperatorGraph, StagedStrategy
 from topoplan_engine.throughput import sequence_length
-from topoplan_exporter_launch.grid import Grid, Kept, grid_of
+from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
+from topoplan_exporter_launch.meshes import Kept
+from topoplan_exporter_launch.schedules import schedule_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
 from topoplan_trainer_plans import PlanLike
 
-__all__ = ["why_not_trained", "write"]
+__all__ = ["SCHEDULES", "TARGET", "modules_of", "parallelism_of", "stages_of", "why_not_trained", "write"]
 
 TARGET = Target(
     "torchtitan",
     "torchtitan",
-    "replicated or fully sharded data, tensor, sequence and expert parallelism on one grid, and pipelines of whole "
-    "layers with equal replicas",
+    "replicated or fully sharded data, context, tensor, sequence and expert parallelism on one grid, and pipelines of "
+    "whole layers with equal replicas",
 )
-_SCHEDULES = {
-    ScheduleKind.GPIPE: "GPipe",
-    ScheduleKind.ONE_F_ONE_B: "1F1B",
-    ScheduleKind.INTERLEAVED: "Interleaved1F1B",
-}
+#: Schedule -> torchtitan's name for it; others come from a file of exporter torch-schedule.
+SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 _HEAD = '''"""Recipe of torchtitan for {model}: {degrees}.
 
 Start it with the script of `-x torchrun=launch.sh`, on every host:
@@ -69,8 +67,12 @@ def write(plan: PlanLike) -> bytes:
     graph, _ = TARGET.searched(plan)
     grid = grid_of(plan, TARGET)
     degrees = f"{grid.pipeline} stages x {grid.data} replicas x {grid.tensor} slices of tensors"
-    stages = layers_of_stages(graph, grid.stage, TARGET) if grid.pipeline > 1 else []
-    table = bool(stages) and grid.kind not in _SCHEDULES
+    stages = stages_of(graph, grid)
+    table = bool(stages) and schedule_of(grid.order) not in SCHEDULES
+    if grid.experts > 1 and grid.expert_tensor > 1:
+        raise TARGET.unsuited("the plan cuts the matrices of experts that devices share, which torchtitan leaves whole")
+    if grid.recompute not in ("none", "full"):
+        raise TARGET.unsuited(f"the plan recomputes {grid.recompute}, but a recipe chooses operations or every layer")
     head = _HEAD.format(
         model=ascii(graph.name).replace("\\", "/").replace('"', "'"),
         degrees=degrees,
@@ -79,11 +81,26 @@ def write(plan: PlanLike) -> bytes:
         if table
         else "",
         path="from pathlib import Path\n" if table else "",
-        activation="from torchtitan.distributed.activation_checkpoint import FullAC\n" if grid.recompute else "",
+        activation="from torchtitan.distributed.activation_checkpoint import FullAC\n"
+        if grid.recompute == "full"
+        else "",
     )
-    body = [*_checks(graph, stages), *_parallelism(plan, grid), *_stages(grid, stages, table), *_training(graph, grid)]
-    if grid.recompute:
+    settings = parallelism_of(plan, grid)
+    if grid.context > 1 and grid.context_way == "ring":
+        raise TARGET.unsuited(
+            "the plan has context parallelism by a ring, which only configurations in TOML can choose"
+        )
+    body = [
+        *_checks(graph, stages),
+        "parallelism = config.parallelism",
+        *(f"parallelism.{key} = {value!r}" for key, value in settings.items()),
+        *_stages(grid, stages, table),
+        *_training(graph, grid),
+    ]
+    if grid.recompute == "full":
         body.append("config.activation_checkpoint = FullAC.Config()")
+    elif isinstance(plan.strategy, StagedStrategy):
+        body.append("config.activation_checkpoint = None")
     return (head + "".join(f"    {line}\n" for line in [*body, "return config"])).encode()
 
 
@@ -99,39 +116,73 @@ def _checks(graph: OperatorGraph, stages: list[StageLayers]) -> list[str]:
     ]
 
 
-def _parallelism(plan: PlanLike, grid: Grid) -> list[str]:
-    """Return lines that set degrees."""
-    graph, _ = TARGET.searched(plan)
-    if grid.kept is Kept.STATE_SLICES:
-        raise TARGET.refusal(
-            graph.operators[0], "keeps its weights whole and a slice of their gradients and optimizer state"
+def stages_of(graph: OperatorGraph, grid: Grid) -> list[StageLayers]:
+    """Return the layers of each stage; none where there is no pipeline.
+
+    Raises:
+        TopoplanError: micro-batches do not go one after the other where there is none.
+    """
+    if grid.pipeline > 1:
+        return layers_of_stages(graph, grid.stage, TARGET)
+    if schedule_of(grid.order) != "1f1b":
+        raise TARGET.unsuited(
+            f"the plan has micro-batches on one rank in the order {grid.order.name} (schedule=1f1b plans without)"
         )
+    return []
+
+
+def parallelism_of(plan: PlanLike, grid: Grid) -> dict[str, Any]:
+    """Return the settings of degrees.
+
+    Raises:
+        TopoplanError: torchtitan has no such parallelism.
+    """
+    graph, strategy = TARGET.searched(plan)
+    first = graph.operators[0]
+    staged = isinstance(strategy, StagedStrategy)
+    if staged and graph.precision == "bf16" and grid.gradient_bytes != 4:
+        raise TARGET.unsuited("the plan sums gradients in bf16, torchtitan in fp32 (grads=fp32)")
+    if grid.gather_bytes:
+        raise TARGET.unsuited(f"the plan gathers weights in {grid.gather_bytes} bytes a number")
+    if grid.kept is Kept.OPTIMIZER_SLICES:
+        raise TARGET.refusal(first, "keeps its weights and gradients whole and a slice of its optimizer state")
+    if grid.kept is Kept.STATE_SLICES:
+        raise TARGET.refusal(first, "keeps its weights whole and a slice of their gradients and optimizer state")
     cuts = cuts_of(plan, grid, TARGET)
     check_matrices(plan, grid, cuts, TARGET)
-    whole = grid.kept is Kept.WHOLE and grid.experts == 1
-    if grid.kept is Kept.WHOLE and grid.experts > 1:
-        raise TARGET.refusal(
-            graph.operators[0], "keeps its weights whole, but devices that share experts slice all other weights"
+    if grid.kept is Kept.WHOLE and (grid.experts > 1 or grid.context > 1):
+        what = (
+            "all other weights, where they share experts" if grid.experts > 1 else "weights, where they share a sample"
         )
+        raise TARGET.refusal(first, f"keeps its weights whole, but devices slice {what}")
+    if grid.context > 1 and (grid.context_way == "ulysses" or not grid.zigzag):
+        what = "all-to-alls between positions and heads" if grid.zigzag else "positions in one piece on each device"
+        raise TARGET.unsuited(f"the plan has context parallelism with {what}")
+    whole = grid.kept is Kept.WHOLE
+    gathers_again = grid.kept is Kept.SLICES and grid.program is not None and grid.program.gathers_again
+    again = "always" if staged else "default"
+    return {
+        "data_parallel_replicate_degree": grid.data if whole else grid.groups,
+        "data_parallel_shard_degree": 1 if whole else grid.data // grid.groups,
+        **({} if whole else {"fsdp_reshard_after_forward": again if gathers_again else "never"}),
+        "tensor_parallel_degree": grid.tensor,
+        "enable_sequence_parallel": Cut.POSITIONS in cuts,
+        "context_parallel_degree": grid.context,
+        "expert_parallel_degree": grid.experts,
+        "pipeline_parallel_degree": grid.pipeline,
+    }
+
+
+def modules_of(stages: list[StageLayers], head: str) -> list[list[str]]:
+    """Return the names of the modules of each stage."""
     return [
-        "parallelism = config.parallelism",
-        f"parallelism.data_parallel_replicate_degree = {grid.data if whole else 1}",
-        f"parallelism.data_parallel_shard_degree = {1 if whole else grid.data}",
-        *_gathers(plan, whole),
-        f"parallelism.tensor_parallel_degree = {grid.tensor}",
-        f"parallelism.enable_sequence_parallel = {Cut.POSITIONS in cuts}",
-        "parallelism.context_parallel_degree = 1",
-        f"parallelism.expert_parallel_degree = {grid.experts}",
-        f"parallelism.pipeline_parallel_degree = {grid.pipeline}",
+        [
+            *(["tok_embeddings"] if stage.embedding else []),
+            *(f"layers.{layer}" for layer in range(stage.first, stage.last)),
+            *(["norm", head] if stage.head else []),
+        ]
+        for stage in stages
     ]
-
-
-def _gathers(plan: PlanLike, whole: bool) -> list[str]:
-    """Return the line that says whether gathered parameters are given back after the forward pass."""
-    _, strategy = TARGET.searched(plan)
-    if whole or not isinstance(strategy, SpmdStrategy):
-        return []
-    return [f"parallelism.fsdp_reshard_after_forward = {'default' if strategy.program.gathers_again else 'never'!r}"]
 
 
 def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
@@ -139,13 +190,7 @@ def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
     if not stages:
         return []
     lines = ["parallelism.module_fqns_per_model_part = ["]
-    for stage in stages:
-        names = [
-            *(["tok_embeddings"] if stage.embedding else []),
-            *(f"layers.{layer}" for layer in range(stage.first, stage.last)),
-            *(["norm", "lm_head"] if stage.head else []),
-        ]
-        lines.append(f"    {json.dumps(names)},")
+    lines += [f"    {json.dumps(names)}," for names in modules_of(stages, "lm_head")]
     lines.append("]")
     if table:
         return [
@@ -153,7 +198,7 @@ def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
             'parallelism.pipeline_parallel_schedule = "PipelineScheduleMulti"',
             'parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))',
         ]
-    return [*lines, f"parallelism.pipeline_parallel_schedule = {json.dumps(_SCHEDULES[grid.kind])}"]
+    return [*lines, f"parallelism.pipeline_parallel_schedule = {json.dumps(SCHEDULES[schedule_of(grid.order)])}"]
 
 
 def why_not_trained(graph: OperatorGraph) -> str:
@@ -185,6 +230,7 @@ def _training(graph: OperatorGraph, grid: Grid) -> list[str]:
     ]
     return [
         "training = config.training",
+        *([] if grid.clips is None or grid.clips else ["training.max_norm = 0.0"]),
         f'training.mixed_precision_param = "{dtype}"',
         *(["training.disable_cuda_graphs = True"] if piped or grid.experts > 1 else []),
         'if hasattr(training, "seq_len"):  # torchtitan 0.3.0',

@@ -24,6 +24,7 @@ from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
 from topoplan_engine.experiment import Choice
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.recomputation import ATTENTION, regions_of
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature, signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
@@ -40,7 +41,6 @@ from topoplan_searcher_stated.megatron import (
     sample_rules,
     tensor_rules,
 )
-from topoplan_searcher_stated.recomputation import ATTENTION, regions_of
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["strategy_of"]

@@ -17,6 +17,7 @@ Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 
@@ -29,7 +30,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import shared_weights
 
-__all__ = ["ATTENTION", "regions_of"]
+__all__ = ["ATTENTION", "regions_of", "words_of_regions"]
 
 #: Kinds of operators that are an attention by themselves.
 ATTENTION = ("scaled_dot_product_attention", "attention")
@@ -57,6 +58,42 @@ def regions_of(text: str, graph: OperatorGraph) -> I32:
     if way == "modules" and rest:
         return _of_modules(graph, rest.split("+"), text)
     raise TopoplanError(f"plan: recompute={text} (must be {_WAYS})")
+
+
+def words_of_regions(regions: Sequence[int], graph: OperatorGraph) -> str:
+    """Return the words that mean some regions: what `regions_of` reads; empty if no words do.
+
+    Args:
+        regions: (n_ops,) the region of operators that run again together, -1 for none.
+        graph: the model.
+    """
+    members: dict[int, list[int]] = {}
+    for op, region in enumerate(regions):
+        if region >= 0:
+            members.setdefault(region, []).append(op)
+    if not members:
+        return "none"
+    wanted = sorted(members.values())
+    layers = len({name for name in layers_of(graph).layer if name})
+    modules = _modules(graph)
+    first = {name: [each for each in found if each in wanted] for name, found in modules.items()}
+    # Words of Megatron-LM come first in `_modules`; a later name adds what no earlier one has.
+    names: list[str] = []
+    covered: list[list[int]] = []
+    for name, found in first.items():
+        if len(found) == len(modules[name]) and any(each not in covered for each in found):
+            names.append(name)
+            covered += found
+    candidates = ["selective", "full", *(f"every:{k}" for k in range(2, layers + 1)), f"modules:{'+'.join(names)}"]
+    for text in candidates:
+        with contextlib.suppress(TopoplanError):
+            if _partition(regions_of(text, graph)) == wanted:
+                return text
+    return ""
+
+
+def _partition(regions: I32) -> list[list[int]]:
+    return sorted(np.flatnonzero(regions == region).tolist() for region in np.unique(regions[regions >= 0]))
 
 
 def _count(number: str, text: str) -> int:

@@ -1,0 +1,104 @@
+"""Reads a staged strategy as one program on equal meshes: what its stages have in common, or the first that differs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topoplan import OperatorGraph, StagedStrategy
+from topoplan.arrays import I32
+from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.recomputation import words_of_regions
+from topoplan_exporter_launch.targets import Target
+
+__all__ = ["devices_of_ranks", "program_of", "recomputed_of", "rings_of", "shared_of"]
+
+
+def program_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> SpmdProgram:
+    """Return the programs of all stages as one.
+
+    Raises:
+        TopoplanError: a stage has another mesh than the first one.
+    """
+    first = strategy.stages[0].mesh
+    rules, stored = {}, {}
+    for number, stage in enumerate(strategy.stages):
+        if (stage.mesh.axes, stage.mesh.sizes) != (first.axes, first.sizes):
+            raise target.refusal(
+                graph.operators[stage.operators[0]],
+                f"begins stage {number} on a mesh of {_sizes(stage.mesh.axes, stage.mesh.sizes)}, but stage 0 has one "
+                f"of {_sizes(first.axes, first.sizes)}",
+            )
+        for position, op in enumerate(stage.operators.tolist()):
+            rules[op], stored[op] = stage.program.rules[position], stage.program.stored[position]
+    count = range(len(graph.operators))
+    return SpmdProgram(
+        mesh=first.sizes,
+        rules=tuple(rules[op] for op in count),
+        stored=tuple(stored[op] for op in count),
+        gathers_again=any(stage.program.gathers_again for stage in strategy.stages),
+    )
+
+
+def rings_of(graph: OperatorGraph, strategy: StagedStrategy) -> list[int]:
+    """(n_ops) axis of the mesh along which an operator gets what it reads from neighbour to neighbour; -1 for none."""
+    axis = np.full(len(graph.operators), -1, dtype=np.int32)
+    for stage in strategy.stages:
+        if len(stage.rings):
+            axis[stage.operators] = stage.rings
+    return axis.tolist()
+
+
+def _sizes(axes: tuple[str, ...], sizes: tuple[int, ...]) -> str:
+    return " x ".join(f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True))
+
+
+def devices_of_ranks(graph: OperatorGraph, strategy: StagedStrategy, places: I32, target: Target) -> I32:
+    """Return the device of each place, given numbers of places in the order of ranks: (pipeline, *places.shape).
+
+    Raises:
+        TopoplanError: two chunks of one rank have its devices in different order.
+    """
+    devices: dict[int, I32] = {}
+    for number, (stage, rank) in enumerate(zip(strategy.stages, strategy.order.rank_of.tolist(), strict=True)):
+        row = devices.setdefault(rank, stage.mesh.devices)
+        if not np.array_equal(row, stage.mesh.devices):
+            first = graph.operators[stage.operators[0]]
+            raise target.refusal(first, f"begins stage {number} with devices in another order than that of its rank")
+    return np.stack([devices[rank][places] for rank in range(strategy.order.n_ranks)])
+
+
+def shared_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> tuple[int, set[int]]:
+    """Return the level at which devices share gradients and optimizer state, and the axes along which they do.
+
+    Raises:
+        TopoplanError: stages differ in it, or in the bytes of gradients.
+    """
+    first = strategy.stages[0]
+    for number, stage in enumerate(strategy.stages):
+        op = graph.operators[stage.operators[0]]
+        if stage.zero != first.zero:
+            raise target.refusal(
+                op, f"begins stage {number} with ZeRO {stage.zero.level}, shared otherwise than in stage 0"
+            )
+        if (stage.gradient_bytes, stage.gather_bytes) != (first.gradient_bytes, first.gather_bytes):
+            raise target.refusal(op, f"begins stage {number} with gradients or weights of other bytes than stage 0")
+    return first.zero.level, {axis for axis in first.zero.axes if first.mesh.sizes[axis] > 1}
+
+
+def recomputed_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> str:
+    """Return what runs again, in the words of `topoplan_engine.recomputation`.
+
+    Raises:
+        TopoplanError: regions are not the same modules or layers of all stages.
+    """
+    regions = np.full(len(graph.operators), -1, dtype=np.int64)
+    for number, stage in enumerate(strategy.stages):
+        own = stage.regions >= 0
+        regions[stage.operators[own]] = number * len(regions) + stage.regions[own]
+    words = words_of_regions(regions.tolist(), graph)
+    if not words:
+        first = int(np.flatnonzero(regions >= 0)[0])
+        raise target.refusal(
+            graph.operators[first], "begins a region that runs again, and regions are neither layers nor modules of all"
+        )
+    return words
