@@ -98,7 +98,9 @@ OF_EXPERTS = [
 #: What Megatron-LM has not, and how its refusal goes on.
 NOT_MEGATRON = {
     "reshard=no": "keeps the weights that it has gathered",
-    "schedule=gpipe": "begins stage 1 of a pipeline with schedule gpipe", "recompute=every": "one layer in"}
+    "schedule=gpipe": "begins stage 1 of a pipeline with schedule gpipe",
+    "recompute=every": "one layer in",
+}
 OF_TORCHTITAN = [
     *(f"{zero},grads=fp32" for zero in ("zero=0", "zero=3", "zero=3,reshard=no", "zero=3,shard=4,clip=yes")),
     *(f"tp=4,{zero},micro_batch=2,grads=fp32,clip=yes" for zero in ("zero=0", "zero=3", "zero=3,reshard=no")),
