@@ -45,6 +45,7 @@ __all__ = [
     "experiment_from_toml",
     "interfaces_unless_given",
     "outputs_from",
+    "with_collectives",
     "with_machines",
 ]
 
@@ -341,11 +342,32 @@ def experiment_from_options(
         cluster=cluster,
         topology=components.topology,
         estimator=components.estimator,
-        simulator=components.simulator,
+        simulator=with_collectives(_simulator_of(components.simulator), components.collective, components.protocol),
         searchers=_named_searchers(components),
         run=run,
         outputs=outputs_from(outputs),
     )
+
+
+def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str | None) -> Choice:
+    """Return a simulator with algorithms of collectives, as ``--collective`` and ``--protocol`` say them.
+
+    Raises:
+        TopoplanError: both that and an option of the simulator say it, or a text names no collective.
+
+    Example:
+        >>> with_collectives(Choice("fluid"), ["all-reduce=ring,tree", "all-to-all=pxn"], None).text
+        'fluid:algorithms=all-reduce=ring+tree;all-to-all=pxn'
+    """
+    named = pairs(collective, "--collective", "COLLECTIVE=ALGORITHM,...")
+    options: dict[str, Any] = {}
+    if named:
+        options["algorithms"] = ";".join(f"{label}={names.replace(',', '+')}" for label, names in named.items())
+    if protocol is not None:
+        options["protocol"] = protocol
+    for name in options.keys() & simulator.options.keys():
+        raise TopoplanError(f"--simulator {simulator.text}: {name} is given twice (leave one of them out)")
+    return attrs.evolve(simulator, options={**simulator.options, **options}) if options else simulator
 
 
 def _named_searchers(components: ComponentOptions) -> list[str]:

@@ -26,6 +26,7 @@ from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Component, Searcher, Simulator
+from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.allowed import Allowed, why_misplaced
@@ -45,9 +46,17 @@ def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator)
     return guarded(search, _who(searcher), Allowed(problem, searcher.axis))
 
 
-def build_simulate(simulator: Simulator) -> Simulate:
-    """Build a simulator; its full runs are checked."""
-    return _GuardedSimulate(simulator.build(), _who(simulator))
+def build_simulate(simulator: Simulator, host: Host | None = None) -> Simulate:
+    """Build a simulator; its full runs are checked.
+
+    Args:
+        simulator: its component.
+        host: where it finds components that its options name; all that are installed unless given.
+    """
+    simulate = simulator.build()
+    if host is not None and hasattr(simulate, "with_host"):
+        simulate = simulate.with_host(host)
+    return _GuardedSimulate(simulate, _who(simulator))
 
 
 def strategy_fault(search: Search, candidate: Candidate, problem: Problem, error: Exception) -> PluginError | None:

@@ -177,6 +177,15 @@ class ComponentOptions:
         metavar=_COMPONENT,
     )
     simulator: str = option("fluid", help="what simulates an iteration", metavar=_COMPONENT)
+    collective: tuple[str, ...] = option(
+        (),
+        help="algorithm of a kind of collective, such as all-reduce=auto or all-to-all=pxn; several, with commas "
+        "between: the fastest for each group and size; unset: rings of the network",
+        metavar="COLLECTIVE=NAME,...",
+    )
+    protocol: Literal["none", "auto", "ll", "ll128", "simple"] | None = option(
+        None, help="protocol of NCCL whose latencies collectives have; auto: the fastest; unset: those of links alone"
+    )
     plan: str | None = option(
         None,
         help="price this plan in place of a search: options of the searcher stated, e.g. tp=8,pp=4,dp=16,zero=1",

@@ -6,6 +6,7 @@ A file that is written for a program, and names no simulator itself, is simulate
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -22,7 +23,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.plugin.components import Exporter, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
-from topoplan_engine.experiment import Choice
+from topoplan_engine.experiment import Choice, with_collectives
 from topoplan_engine.exporting import read_plan, runs_as
 from topoplan_engine.files import read_file
 from topoplan_engine.guarded import build_simulate
@@ -48,6 +49,8 @@ def simulate_file(
     interface_bandwidth_gbps: float | None = None,
     latency_us: float | None = None,
     degree: int | None = None,
+    collective: Sequence[str] = (),
+    protocol: str | None = None,
     rates: RateOptions | None = None,
     seed: int = 0,
     record: bool = False,
@@ -64,6 +67,7 @@ def simulate_file(
             ``fluid``.
         interface_bandwidth_gbps, latency_us, degree: override what the file says of every host's
             interfaces and of every link.
+        collective, protocol: algorithms of collectives, as ``--collective`` and ``--protocol`` say them.
         rates: of tasks that say their work and no time; the provenance says which, under ``rates``.
         seed: of the topology's randomness.
         record: the plan holds a recording, too, if the simulator can make one; a recording of the file's does not stay.
@@ -82,11 +86,11 @@ def simulate_file(
     plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
-    choice = _simulator(host, Path(path), plan, simulator)
+    choice = with_collectives(_simulator(host, Path(path), plan, simulator), collective or (), protocol)
     component = choice.make(host, Simulator)
     try:
         with naming_plugins(host):
-            simulate = build_simulate(component)
+            simulate = build_simulate(component, host)
             timeline, recording = simulated(simulate, plan.taskgraph, plan.fabric, plan.cluster, record=record)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
@@ -105,7 +109,7 @@ def draws_of(plan: Plan, *, draws: int = 8, host: Host | None = None) -> F64 | N
     None where it draws nothing, and where the draws would take long.
     """
     host = host or Host.discover()
-    simulate = build_simulate(simulator_of(plan).make(host, Simulator))
+    simulate = build_simulate(simulator_of(plan).make(host, Simulator), host)
     if plan.taskgraph.n_tasks > _TASKS or not simulate.draws(plan.taskgraph, plan.fabric, plan.cluster):
         return None
     with naming_plugins(host):
@@ -131,7 +135,7 @@ def written_seconds(
     choice = Choice.parse(exporter.runs_as, "simulator")
     with naming_plugins(host):
         plan = exporter.read(read_file(Path(path)), str(path))
-        simulate = build_simulate(choice.make(host, Simulator))
+        simulate = build_simulate(choice.make(host, Simulator), host)
         seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
     return choice.text, seconds
 

@@ -85,7 +85,7 @@ def _simulator(plan: Plan, host: Host) -> Simulate:
     if plan.timeline is None:
         raise TopoplanError("the plan has no timeline")
     choice = simulator_of(plan)
-    simulate = build_simulate(choice.make(host, Simulator))
+    simulate = build_simulate(choice.make(host, Simulator), host)
     seconds = simulate.makespan(plan.taskgraph, plan.fabric, plan.cluster)
     if abs(seconds - plan.timeline.makespan) > _ROUNDING * plan.timeline.makespan:
         raise TopoplanError(

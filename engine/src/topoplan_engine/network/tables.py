@@ -25,8 +25,8 @@ host to the next crosses the links of its devices, too.  Every device is the fir
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, indptr, select
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.link_classes import LinkClasses
+from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, rings_of
@@ -152,49 +153,6 @@ class Traffic(NamedTuple):
     ring: I32
 
 
-class NewRings(NamedTuple):
-    """The rings of a group that was not met before.
-
-    Attributes:
-        group: in its task graph.
-        devices: (n,) its members, in the order of the ring.
-        stops: (m,) those that send to the next: the first of each host where some host has several, else all.
-        parallel: rings that it runs at a time.
-        rows: row of paths of each flow, ring by ring.
-    """
-
-    group: int
-    devices: I32
-    stops: I32
-    parallel: int
-    rows: I32
-
-    @property
-    def in_hosts(self) -> bool:
-        """Whether some host has several of the devices, and its links are on the way of a flow."""
-        return len(self.stops) < len(self.devices)
-
-
-class NewRows(NamedTuple):
-    """New rows of paths, as `PathColumns` has them.
-
-    Attributes:
-        paths_of_row: (r,) how many.
-        links_of_path: (p,) how many.
-        links: of all paths, one after the other.
-        sums: (p,) columns, by their names.
-        cumulative_weight: (p,) of the paths of each row.
-        pair: (r,) which hosts.
-    """
-
-    paths_of_row: I64
-    links_of_path: I64
-    links: I32
-    sums: Mapping[str, F64]
-    cumulative_weight: F64
-    pair: I64
-
-
 class Network:
     """Links, paths and rings of one fabric and cluster, grown as task graphs ask for them."""
 
@@ -204,34 +162,26 @@ class Network:
         self.fabric, self.cluster = fabric, cluster
         self._host = self._endpoints()  # of each device: its host, or itself
         bandwidth, latency = self._host_columns()
-        self._bandwidth = f64(np.concatenate([fabric.link_bandwidth, bandwidth]))
+        self.bandwidth = f64(np.concatenate([fabric.link_bandwidth, bandwidth]))
         self._latency = f64(np.concatenate([fabric.link_latency, latency]))
         self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
+        #: Prices of rounds by group, collective and algorithm, and where their loads stand; see `add_loads`.
+        self.prices: dict[Any, Any] = {}
+        self.load_rows: dict[Any, int] = {}
         #: Ring groups of all groups of a task graph, by their columns.
         self._group_lists: LruCache[tuple[bytes, bytes, bool], I32] = LruCache(_LISTS)
         self.paths = self._inside_paths()
-        none, zero, itself = np.zeros(0), np.zeros(1), np.arange(self.n_links)
-        self.rings = self.rings_in_full = RingColumns(
-            i64(none),
-            i32(none),
-            i32(none),
-            i32(none),
-            i32(none),
-            i64(none),
-            i64(zero),
-            i32(none),
-            i64(none),
-            i8(none),
-            i64(itself),
-        )
-        self._link_classes = LinkClasses(self._bandwidth)
+        wide, narrow = i64(np.zeros(0)), i32(np.zeros(0))  # of no rings
+        loads = i64(np.zeros(1)), narrow, wide, i8(np.zeros(0)), i64(np.arange(self.n_links))
+        self.rings = self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
+        self._link_classes = LinkClasses(self.bandwidth)
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
 
     @property
     def n_links(self) -> int:
         """Number of links: the fabric's and those inside hosts, two for every device unless these are modelled."""
-        return len(self._bandwidth)
+        return len(self.bandwidth)
 
     def _endpoints(self) -> I32:
         """(D,) what routes lead to for each device."""
@@ -246,6 +196,31 @@ class Network:
     def _first_inside(self) -> int:
         """Number of the first link of which a ring's flow takes a share (`flows.inside_load`)."""
         return self.fabric.n_links
+
+    def rows_between(self, src: I32, dst: I32) -> I32:
+        """(n,) row of paths of each pair of devices.
+
+        Raises:
+            TopoplanError: there is no path between two of them.
+        """
+        rows = self._rows(src, dst)
+        if (lost := np.flatnonzero(rows < 0)).size:
+            raise FabricError(f"{self._no_path(int(src[lost[0]]), int(dst[lost[0]]))} (link them)")
+        return rows
+
+    def add_loads(self, loads: Sequence[tuple[I64, I64]]) -> int:
+        """Append what collectives put on links, in units of 1 / `LOAD`; return the first one's row of ``load_ptr``."""
+        old = self.rings_in_full
+        for links, load in loads:
+            self._link_classes.load(links, load)
+        ends = old.load_ptr[-1] + np.cumsum([len(links) for links, _ in loads])
+        self.rings_in_full = old._replace(
+            load_ptr=append(old.load_ptr, ends),
+            load_links=append(old.load_links, *(links.astype(np.int32) for links, _ in loads)),
+            load=append(old.load, *(load for _, load in loads)),
+        )
+        self._merge()
+        return len(old.load_ptr) - 1
 
     def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
         """Find the rows of all transfers and the rings of all all-reduces.
@@ -289,11 +264,11 @@ class Network:
         return row
 
     def _unreachable(self, taskgraph: TaskGraph, task: int, src: int, dst: int) -> None:
-        raise FabricError(
-            f"fabric {self.fabric.name!r}: no path from host {self.cluster.device_host[src]} to host "
-            f"{self.cluster.device_host[dst]} for "
-            f"{taskgraph.label(task)} (link them, or place the task elsewhere)"
-        )
+        raise FabricError(f"{self._no_path(src, dst)} for {taskgraph.label(task)} (link them, or place it elsewhere)")
+
+    def _no_path(self, src: int, dst: int) -> str:
+        a, b = self.cluster.device_host[[src, dst]].tolist()
+        return f"fabric {self.fabric.name!r}: no path from host {a} to host {b}"
 
     # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -312,7 +287,7 @@ class Network:
         lengths = np.where(a == b, 0, 2)
         links = pairs.ravel().astype(np.int32)
         return PathColumns(
-            bandwidth=self._bandwidth,
+            bandwidth=self.bandwidth,
             latency=self._latency,
             row_ptr=i64(np.arange(rows + 1)),
             path_ptr=i64(indptr(lengths)),
@@ -382,7 +357,7 @@ class Network:
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
         """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
         sums = {name: np.empty(len(lengths)) for name in ("delay", "per_byte", "slowest")}
-        sum_paths(i64(lengths), i32(links), self._latency, self._bandwidth, *sums.values())
+        sum_paths(i64(lengths), i32(links), self._latency, self.bandwidth, *sums.values())
         for column in sums.values():
             column.setflags(write=False)
         return sums

@@ -82,7 +82,7 @@ def _main(parent: int, simulators: Sequence[str]) -> None:
     host, case = Host.discover(), small_case()
     for text in simulators:
         with contextlib.suppress(Exception):
-            simulate = build_simulate(Choice.parse(text, "simulator").make(host, Simulator))
+            simulate = build_simulate(Choice.parse(text, "simulator").make(host, Simulator), host)
             simulate.makespans(*case, range(1))
             simulate(*case)
 

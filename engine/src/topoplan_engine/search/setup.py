@@ -163,7 +163,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         problem = perturbed(problem, perturbation)
     problem = attrs.evolve(problem, restriction=restriction_of(host, experiment))
     policy = simulator.memory_policy
-    simulate = build_simulate(simulator)
+    simulate = build_simulate(simulator, host)
     formats = tuple(host.make(Exporter, choice.name, choice.options) for choice, _ in experiment.outputs)
     evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw, formats)
     strategy = _first_strategy(host, experiment, evaluator)

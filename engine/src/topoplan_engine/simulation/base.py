@@ -23,6 +23,7 @@ from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
 from topoplan.model.recording import LinkUse, Recording
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
@@ -127,6 +128,7 @@ class Simulation(Simulate):
     ) -> None:
         self._model, self._barriers, self._collective = model, barriers, collective
         self._server, self._serial = collective == "parameter-server", collective == "nccl-serial"
+        self._chosen = bool(getattr(model, "algorithms", None))  # algorithms, so that collectives are no rings
         self._networks = NetworkCache() if networks is None else networks
 
     def with_seed(self, seed: int) -> Simulation:
@@ -134,6 +136,17 @@ class Simulation(Simulate):
         return Simulation(
             self._model.with_seed(seed), barriers=self._barriers, collective=self._collective, networks=self._networks
         )
+
+    def with_host(self, host: Host) -> Simulation:
+        """Return the same simulator, which finds algorithms of collectives in a host.
+
+        Raises:
+            TopoplanError: the host does not have one that is chosen.
+        """
+        if not self._chosen:
+            return self
+        model = self._model.with_host(host)  # type: ignore[attr-defined]  # of models that have algorithms
+        return Simulation(model, barriers=self._barriers, collective=self._collective, networks=self._networks)
 
     def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether the iteration time is one draw of many: some message has several paths to take."""
@@ -210,6 +223,7 @@ class Simulation(Simulate):
         original, taskgraph, network, prepared = iteration
         fabric, cluster = network.fabric, network.cluster
         check_finished(taskgraph, outcome.finish)
+        summed = taskgraph if self._serial else original
         busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
         start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
@@ -231,7 +245,7 @@ class Simulation(Simulate):
                 self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                collective_bound(taskgraph if self._serial else original, fabric, cluster, self._model.transport),
+                0.0 if self._chosen else collective_bound(summed, fabric, cluster, self._model.transport),
             ),
             events=int(outcome.events),
         )
@@ -264,7 +278,7 @@ class Simulation(Simulate):
 
     def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
-        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._chosen or self._collective != "ring":
             return False
         return self._model.has_quotient(self._networks.get(fabric, cluster))
 
@@ -292,7 +306,7 @@ class Simulation(Simulate):
 
     def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether one device can stand for all of an SPMD program, where all devices are equal."""
-        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._chosen or self._collective != "ring":
             return False
         return self._model.has_program_quotient(self._networks.get(fabric, cluster))
 
@@ -338,7 +352,7 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric):  # a message alone does not tell its phase, nor then its path
             return np.zeros((1, fabric.links.n_links + 2 * cluster.n_devices))
         network = self._networks.get(fabric, cluster)
-        if self._collective != "ring":
+        if self._chosen or self._collective != "ring":
             return np.zeros((1, network.n_links))
         seconds: F64 = self._model.guaranteed_bytes(taskgraph, network) / network.paths.bandwidth
         return seconds
@@ -348,7 +362,7 @@ class Simulation(Simulate):
 
         None of another network, and where all-reduces are no rings.
         """
-        if isinstance(fabric, ReconfigurableFabric) or self._collective != "ring":
+        if isinstance(fabric, ReconfigurableFabric) or self._chosen or self._collective != "ring":
             return None
         network = self._networks.get(fabric, cluster)
         links = star(network)

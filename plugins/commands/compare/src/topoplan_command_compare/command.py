@@ -160,6 +160,7 @@ def _set_networks(document: dict[str, Any], comparison: CompareOptions) -> None:
 def _set_searches(
     document: dict[str, Any], comparison: CompareOptions, components: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
+    from topoplan_engine.experiment import choice_from, with_collectives
     from topoplan_engine.wordlists import listed, listed_components
 
     if comparison.searchers:
@@ -175,6 +176,10 @@ def _set_searches(
         document["searcher"] = listed_components(components["searcher"], "-s")
         document.pop("searchers", None)
     document.update({key: components[key] for key in ("estimator", "simulator") if key in components})
+    if {"collective", "protocol"} & components.keys():
+        simulator = choice_from(document.get("simulator", ComponentOptions().simulator), "simulator", allow_code=True)
+        simulator = with_collectives(simulator, components.get("collective") or (), components.get("protocol"))
+        document["simulator"] = {"use": simulator.name, **simulator.options}
     document.update({_key(name): value for name, value in run.items() if name not in _VARYING})
     if comparison.seeds:
         document["seeds"] = [_number(word) for word in listed(comparison.seeds)]

@@ -109,7 +109,7 @@ def plans(
     first_draw = simulator.first_draw
     networks = []
     for network in study.networks:
-        cluster, simulate = whole[network.name], build_simulate(simulator)
+        cluster, simulate = whole[network.name], build_simulate(simulator, host)
         fabric = _shared_fabric(shared, network.choice, cluster, host)
         jobs = tuple(
             _job(outcomes[model.name, network.name], fabric, cluster, simulate, first_draw) for model in study.models

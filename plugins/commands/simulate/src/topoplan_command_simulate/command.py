@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-_COMPONENTS, _LINKS = ("topology", "simulator"), ("interface_bandwidth_gbps", "latency_us", "degree")
+_COMPONENTS = ("topology", "simulator", "collective", "protocol")
+_LINKS = ("interface_bandwidth_gbps", "latency_us", "degree")
 
 
 def simulate(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Simulator, hookimpl, option
+from topoplan import Simulator, TopoplanError, hookimpl, option
 from topoplan.options import SEEDS
 from topoplan_engine.simulation.component import COLLECTIVE, GRADIENT_SYNC, MEMORY, SimulatorOfModel
 
@@ -39,6 +39,15 @@ class Fluid(SimulatorOfModel):
     gradient_sync: Literal["overlap", "barrier"] = option("overlap", help=GRADIENT_SYNC)
     collective: Literal["ring", "parameter-server", "nccl-serial"] = option("ring", help=COLLECTIVE)
     memory: Literal["ignore", "limit", "penalty"] = option("penalty", help=MEMORY)
+    algorithms: str = option(
+        "",
+        help="of collectives, as --collective says them: all-reduce=ring+tree;all-to-all=pxn, the fastest for each "
+        "group and size; auto for all that switches need not add for; unset: rings of the network",
+        metavar="COLLECTIVE=NAME+...;...",
+    )
+    protocol: Literal["none", "auto", "ll", "ll128", "simple"] = option(
+        "none", help="of NCCL, whose latencies collectives have; auto: the fastest; none: latencies of links alone"
+    )
 
     def observed(self, fabric: AnyFabric) -> str:
         """Return how far times of this level and transport were off on such networks (``docs/agreement.md``)."""
@@ -48,12 +57,20 @@ class Fluid(SimulatorOfModel):
 
     def build(self) -> Simulation:
         """Build the simulator."""
+        from topoplan_engine.simulation.algorithms import CollectiveChoice
         from topoplan_engine.simulation.messages import Transport
         from topoplan_simulator_fluid.model import MOST_PACKETS, Model
 
         transport = Transport.WIRE if self.transport == "wire" else Transport.FLEXNETPACKET
         stepped = self.level == "stepped"
-        return self.simulation(Model(stepped, self.seed, transport, MOST_PACKETS[stepped]))
+        algorithms = CollectiveChoice(self.algorithms, self.protocol)
+        if algorithms and transport is not Transport.WIRE:
+            raise TopoplanError(
+                "simulator fluid: algorithms and protocol need transport=wire (FlexNetPacket has rings)"
+            )
+        if algorithms and self.collective != "ring":
+            raise TopoplanError(f"simulator fluid: collective={self.collective} sums gradients without algorithms")
+        return self.simulation(Model(stepped, self.seed, transport, MOST_PACKETS[stepped], algorithms))
 
 
 @hookimpl

@@ -47,16 +47,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
+from topoplan.plugin.host import Host
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
+from topoplan_engine.simulation.algorithms import CollectiveChoice, with_algorithms
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.messages import PACKET, Transport
@@ -86,12 +89,14 @@ class Model(NamedTuple):
         seed: draws paths.
         transport: how messages are sent.
         most_packets: packets on links up to which an iteration runs packet by packet, with FlexNetPacket's transport.
+        algorithms: which run collectives, on the wire; none of them: rings of the network.
     """
 
     stepped: bool = False
     seed: int = 0
     transport: Transport = Transport.WIRE
     most_packets: int = 0
+    algorithms: CollectiveChoice = CollectiveChoice("")
 
     @property
     def in_turn_bytes(self) -> int:
@@ -113,12 +118,23 @@ class Model(NamedTuple):
             if _packets_on_links(entities) <= self.most_packets:
                 return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
-        return Prepared(tasks, entities, network.paths, network.rings, devices, transport, late_ends)
+        rings = network.rings
+        if self.algorithms:
+            seconds = flows.processing_times(tasks, entities, network.paths, transport)
+            entities = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
+            rings = network.rings_in_full if self.stepped else network.rings
+        return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
 
     def _in_packets(self, network: Network) -> bool:
         """Whether iterations on a network run packet by packet, if they are short."""
         few = self.stepped or network.cluster.n_devices <= _FEW_DEVICES
         return self.transport == Transport.FLEXNETPACKET and self.most_packets > 0 and few
+
+    def with_host(self, host: Host) -> Model:
+        """Return the same model, whose algorithms of collectives are those of a host; all of them must be there."""
+        algorithms = attrs.evolve(self.algorithms, host=host)
+        _ = algorithms.algorithms
+        return self._replace(algorithms=algorithms)
 
     def with_seed(self, seed: int) -> Model:
         """Return the same model with other draws; columns that one has prepared hold for the other."""
