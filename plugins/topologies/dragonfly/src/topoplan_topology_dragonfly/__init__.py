@@ -8,6 +8,7 @@ modulo their number.  Where there are g groups, fewer than a h + 1, any two are 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import attrs
 import numpy as np
@@ -32,15 +33,20 @@ class Dragonfly(Topology):
         None, help="links of a router to other groups (h); half of the routers when absent", minimum=1, maximum=512
     )
     groups: int | None = option(None, help="groups; as few as have room when absent", minimum=1, maximum=65_536)
-    paths: int = option(16, help="number of equal-cost paths for a pair of hosts", minimum=1, maximum=65_536)
+    routing: Literal["minimal", "valiant"] = option(
+        "minimal", help="paths between groups: the shortest, or by way of each third group in equal shares"
+    )
+    paths: int = option(16, help="number of paths for a pair of hosts", minimum=1, maximum=65_536)
 
     def build(self, context: TopologyContext) -> Fabric:
         """Join the routers; links between them are as fast as the host with the most bandwidth.
 
         Raises:
-            TopoplanError: there is no room for the hosts of the cluster, or more groups than links to join them.
+            TopoplanError: there is no room for the hosts of the cluster, or more groups than links to join them; or no
+                third group for Valiant's routes.
         """
         from topoplan_graph_fabrics import at_switches
+        from topoplan_topology_dragonfly.valiant import valiant_routes
 
         count = context.cluster.n_hosts
         p, a, h = self._sizes(self.routers or self._fewest_routers(count))
@@ -55,14 +61,12 @@ class Dragonfly(Topology):
         if p * a * groups < count:
             room = f"{groups} groups of {a} routers with {p} hosts have room for {p * a * groups}, not {count}"
             raise TopoplanError(f"topology dragonfly: {room} (use groups={math.ceil(count / (p * a))})")
-        return at_switches(
-            "dragonfly",
-            context.cluster,
-            np.arange(count) // p,
-            _pairs(groups, a, h),
-            n_switches=groups * a,
-            max_paths=self.paths,
-        )
+        router = np.arange(count) // p
+        pairs = _pairs(groups, a, h)
+        fabric = at_switches("dragonfly", context.cluster, router, pairs, n_switches=groups * a, max_paths=self.paths)
+        if self.routing == "minimal":
+            return fabric
+        return attrs.evolve(fabric, routes=valiant_routes(fabric, router, a, groups, self.paths))
 
     def _sizes(self, routers: int) -> tuple[int, int, int]:
         """Return p, a and h: of those that are not given, the balanced ones."""
