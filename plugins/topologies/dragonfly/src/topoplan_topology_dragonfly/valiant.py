@@ -1,6 +1,8 @@
 """Valiant routes: by way of a third group, so that no demand overloads the links between two groups.
 
-Sources: Valiant, SIAM J. Comput. 11, 1982; on a dragonfly: Kim et al., ISCA 2008, section 4.2.  A message goes to its own group's router with a link to the third group, over that link, inside the third group to the
+Sources: Valiant, SIAM J. Comput. 11, 1982; on a dragonfly: Kim et al., ISCA 2008, section 4.2.
+
+A message goes to its own group's router with a link to the third group, over that link, inside the third group to the
 router with a link to the group of its target, over that one, and to its target.  Each third group gets an equal share.
 Pairs in one group keep their shortest paths.
 """
