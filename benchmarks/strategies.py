@@ -141,7 +141,7 @@ def chain(schedule: str, ranks: int, micro_batches: int, host: Host) -> tuple[Op
     numbers = list(range(order.n_chunks))
     programs = stage_programs(graph, numbers, [(1,)] * len(numbers), [(rule,) for rule in uncut], 0)
     stages = [
-        Stage(operators=[number], mesh=DeviceMesh(axes=["tp"], sizes=[1], devices=[rank]), program=program)
+        Stage(operators=[number], mesh=DeviceMesh(axes=["tp"], sizes=[1], devices=[rank]), body=program)
         for number, rank, program in zip(numbers, order.rank_of.tolist(), programs, strict=True)
     ]
     return graph, StagedStrategy.of(graph, stages, order, micro_batches)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from topoplan import Host, PipelineStrategy, SpmdStrategy, optimize
+from topoplan import Host, SpmdStrategy, StagedStrategy, optimize
 from topoplan_command_sensitivity.provenance import experiment_of
 from topoplan_engine import Experiment
 from topoplan_engine.experiment import outputs_from
@@ -94,7 +94,7 @@ def test_programs_and_pipelines_are_left_out_one_by_one():
     topology = HOST.make("topology", "bigswitch")
     names = {
         kinds: [choice.name for choice in Auto().without(kinds).companions(topology, 8)]
-        for kinds in [(), (SpmdStrategy,), (PipelineStrategy,), (SpmdStrategy, PipelineStrategy)]
+        for kinds in [(), (SpmdStrategy,), (StagedStrategy,), (SpmdStrategy, StagedStrategy)]
     }
     assert list(names.values()) == [["spmd", "pipeline"], ["pipeline"], ["spmd"], []]
 

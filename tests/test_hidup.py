@@ -306,7 +306,7 @@ def test_the_plan_that_was_found_is_written(capsys, tmp_path, profile):
     program, answer = plan_of(problem, "released", 4_000_000)
     assert report["planners"]["hidup"]["objective"] == pytest.approx(answer.outcome.objective, rel=EXACT)
     assert written.strategy == strategy_of(answer, program, problem)
-    assert written.strategy.schedule.n_stages == len(answer.stages) == report["planners"]["hidup"]["stages"]
+    assert written.strategy.n_stages == len(answer.stages) == report["planners"]["hidup"]["stages"]
     assert host.make(Kind.EXPORTER, "dtensor", {}).write(written) == files["dtensor"].read_bytes()
 
 

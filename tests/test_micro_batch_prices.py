@@ -8,7 +8,6 @@ import pytest
 
 from topoplan import Cluster, MicroBatch
 from topoplan.model.machine import HostModel
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.scaling import scaled_costs
@@ -105,7 +104,7 @@ def test_planned_seconds_are_those_of_the_tasks(count):
     planner = plan_pipelines(DapplePipeline(), problem).planner
     cut = planner.columns.n_cuts // 2
     stages = Pipeline((0, cut), ((1, 1, 0, 0), (0, 0, 1, 1)))
-    plan = planner.plan(stages, ScheduleKind.GPIPE, count)
+    plan = planner.plan(stages, "gpipe", count)
     tasks = Lowering(graph, cluster, problem.costs).lower(strategy_of(plan, graph, planner.columns, planner.machine))
     costs = planner.costs_of(stages, count)
     for stage, device in ((0, 0), (1, 2)):

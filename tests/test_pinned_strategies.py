@@ -18,9 +18,10 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, PipelineStrategy, PlacedStrategy, Placement, Schedule
+from topoplan import Cluster, PlacedStrategy, Placement
 from topoplan.model.machine import HostModel
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_samples.fabrics import star
@@ -81,7 +82,7 @@ def crossing(kind):
         degrees = [1] * len(op.dims)
         degrees[op.sample_dim if of < 2 else 1] = 2
         placements.append(Placement(degrees, [2 * of, 2 * of + 1]))
-    return graph, PipelineStrategy(tuple(placements), Schedule(kind=kind, micro_batches=3, stage=stage))
+    return graph, pipeline_strategy(placements, stage, kind, 3)
 
 
 def spmd(graph, mesh, cuts, schedule=None, **options):
@@ -91,9 +92,7 @@ def spmd(graph, mesh, cuts, schedule=None, **options):
     strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, **changes))
     if schedule:
         stage = np.arange(len(graph.operators)) // schedule
-        strategy = attrs.evolve(
-            strategy, schedule=Schedule(kind="two-microbatch", micro_batches=2, stage=stage.astype(np.int32))
-        )
+        strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=2)
     return graph, strategy
 
 

@@ -20,6 +20,7 @@ from topoplan_engine.search.evaluator import Evaluator
 from topoplan_estimator_roofline import Roofline as RooflineOptions
 from topoplan_exporter_json import Json
 from topoplan_pipeline_planning.stages import staged_strategy
+from topoplan_samples.pipelines import rescheduled
 from topoplan_simulator_fluid import Fluid
 
 SERVERS = 4
@@ -175,7 +176,7 @@ def test_costs_are_those_of_the_schedule(problem, fabric):
     # The same placements, priced one after the other by one evaluator.
     assert cost(evaluator, whole, fabric) > seconds["1f1b"]
     for kind, known in seconds.items():
-        variant = attrs.evolve(strategy, schedule=pipeline(problem, kind).schedule)
+        variant = rescheduled(strategy, schedule=kind)
         assert cost(evaluator, variant, fabric) == known
         assert evaluator.plan(State(variant, fabric), {}).timeline.makespan == known
     assert len(set(seconds.values())) == len(seconds)

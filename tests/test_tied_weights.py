@@ -10,7 +10,6 @@ from topoplan import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.tied import tied_weights
@@ -140,7 +139,7 @@ def test_the_planner_knows(counts):
     problem = star_problem(graph, cluster, Roofline(optimizer_state=2).build(graph, cluster), BANDWIDTH)
     planner = plan_pipelines(DapplePipeline(), problem, stop=False).planner
     pipeline = Pipeline((0, 2), counts)
-    plan = planner.plan(pipeline, ScheduleKind.ONE_F_ONE_B, 2)
+    plan = planner.plan(pipeline, "1f1b", 2)
     strategy = strategy_of(plan, graph, planner.columns, planner.machine)
     lowering = Lowering(graph, cluster, problem.costs)
     held, tasks = lowering.memory(strategy), lowering.lower(strategy)

@@ -8,10 +8,10 @@ import pytest
 
 from topoplan import Candidate, Fabric, Placement, Routes, State, TopoplanError
 from topoplan.model.fabric import LinkKind
-from topoplan.model.interfaces import check_rewired, check_routes
 from topoplan.model.reconfigurable import ReconfigurableFabric
 from topoplan.testing import landscape, reference
 from topoplan_engine.allowed import Allowed
+from topoplan_engine.interfaces import check_rewired, check_routes
 
 CLUSTER, RING = reference.cluster(), reference.ring()
 PROBLEM = landscape.problem()

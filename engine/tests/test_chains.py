@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, Schedule, SpmdStrategy, State
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, SpmdStrategy, State
 from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
 from topoplan.model.spmd import SpmdProgram
@@ -84,7 +84,7 @@ def spmd(draw, overlapped):
         return strategy
     begins = {move.users[0] for move in reshards_of(program, GRAPH) if move.output >= 0}
     stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
-    return attrs.evolve(strategy, schedule=Schedule(kind="two-microbatch", micro_batches=2, stage=stage))
+    return attrs.evolve(strategy, stage_of=stage, micro_batches=2)
 
 
 KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "two-microbatch": spmd(True)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, TopoplanError
-from topoplan.model.interfaces import check_rings
+from topoplan_engine.interfaces import check_rings
 from topoplan_engine.network.rings import cycles_of
 from topoplan_samples.tasks import collective, task_graph
 from topoplan_simulator_flexnet import Flexnet

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from topoplan import Collective, TaskKind
-from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import SpmdStrategy
@@ -91,8 +90,7 @@ def test_every_layer_but_the_last_is_gathered_twice(micro_batches):
     once, twice = (fully_sharded(graph, devices, again) for again in (False, True))
     if micro_batches > 1:
         stage = np.repeat(np.arange(LAYERS), 3)
-        schedule = Schedule(kind="two-microbatch", micro_batches=micro_batches, stage=stage)
-        once, twice = (attrs.evolve(each, schedule=schedule) for each in (once, twice))
+        once, twice = (attrs.evolve(each, stage_of=stage, micro_batches=micro_batches) for each in (once, twice))
     sizes = [collectives(lowered.lower(each), Collective.ALL_GATHER) for each in (once, twice)]
     assert sizes == [[matrix // 2] * (2 * LAYERS), [matrix // 2] * (2 * LAYERS + 2 * (LAYERS - 1))]
     scatters = [collectives(lowered.lower(each), Collective.REDUCE_SCATTER) for each in (once, twice)]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
+from topoplan.model.strategy import PlacedStrategy
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.gradient_peaks import gradient_order, rises, widest
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
@@ -99,7 +99,7 @@ def test_micro_batches_hold_gradients_of_one_at_a_time(kind, count):
     graph = language_model()
     stage = [0, 0, 1, 1]
     placements = tuple(Placement((1,) * len(op.dims), [s]) for op, s in zip(graph.operators, stage, strict=True))
-    strategy = PipelineStrategy(placements, Schedule(kind=kind, micro_batches=count, stage=stage))
+    strategy = pipeline_strategy(placements, stage, kind, count)
     first, last = lowering(graph, 2).memory(strategy)
     flight = count if kind == "gpipe" else 1
     weights = 4 * 4 * CHANNELS * WORDS

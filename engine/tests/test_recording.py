@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from topoplan import Candidate, Host, PipelineStrategy, SpmdStrategy, TopoplanError
+from topoplan import Candidate, Host, SpmdStrategy, TopoplanError
 from topoplan.model.placement import Placement
 from topoplan.model.recording import Cause, LinkUse, MemoryKind
-from topoplan.model.schedule import Schedule
 from topoplan.testing import reference
 from topoplan_engine.guarded import build_search
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.simulation.base import Simulation
 from topoplan_engine.simulation.recording import expanded
@@ -261,7 +261,7 @@ def pipelined(host):
     placements = tuple(
         Placement((1,) * len(op.dims), [s]) for op, s in zip(problem.graph.operators, stage.tolist(), strict=True)
     )
-    return problem, PipelineStrategy(placements, Schedule(kind="1f1b", micro_batches=4, stage=stage))
+    return problem, pipeline_strategy(placements, stage, "1f1b", 4)
 
 
 def programmed(host):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric
-from topoplan.model.interfaces import check_rings
+from topoplan_engine.interfaces import check_rings
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of
 from topoplan_engine.network.tables import Network

@@ -13,25 +13,24 @@ from hypothesis import strategies as st
 from topoplan import (
     PlacedStrategy,
     Placement,
-    Schedule,
     TaskGraph,
     TaskKind,
     TopoplanError,
 )
 from topoplan.model.pass_order import Pass
-from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory import memory_curve
-from topoplan_engine.lowering.order import blocks_of, steps_under
+from topoplan_engine.lowering.order import order_of, steps_under
 from topoplan_engine.lowering.pipeline import scheduled_taskgraph
 from topoplan_engine.lowering.sent_once import sent_once
+from topoplan_engine.pass_orders import named_order
 from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
 from topoplan_samples.fabrics import star
 from topoplan_samples.graphs import layer_graph
-from topoplan_samples.pipelines import KINDS, Numbered, Profiled, branching, pipelines
+from topoplan_samples.pipelines import KINDS, Numbered, Profiled, branching, pipelines, rescheduled
 from topoplan_simulator_fluid import Fluid
 
 LETTER = {Pass.FORWARD: "F", Pass.RECOMPUTE: "A", Pass.BACKWARD: "B", Pass.WEIGHTS: "W"}
@@ -67,32 +66,35 @@ def is_acyclic(taskgraph):
     return seen == taskgraph.n_tasks
 
 
+def passes_of(order, rank):
+    """Letter, chunk and micro-batch of each pass of a rank."""
+    rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
+    columns = (column[rows].tolist() for column in (order.kind, order.chunk, order.micro_batch))
+    return [(LETTER[kind], chunk, micro) for kind, chunk, micro in zip(*columns, strict=True)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
 def test_blocks_equal_the_reference(kind, depth):
-    for rounds in (1, 2, 3) if kind is ScheduleKind.INTERLEAVED else (1,):
-        for count in (depth, 2 * depth, 4 * depth) if kind is ScheduleKind.INTERLEAVED else (1, 2, 3, 4, 7, 12):
+    for rounds in (1, 2, 3) if kind == "interleaved" else (1,):
+        for count in (depth, 2 * depth, 4 * depth) if kind == "interleaved" else (1, 2, 3, 4, 7, 12):
             for position in range(depth):
-                blocks = blocks_of(kind, depth, rounds, count, position, ())
-                listed = [(LETTER[p], s, m) for p, s, m in zip(*map(np.ndarray.tolist, blocks), strict=True)]
+                listed = passes_of(named_order(kind, depth, count, rounds), position)
                 assert listed == reference_blocks(kind, depth, rounds, count, position)
 
 
 def test_the_passes_of_small_schedules():
     def text(kind, depth, rounds, count, position, again=()):
-        found = blocks_of(kind, depth, rounds, count, position, again)
-        return " ".join(
-            f"{LETTER[p]}{m}" + (f"/{s}" if rounds > 1 else "")
-            for p, s, m in zip(*map(np.ndarray.tolist, found), strict=True)
-        )
+        found = passes_of(named_order(kind, depth, count, rounds, again), position)
+        return " ".join(f"{p}{m}" + (f"/{s}" if rounds > 1 else "") for p, s, m in found)
 
-    assert text(ScheduleKind.GPIPE, 3, 1, 2, 1) == "F0 F1 B0 B1"
-    assert text(ScheduleKind.ONE_F_ONE_B, 3, 1, 4, 0) == "F0 F1 F2 B0 F3 B1 B2 B3"
-    assert text(ScheduleKind.ONE_F_ONE_B, 3, 1, 4, 2) == "F0 B0 F1 B1 F2 B2 F3 B3"
-    assert text(ScheduleKind.ONE_F_ONE_B, 2, 1, 2, 0, (True,)) == "F0 F1 A0 B0 A1 B1"
-    assert text(ScheduleKind.ZERO_BUBBLE, 2, 1, 3, 0) == "F0 F1 B0 W0 F2 B1 W1 B2 W2"
-    assert text(ScheduleKind.ZERO_BUBBLE, 2, 1, 3, 1) == "F0 B0 F1 B1 W0 F2 B2 W1 W2"
-    assert text(ScheduleKind.INTERLEAVED, 2, 2, 2, 1) == "F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1"
+    assert text("gpipe", 3, 1, 2, 1) == "F0 F1 B0 B1"
+    assert text("1f1b", 3, 1, 4, 0) == "F0 F1 F2 B0 F3 B1 B2 B3"
+    assert text("1f1b", 3, 1, 4, 2) == "F0 B0 F1 B1 F2 B2 F3 B3"
+    assert text("1f1b", 2, 1, 2, 0, (True, False)) == "F0 F1 A0 B0 A1 B1"
+    assert text("zero-bubble", 2, 1, 3, 0) == "F0 F1 B0 W0 F2 B1 W1 B2 W2"
+    assert text("zero-bubble", 2, 1, 3, 1) == "F0 B0 F1 B1 W0 F2 B2 W1 W2"
+    assert text("interleaved", 2, 2, 2, 1) == "F0/1 F1/1 F0/3 B0/3 F1/3 B1/3 B0/1 B1/1"
 
 
 @settings(max_examples=120, deadline=None)
@@ -103,9 +105,9 @@ def test_equals_the_reference(drawn):
     lowering = Lowering(graph, cluster, Numbered())
     table, gradient = table_of(lowering, strategy)
     names = tuple(op.name for op in graph.operators)
-    tasks = scheduled_taskgraph(table, strategy.schedule, gradient, names, cluster.n_devices)
+    tasks = scheduled_taskgraph(table, strategy.order, strategy.stage_of, gradient, names, cluster.n_devices)
     tasks.check()
-    reference_tasks = reference_scheduled(table, strategy.schedule, gradient.tolist(), names, cluster.n_devices)
+    reference_tasks = reference_scheduled(table, strategy, gradient.tolist(), names, cluster.n_devices)
     for field in attrs.fields(TaskGraph):
         if field.name not in ("foreign", "succ", "seconds"):
             mine, theirs = getattr(tasks, field.name), getattr(reference_tasks, field.name)
@@ -120,13 +122,13 @@ def test_edges_left_out_are_in_the_order_of_their_device(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
     table, gradient = table_of(lowering, strategy)
-    fragments, stage = FragmentCache(graph, cluster, Numbered()), strategy.schedule.stage[table.op]
+    fragments, stage = FragmentCache(graph, cluster, Numbered()), strategy.stage_of[table.op]
     once = sent_once(table, stage, fragments, strategy.placements)
-    tasks = scheduled_taskgraph(once, strategy.schedule, gradient, (), cluster.n_devices)
+    tasks = scheduled_taskgraph(once, strategy.order, strategy.stage_of, gradient, (), cluster.n_devices)
     assert is_acyclic(tasks)
     finish = simulate(tasks, cluster).finish
-    task = steps_under(strategy.schedule, strategy.schedule.stage[table.op], gradient).task
-    first = np.searchsorted(tasks.micro_batch[: (tasks.micro_batch >= 0).sum()], range(strategy.schedule.micro_batches))
+    task = steps_under(strategy.order, strategy.stage_of[table.op], gradient).task
+    first = np.searchsorted(tasks.micro_batch[: (tasks.micro_batch >= 0).sum()], range(strategy.micro_batches))
 
     def ascend(before, after):
         """Assert that tasks end in this order, in every micro-batch; -1 is no task."""
@@ -141,7 +143,7 @@ def test_edges_left_out_are_in_the_order_of_their_device(drawn):
     source = table.src + np.repeat(table.op_base[table.edge_src_op], pairs)
     target = table.dst + np.repeat(table.op_base[table.edge_dst_op], pairs)
     ascend(task[source, Pass.FORWARD], task[target, Pass.FORWARD])
-    same = strategy.schedule.stage[table.op[source]] == strategy.schedule.stage[table.op[target]]
+    same = strategy.stage_of[table.op[source]] == strategy.stage_of[table.op[target]]
     ascend(task[source[same], Pass.RECOMPUTE], task[target[same], Pass.RECOMPUTE])
     ascend(task[target, Pass.BACKWARD], task[source, Pass.BACKWARD])
 
@@ -156,7 +158,7 @@ def test_as_much_work_as_without_a_schedule(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Profiled())
     tasks, whole = lowering.lower(strategy), lowering.lower(PlacedStrategy(strategy.placements))
-    count = strategy.schedule.micro_batches
+    count = strategy.micro_batches
     for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.COLLECTIVE):
         mine, theirs = tasks.kind == kind, whole.kind == kind
         assert tasks.size[mine].sum() == whole.size[theirs].sum()
@@ -180,29 +182,25 @@ def test_as_much_work_as_without_a_schedule(drawn):
 @given(pipelines(), st.sampled_from([1e15, 1e6]))
 def test_one_micro_batch_in_one_stage_is_the_whole_batch(drawn, bandwidth):
     graph, cluster, strategy = drawn
-    kind = strategy.schedule.kind
-    one = attrs.evolve(strategy, schedule=Schedule(kind=kind, micro_batches=1, stage=[0] * len(graph.operators)))
+    one = rescheduled(strategy, micro_batches=1, stage_of=[0] * len(graph.operators), recompute=())
     lowering, whole = Lowering(graph, cluster, Numbered()), PlacedStrategy(strategy.placements)
     assert lowering.lower(one) == lowering.lower(whole)
     assert np.array_equal(lowering.memory(one), lowering.memory(whole))
 
 
 @settings(max_examples=60, deadline=None)
-@given(pipelines(kinds=(ScheduleKind.INTERLEAVED,)))
+@given(pipelines(kinds=("interleaved",)))
 def test_recomputed_stages_run_and_send_again(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
-    n_stages = strategy.schedule.n_stages
-    never, always = (
-        attrs.evolve(strategy, schedule=attrs.evolve(strategy.schedule, recompute=[flag] * n_stages))
-        for flag in (False, True)
-    )
-    if never.schedule.trivial:
+    n_stages = strategy.n_stages
+    never, always = (rescheduled(strategy, recompute=[flag] * n_stages) for flag in (False, True))
+    if order_of(never) is None:
         return
     once, twice = lowering.lower(never), lowering.lower(always)
     forward = [graph_.kind == TaskKind.FORWARD for graph_ in (once, twice)]
     assert twice.seconds[forward[1]].sum() == pytest.approx(2 * once.seconds[forward[0]].sum(), rel=1e-12)
-    fragments, stage = FragmentCache(graph, cluster, Numbered()), strategy.schedule.stage
+    fragments, stage = FragmentCache(graph, cluster, Numbered()), strategy.stage_of
     table = fragments.part_table(strategy.placements)
     table = sent_once(table, stage[table.op], fragments, strategy.placements)
     pairs = np.diff(table.edge_ptr)
@@ -233,41 +231,36 @@ def test_a_schedule_that_does_not_fit_is_refused():
     good.check(graph, 4)
 
     def refused(message, **changes):
-        schedule = attrs.evolve(good.schedule, **changes)
         with pytest.raises(TopoplanError, match=message):
-            attrs.evolve(good, schedule=schedule).check(graph, 4)
+            rescheduled(good, **changes).check(graph, 4)
 
     refused("24 micro-batches do not divide a batch of 12", micro_batches=24)
     refused("5 micro-batches do not divide a batch of 12", micro_batches=5)
     refused("cut into 2 parts, but a micro-batch has 1 samples .use at most 6", micro_batches=12)
-    refused("has stages for 2 operators", stage=[0, 1])
-    refused("must not fall along an edge", stage=[1] + [0] * (len(graph.operators) - 1))
+    refused("stage must name a stage, from 0 up, for every operator", stage_of=[0, 1])
+    refused("must not fall along an edge", stage_of=[1] + [0] * (len(graph.operators) - 1))
     refused(
-        r"device 0 has operators of stages 0 and 1 \(stages need devices of their own",
-        stage=[0, 0] + [1] * (len(graph.operators) - 2),
+        r"device 0 is on ranks 0 and 1 \(ranks have no device in common",
+        stage_of=[0, 0] + [1] * (len(graph.operators) - 2),
     )
-    refused("interleaved: 3 micro-batches on 2 groups of devices .needs a multiple of 2", kind="interleaved")
-    with pytest.raises(TopoplanError, match=r"kind 'pipedream' is unknown \(must be gpipe, 1f1b"):
-        attrs.evolve(good.schedule, kind="pipedream")
-    with pytest.raises(TopoplanError, match="stage 1 of 3 has no operator"):
-        attrs.evolve(good.schedule, stage=[0, 2])
-    with pytest.raises(TopoplanError, match="recompute has 1 values for 2 stages"):
-        attrs.evolve(good.schedule, recompute=[True])
-    with pytest.raises(TopoplanError, match="0 micro-batches"):
-        attrs.evolve(good.schedule, micro_batches=0)
+    refused("interleaved: 3 micro-batches on 2 groups of devices .needs a multiple of 2", schedule="interleaved")
+    refused(r"kind 'pipedream' is unknown \(must be gpipe, 1f1b", schedule="pipedream")
+    refused("stage 1 of 3 has no operator", stage_of=[0] + [2] * (len(graph.operators) - 1))
+    refused("recompute has 1 values for 2 stages", recompute=[True])
+    refused("0 micro-batches", micro_batches=0)
     with pytest.raises(TopoplanError, match=f"operator {graph.operators[4].name!r} is in no stage"):
         staged_strategy(graph, [(range(4), [0, 1]), (rest[1:], [2])], 3)
     with pytest.raises(TopoplanError, match=f"operator {graph.operators[4].name!r} is in stages 0 and 1"):
         staged_strategy(graph, [(range(5), [0, 1]), (rest, [2])], 3)
     with pytest.raises(TopoplanError, match="stage 1 has no device"):
         staged_strategy(graph, [(range(4), [0, 1]), (rest, [])], 3)
-    with pytest.raises(TopoplanError, match="device 1 has operators of stages 0 and 1"):
+    with pytest.raises(TopoplanError, match="device 1 is on ranks 0 and 1"):
         staged_strategy(graph, [(range(4), [0, 1]), (rest, [1, 2])], 3).check(graph, 4)
     five = [(range(2), [0]), (range(2, 4), [1]), (range(4, 6), [0]), (range(6, 8), [1]), (rest[4:], [0])]
     with pytest.raises(TopoplanError, match="5 chunks on 2 groups of devices"):
         staged_strategy(graph, five, 4, "interleaved").check(graph, 4)
     crossed = [*five[:3], (rest[2:], [0])]
-    with pytest.raises(TopoplanError, match="with 2 groups of devices, chunks 2 apart share one"):
+    with pytest.raises(TopoplanError, match="device 0 is on ranks 0 and 1"):
         staged_strategy(graph, crossed, 4, "interleaved").check(graph, 4)
 
 
@@ -276,10 +269,11 @@ def test_changes_keep_the_schedule():
     stages = [(range(4), [0, 1]), (range(4, len(graph.operators)), [2])]
     strategy = staged_strategy(graph, stages, 3, "gpipe", (True, False))
     changed = strategy.with_changes({0: Placement((1,) * len(graph.operators[0].dims), [1])})
-    assert changed.schedule is strategy.schedule
+    assert changed.order is strategy.order
     assert hash(changed) != hash(strategy)
-    assert attrs.evolve(strategy.schedule) == strategy.schedule
-    assert hash(attrs.evolve(strategy.schedule)) == hash(strategy.schedule)
+    assert changed.recomputes == (True, False)
+    assert changed.with_changes({0: strategy.placements[0]}) == strategy
+    assert hash(changed.with_changes({0: strategy.placements[0]})) == hash(strategy)
 
 
 @settings(max_examples=40, deadline=None)
@@ -302,7 +296,7 @@ def test_the_peak_over_time_is_the_peak_of_the_order(drawn):
     taskgraph = lowering.lower(strategy)
     timeline = Fluid().build()(taskgraph, star(cluster.n_hosts, 1e9, 0.0), cluster)
     curve = memory_curve(taskgraph, timeline, strategy, graph, costs)
-    if not strategy.schedule.trivial:  # without a schedule, memory is what all parts keep
+    if order_of(strategy) is not None:  # without a schedule, memory is what all parts keep
         assert curve.peak == pytest.approx(lowering.memory(strategy), rel=1e-9)
     assert (
         curve.peak <= lowering.memory(PlacedStrategy(strategy.placements)) + more_inputs(lowering, strategy) + 1e-6
@@ -317,19 +311,14 @@ def more_inputs(lowering, strategy):
     """(D,) bytes of messages that reach each device: what recomputation may keep beyond activations."""
     taskgraph = lowering.lower(PlacedStrategy(strategy.placements))
     moved = taskgraph.kind == TaskKind.TRANSFER
-    return np.bincount(taskgraph.dst[moved], taskgraph.size[moved], taskgraph.n_devices) * any(
-        strategy.schedule.recompute
-    )
+    return np.bincount(taskgraph.dst[moved], taskgraph.size[moved], taskgraph.n_devices) * any(strategy.recomputes)
 
 
 @settings(max_examples=60, deadline=None)
-@given(pipelines(kinds=(ScheduleKind.ONE_F_ONE_B,)))
+@given(pipelines(kinds=("1f1b",)))
 def test_1f1b_keeps_no_more_than_gpipe(drawn):
     graph, cluster, strategy = drawn
     lowering = Lowering(graph, cluster, Numbered())
-    peaks = {
-        kind: lowering.memory(attrs.evolve(strategy, schedule=attrs.evolve(strategy.schedule, kind=kind)))
-        for kind in ("gpipe", "1f1b", "zero-bubble")
-    }
+    peaks = {kind: lowering.memory(rescheduled(strategy, schedule=kind)) for kind in ("gpipe", "1f1b", "zero-bubble")}
     assert (peaks["1f1b"] <= peaks["gpipe"] * (1 + 1e-12)).all()
     assert (peaks["1f1b"] <= peaks["zero-bubble"] * (1 + 1e-12)).all()

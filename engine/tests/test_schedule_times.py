@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster, CostFunction, PartCosts
-from topoplan.model.schedule import Schedule
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.memory import memory_curve
 from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_operators import GraphBuilder
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.fabrics import star
+from topoplan_samples.pipelines import rescheduled
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -180,10 +180,9 @@ def test_outputs_come_and_go_unless_costs_say_otherwise():
             return attrs.evolve(super().price(op, degrees, devices), kept=None)
 
     graph = chain(2, 8)
-    schedule = Schedule(kind="gpipe", micro_batches=4, stage=[0] * 3 + [1] * 3)
     strategy = attrs.evolve(staged_strategy(graph, [(range(3), [0]), (range(3, 6), [1])], 4, "1f1b"))
     lowering = Lowering(graph, Cluster.uniform(n_hosts=2), Silent(1.0, 1.0))
     whole = 3 * 1000.0 + 600.0
     outputs = 3 * 8 * 4 * 4.0
     assert lowering.memory(strategy) == pytest.approx([whole - outputs / 2, whole - outputs * 3 / 4])
-    assert lowering.memory(attrs.evolve(strategy, schedule=schedule)) == pytest.approx([whole, whole])
+    assert lowering.memory(rescheduled(strategy, schedule="gpipe")) == pytest.approx([whole, whole])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 from topoplan import Cluster
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.strategy import PlacedStrategy
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_engine.lowering.order import order_of
 from topoplan_engine.lowering.sent_once import sent_once
 from topoplan_engine.partition import slice_bounds
 from topoplan_operators import GraphBuilder
@@ -46,7 +46,7 @@ def test_bytes_are_those_of_the_elements(drawn):
     graph, cluster, strategy = drawn
     fragments = FragmentCache(graph, cluster, Numbered())
     whole = fragments.part_table(strategy.placements)
-    table = sent_once(whole, strategy.schedule.stage[whole.op], fragments, strategy.placements)
+    table = sent_once(whole, strategy.stage_of[whole.op], fragments, strategy.placements)
     sent, wanted = {}, elements_sent(graph, strategy)
     edge = np.repeat(np.arange(len(graph.edges)), np.diff(table.edge_ptr))
     for row in np.flatnonzero(~table.local).tolist():
@@ -63,7 +63,7 @@ def test_bytes_are_those_of_the_elements(drawn):
 @given(pipelines(recompute=False))
 def test_messages_and_demand_have_these_bytes(drawn):
     graph, cluster, strategy = drawn
-    if strategy.schedule.trivial:
+    if order_of(strategy) is None:
         return
     lowering, nbytes = Lowering(graph, cluster, Numbered()), sum(elements_sent(graph, strategy).values())
     tasks = lowering.lower(strategy)
@@ -87,7 +87,7 @@ def test_a_residual_connection_by_hand(devices):
     """A batch of 24 x 16 numbers of 4 bytes passes once, and its gradient comes back once."""
     graph = residual(batch=24)
     ends = [list(range(devices[0])), list(range(devices[0], sum(devices)))]
-    strategy = staged_strategy(graph, zip([[0], [1, 2]], ends, strict=True), 2, ScheduleKind.ONE_F_ONE_B)
+    strategy = staged_strategy(graph, zip([[0], [1, 2]], ends, strict=True), 2, "1f1b")
     lowering = Lowering(graph, Cluster.uniform(n_hosts=sum(devices)), Numbered())
     tasks = lowering.lower(strategy)
     there = (tasks.kind == TaskKind.TRANSFER) & (tasks.src < devices[0])
@@ -101,7 +101,7 @@ def test_a_residual_connection_by_hand(devices):
 
 def test_the_gradient_goes_back_after_all_that_read():
     graph = residual()
-    strategy = staged_strategy(graph, [([0], [0]), ([1, 2], [1])], 1, ScheduleKind.GPIPE)
+    strategy = staged_strategy(graph, [([0], [0]), ([1, 2], [1])], 1, "gpipe")
     tasks = Lowering(graph, Cluster.uniform(n_hosts=2), Numbered()).lower(strategy)
     (back,) = np.flatnonzero((tasks.kind == TaskKind.TRANSFER) & (tasks.dst == 0))
     before = [task for task in range(tasks.n_tasks) if back in tasks.successors(task)]

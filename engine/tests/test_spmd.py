@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, Schedule, SpmdStrategy, TopoplanError
+from topoplan import Cluster, CostFunction, PartCosts, SpmdStrategy, TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy
+from topoplan.model.strategy import PlacedStrategy
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
@@ -192,10 +192,8 @@ def test_memory_of_storage():
     assert memory(stored=shard(0)) == pytest.approx(np.full(8, outputs + 4 * weights / 8 + weights))
 
 
-def refused(match, program, graph=GRAPH, schedule=None, devices=8):
-    strategy = SpmdStrategy.of(program, graph)
-    if schedule is not None:
-        strategy = attrs.evolve(strategy, schedule=schedule)
+def refused(match, program, graph=GRAPH, devices=8, **changes):
+    strategy = attrs.evolve(SpmdStrategy.of(program, graph), **changes)
     with pytest.raises(TopoplanError, match=match):
         check_strategy(strategy, graph, devices)
 
@@ -224,14 +222,11 @@ class TestRefused:
         wrong = attrs.evolve(cut(GRAPH.operators[0], 0), outputs=(REPLICATED,))
         refused("is none that computes the same", attrs.evolve(program, rules=((wrong,), *program.rules[1:])))
 
-    def test_other_schedules(self):
-        stage = np.zeros(len(GRAPH.operators))
-        schedule = Schedule(kind="gpipe", micro_batches=2, stage=stage)
-        refused("needs a two-microbatch schedule", data_parallel_program(GRAPH, 8), schedule=schedule)
-        placements = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH).placements
-        overlapped = Schedule(kind="two-microbatch", micro_batches=2, stage=stage)
-        with pytest.raises(TopoplanError, match="two-microbatch: needs an SPMD program"):
-            PipelineStrategy(placements, overlapped).check(GRAPH, 8)
+    def test_other_stages(self):
+        program, count = data_parallel_program(GRAPH, 8), len(GRAPH.operators)
+        refused("stage 1 has no operator", program, stage_of=[0, *[2] * (count - 1)])
+        refused("must not fall along an edge", program, stage_of=[*[1] * (count - 1), 0])
+        refused("3 micro-batches do not divide a batch", program, micro_batches=3)
 
     def test_a_stage_that_converts_what_it_makes(self):
         first, *_, loss = range(len(GRAPH.operators))
@@ -240,8 +235,7 @@ class TestRefused:
         rules[1] = (cut(GRAPH.operators[1], 1),)
         assert first < loss
         mixed = attrs.evolve(program, rules=tuple(rules))
-        schedule = Schedule(kind="two-microbatch", micro_batches=2, stage=np.zeros(len(GRAPH.operators)))
-        refused("in the same stage", mixed, schedule=schedule)
+        refused("in the same stage", mixed, stage_of=np.zeros(len(GRAPH.operators)), micro_batches=2)
 
 
 def test_changes_to_placements_leave_the_program():
@@ -294,7 +288,7 @@ def test_passes_take_what_a_micro_batch_takes(count):
     strategy = SpmdStrategy.of(data_parallel_program(graph, 4), graph)
     if count > 1:
         stage = np.arange(len(graph.operators))
-        strategy = attrs.evolve(strategy, schedule=Schedule(kind="two-microbatch", micro_batches=count, stage=stage))
+        strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=count)
     cluster = Cluster.uniform(n_hosts=4)
     lowering = Lowering(graph, cluster, Overhead(graph))
     first = lowering.program_quotient(strategy, 0)

@@ -408,10 +408,10 @@ def test_signatures_must_be_sound_and_tensors_arrive_whole_or_sliced():
     program_of = strategy.stages[1].program
     stored = list(program_of.stored)
     stored[0] = ((PARTIAL, PARTIAL), *stored[0][1:])
-    wrong = other(strategy, 1, program=attrs.evolve(program_of, stored=tuple(stored)))
+    wrong = other(strategy, 1, body=attrs.evolve(program_of, stored=tuple(stored)))
     assert "arrives as" in why_invalid(wrong, graph, 8)
     with pytest.raises(TopoplanError, match="sharded_state"):
-        other(strategy, 0, program=attrs.evolve(strategy.stages[0].program, sharded_state=True))
+        other(strategy, 0, body=attrs.evolve(strategy.stages[0].program, sharded_state=True))
     with pytest.raises(TopoplanError, match="level 3"):
         Zero(level=3, axes=[0])
     with pytest.raises(TopoplanError, match="device 1 stands at two places"):

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from topoplan import (
     Cluster,
     Host,
-    PipelineStrategy,
     PlacedStrategy,
     Placement,
-    Schedule,
     SpmdStrategy,
     TaskKind,
     TopoplanError,
@@ -24,11 +22,11 @@ from topoplan import (
 from topoplan.model.costs import MicroBatch
 from topoplan.model.graph import Checkpoint
 from topoplan.model.machine import HostModel
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_engine.precision import in_precision
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.programs import check_strategy
@@ -219,12 +217,12 @@ def edges(tasks, graph):
         )
 
 
-@pytest.mark.parametrize("kind", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE])
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b", "zero-bubble"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_pipeline_behind_a_frozen_stage_goes_back_no_further(kind, recompute):
     graph, cluster = frozen(chain(("a", "b", "c")), ["a"]), cluster_of(3)
-    schedule = Schedule(kind=kind, micro_batches=4, stage=np.arange(3), recompute=(recompute,) * 3 if recompute else ())
-    strategy = PipelineStrategy(ones([(3, 0), (3, 1), (3, 2)]), schedule)
+    again = (True,) * 3 if recompute else ()
+    strategy = pipeline_strategy(ones([(3, 0), (3, 1), (3, 2)]), range(3), kind, 4, again)
     strategy.check(graph, 3)
     lowering = Lowering(graph, cluster, training_costs(Roofline().build(graph, cluster), graph))
     tasks = lowering.lower(strategy)

@@ -17,11 +17,10 @@ from topoplan.model.problem import Demand as Demand, Problem as Problem
 from topoplan.model.reconfigurable import AnyFabric as AnyFabric, ReconfigurableFabric as ReconfigurableFabric
 from topoplan.model.restriction import AxisUse as AxisUse, PipelineLimits as PipelineLimits
 from topoplan.model.restriction import Restriction as Restriction
-from topoplan.model.schedule import Schedule as Schedule
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
 from topoplan.model.staged import Stage as Stage, StagedStrategy as StagedStrategy, Zero as Zero
-from topoplan.model.strategy import PipelineStrategy as PipelineStrategy, PlacedStrategy as PlacedStrategy
-from topoplan.model.strategy import SpmdStrategy as SpmdStrategy, Strategy as Strategy
+from topoplan.model.strategy import PlacedStrategy as PlacedStrategy, SpmdStrategy as SpmdStrategy
+from topoplan.model.strategy import Strategy as Strategy
 from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind
 from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option

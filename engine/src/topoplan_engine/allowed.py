@@ -1,8 +1,8 @@
 """What a searcher may propose: changes to states of its problem along its axis, on networks that the hardware can be.
 
 `topoplan_engine.guarded` asks it of every candidate.  What a candidate changes is looked at, since searches propose
-thousands in a second; a fabric is checked once, as what a topology builds is (`topoplan.model.interfaces`), and those
-that the search was given are known already.
+thousands in a second; a fabric is checked once, as what a topology builds is
+(`topoplan_engine.interfaces`), and those that the search was given are known already.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.interfaces import check_rewired
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import SearchAxis
 from topoplan.search.protocol import Candidate, State
 from topoplan_engine.cache import LruCache
+from topoplan_engine.interfaces import check_rewired
 
 __all__ = ["Allowed", "why_misplaced"]
 

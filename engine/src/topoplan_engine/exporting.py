@@ -19,7 +19,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
@@ -137,20 +137,19 @@ def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strateg
         raise IncompleteStrategyError(str(path), graph, named_placements)
     placements = tuple(placement_of[op.name] for op in graph.operators)
     match plan.strategy:
+        case StagedStrategy(is_placed=True, order=order):
+            if len(placement_of) > len(graph.operators):
+                raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
+            stage = dict(zip(placement_of, plan.strategy.stage_of.tolist(), strict=True))
+            return StagedStrategy.placed(placements, [stage[op.name] for op in graph.operators], order)
         case StagedStrategy(stages=stages_of, order=order, micro_batches=count):
             if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its stages have other operators than model {graph.name!r}")
             return StagedStrategy(placements, stages_of, order, count)
-        case SpmdStrategy(program=program, schedule=schedule):
+        case SpmdStrategy(program=program, stage_of=stage_of, micro_batches=count):
             if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
-            return SpmdStrategy(placements, program, schedule)
-        case PipelineStrategy(schedule=schedule):
-            if len(placement_of) > len(graph.operators):
-                raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
-            stage = dict(zip(placement_of, schedule.stage.tolist(), strict=True))
-            stages = [stage[op.name] for op in graph.operators]
-            return PipelineStrategy(placements, attrs.evolve(schedule, stage=stages))
+            return SpmdStrategy(placements, program, stage_of, count)
     return PlacedStrategy(placements)
 
 

@@ -157,7 +157,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
         )
     if whole_batch:
         helps += _micro_batches(minimum, cluster)
-    elif needed - activations < room and not all(strategy.schedule.recompute or (False,)):
+    elif needed - activations < room and not all(strategy.recomputes or (False,)):
         helps.append("recomputation (-s pipeline, unless its recompute=false)")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
     if 0 < samples < problem.graph.batch_size:

@@ -16,7 +16,7 @@ from topoplan.model.graph import Operator, OperatorGraph, Role, Slices
 from topoplan.model.sharding import Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PipelineStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import SpmdStrategy, Strategy
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import pieces
 
@@ -69,8 +69,8 @@ class Group:
 
 def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
     """Group the operators that run in the same way; groups are in the order of their first operators."""
-    experts, stages = expert_dims(graph), strategy.schedule.stage.tolist()
-    pipelined = isinstance(strategy, PipelineStrategy | StagedStrategy)
+    experts, stages = expert_dims(graph), strategy.stage_of.tolist()
+    pipelined = isinstance(strategy, StagedStrategy)
     programs = _programs_of(strategy)
     operators_of: dict[tuple[object, ...], list[int]] = {}
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
@@ -104,7 +104,7 @@ def _programs_of(strategy: Strategy) -> list[tuple[SpmdProgram, int, tuple[int, 
         devices = tuple(range(strategy.program.n_devices))
         return [(strategy.program, row, devices) for row in range(len(strategy.placements))]
     programs: dict[int, tuple[SpmdProgram, int, tuple[int, ...]]] = {}
-    for stage in strategy.stages if isinstance(strategy, StagedStrategy) else ():
+    for stage in strategy.stages if isinstance(strategy, StagedStrategy) and not strategy.is_placed else ():
         devices = tuple(sorted(stage.mesh.devices.tolist()))
         programs |= {op: (stage.program, row, devices) for row, op in enumerate(stage.operators.tolist())}
     return [programs[op] for op in sorted(programs)]

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.errors import TopoplanError
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan_engine.csr import indptr
 
 __all__ = [
+    "ORDERS",
     "Block",
     "Rows",
     "alternating_order",
@@ -27,10 +29,15 @@ __all__ = [
     "bubble",
     "ideal_times",
     "kept_passes",
+    "named_order",
     "pass_order",
     "repeated_rows",
     "with_recomputation",
 ]
+
+
+#: Names of the orders that `named_order` makes.
+ORDERS = ("gpipe", "1f1b", "1f1b-deep", "interleaved", "zero-bubble")
 
 
 class Rows(NamedTuple):
@@ -65,6 +72,57 @@ def alternating_order(
     late = [None] * ranks if weights_late is None else weights_late
     rows = [alternating_rows(ranks, chunks, micro_batches, rank, warm_up[rank], late[rank]) for rank in range(ranks)]
     return pass_order(name, rows)
+
+
+@functools.lru_cache(maxsize=256)
+def named_order(
+    name: str, ranks: int, micro_batches: int, chunks: int = 1, recompute: tuple[bool, ...] = ()
+) -> PassOrder:
+    """Return the order of a schedule that planners of pipelines choose from.
+
+    GPipe warms up with all forward passes; 1F1B with one for each rank to come, its deep form with two, which hides
+    transfers that take as long as passes (DAPPLE, section 3.2); the interleaved schedule with two and all chunks but
+    the last one of ``ranks`` micro-batches.  ZB-H1 (``zero-bubble``) is 1F1B whose rank ``s`` puts off the gradients of
+    weights by ``s`` micro-batches, so that gradients of inputs arrive sooner and every rank has as many micro-batches
+    in flight.
+
+    Args:
+        name: one of `ORDERS`.
+        ranks: of the pipeline.
+        micro_batches: of the batch; a multiple of ``ranks`` if interleaved.
+        chunks: of each rank; one in all but the interleaved schedule.
+        recompute: for each chunk of the model, whether it runs forward again before its backward pass; empty for none.
+
+    Raises:
+        TopoplanError: there is no such order.
+
+    Example:
+        >>> print(named_order("1f1b", 2, 2, recompute=(True, False)))
+        rank 0: F0 F1 R0 B0 R1 B1
+        rank 1: F0 B0 F1 B1
+    """
+    if name not in ORDERS:
+        raise TopoplanError(f"schedule: kind {name!r} is unknown (must be {', '.join(ORDERS)})")
+    if micro_batches < 1:
+        raise TopoplanError(f"schedule: {micro_batches} micro-batches (must be at least 1)")
+    if len(recompute) not in (0, ranks * chunks):
+        raise TopoplanError(
+            f"schedule: recompute has {len(recompute)} values for {ranks * chunks} stages (one each, or none)"
+        )
+    if name == "interleaved" and micro_batches % ranks:
+        raise TopoplanError(
+            f"schedule: interleaved: {micro_batches} micro-batches on {ranks} groups of devices "
+            f"(needs a multiple of {ranks})"
+        )
+    later = range(ranks)[::-1]
+    warm_up = {
+        "gpipe": [micro_batches * chunks] * ranks,
+        "1f1b-deep": [2 * each for each in later],
+        "interleaved": [2 * each + (chunks - 1) * ranks for each in later],
+    }
+    late = range(ranks) if name == "zero-bubble" else None
+    order = alternating_order(name, warm_up.get(name, later), micro_batches, chunks, late)
+    return with_recomputation(order, np.flatnonzero(recompute).tolist()) if any(recompute) else order
 
 
 def alternating_rows(

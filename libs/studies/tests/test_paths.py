@@ -73,7 +73,10 @@ def pipelines(graph, hosts):
                     groups = np.split(np.arange(hosts), cuts)
                     staged = [(ops, groups[number % depth]) for number, ops in enumerate(members)]
                     for kind, micro_batches in itertools.product(KINDS, (1, 2, 4, 6, 12)):
-                        strategy = staged_strategy(graph, staged, micro_batches, kind)
+                        try:
+                            strategy = staged_strategy(graph, staged, micro_batches, kind)
+                        except TopoplanError:
+                            continue
                         if strategy.why_invalid(graph, hosts) is None:
                             yield strategy
 
@@ -110,7 +113,7 @@ def test_no_pipeline_is_below_the_bound(seed, edges):
 
 
 def test_interleaved_pipelines_are_among_those_that_are_tried():
-    kinds = {strategy.schedule.kind for strategy in pipelines(small_problem(0, 5).graph, HOSTS)}
+    kinds = {strategy.order_name for strategy in pipelines(small_problem(0, 5).graph, HOSTS)}
     assert kinds == set(KINDS)
 
 

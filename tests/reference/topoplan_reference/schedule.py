@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from topoplan.model.schedule import Schedule
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.lowering.parts import PartTable
 
@@ -52,20 +52,20 @@ def reference_blocks(kind: str, depth: int, rounds: int, count: int, position: i
 
 
 def reference_scheduled(
-    table: PartTable, schedule: Schedule, weight_gradient: list[float], op_names: tuple[str, ...], n_devices: int
+    table: PartTable, strategy: StagedStrategy, weight_gradient: list[float], op_names: tuple[str, ...], n_devices: int
 ) -> TaskGraph:
     """Return the same task graph as `pipeline.scheduled_taskgraph`, rows of successors ascending."""
-    count, parts = schedule.micro_batches, range(len(table.device))
-    stage = [int(schedule.stage[op]) for op in table.op]
+    count, parts = strategy.micro_batches, range(len(table.device))
+    stage = [int(strategy.stage_of[op]) for op in table.op]
     device = [int(d) for d in table.device]
-    recompute = schedule.recompute or (False,) * schedule.n_stages
-    depth = schedule.n_stages
-    if schedule.kind == "interleaved":
+    recompute = strategy.recomputes or (False,) * strategy.n_stages
+    depth = strategy.n_stages
+    if strategy.order_name == "interleaved":
         on = defaultdict(set)
         for p in parts:
             on[stage[p]].add(device[p])
-        depth = next((s for s in range(1, schedule.n_stages) if on[s] & on[0]), schedule.n_stages)
-    split = [schedule.kind == "zero-bubble" and seconds > 0 for seconds in weight_gradient]
+        depth = next((s for s in range(1, strategy.n_stages) if on[s] & on[0]), strategy.n_stages)
+    split = [strategy.order_name == "zero-bubble" and seconds > 0 for seconds in weight_gradient]
 
     rows: list[dict[str, float]] = []
     successors: list[set[int]] = []
@@ -117,7 +117,7 @@ def reference_scheduled(
     for d in set(device):
         position = stage[device.index(d)] % depth
         order = []
-        for name, s, m in reference_blocks(schedule.kind, depth, schedule.n_stages // depth, count, position):
+        for name, s, m in reference_blocks(strategy.order_name, depth, strategy.n_stages // depth, count, position):
             own = [p for p in parts if device[p] == d and stage[p] == s]
             if name == "B" and recompute[s]:
                 order += [task["A", p, m] for p in own]

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.schedule import Schedule
-from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
@@ -19,12 +18,10 @@ from topoplan_engine.sharding.programs import Reshard, reshards_of
 __all__ = ["reference_program"]
 
 
-def reference_program(
-    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
-) -> TaskGraph:
+def reference_program(graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
     """Return the graph of `topoplan_engine.lowering.spmd_tasks.program_taskgraph`, rows of successors ascending."""
-    n_ops, devices = len(graph.operators), range(program.n_devices)
-    stage, copies = [int(number) for number in schedule.stage], schedule.micro_batches
+    program, n_ops = strategy.program, len(graph.operators)
+    devices, stage, copies = range(program.n_devices), strategy.stage_of.tolist(), strategy.micro_batches
     moves = reshards_of(program, graph)
     rows: list[dict[str, Any]] = []
     edges: set[tuple[int, int]] = set()

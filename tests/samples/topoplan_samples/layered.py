@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Cluster, PipelineStrategy, PlacedStrategy, Placement, SpmdStrategy
+from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy
 from topoplan.model.graph import Checkpoint
-from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.training import frozen
@@ -81,8 +81,7 @@ def pipeline(graph, stage, devices, kind="1f1b", micro_batches=4, recompute=()):
     placements = tuple(
         Placement(op.sample_cut(len(devices[of])), devices[of]) for op, of in zip(graph.operators, stage, strict=True)
     )
-    schedule = Schedule(kind=kind, micro_batches=micro_batches, stage=stage, recompute=recompute)
-    return PipelineStrategy(placements, schedule)
+    return pipeline_strategy(placements, stage, kind, micro_batches, recompute)
 
 
 def stages_of(graph, layers_of):

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, CostFunction, PartCosts
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule, ScheduleKind
-from topoplan.model.strategy import PipelineStrategy
+from topoplan_engine.pass_orders import ORDERS
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_operators import GraphBuilder
 
-__all__ = ["KINDS", "Numbered", "Profiled", "branching", "pipelines"]
+__all__ = ["KINDS", "Numbered", "Profiled", "branching", "pipelines", "rescheduled"]
 
-KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.TWO_MICROBATCH]
+KINDS = list(ORDERS)
 
 
 class Numbered(CostFunction):
@@ -49,13 +49,24 @@ def branching(batch):
     return b.build()
 
 
+def rescheduled(strategy, **changes):
+    """Return a pipeline of placed operators under another schedule."""
+    now = {
+        "stage_of": strategy.stage_of,
+        "schedule": strategy.order_name,
+        "micro_batches": strategy.micro_batches,
+        "recompute": strategy.recomputes,
+    }
+    return pipeline_strategy(strategy.placements, **{**now, **changes})
+
+
 @st.composite
 def pipelines(draw, kinds=tuple(KINDS), recompute=True):
     """Draw a graph, a cluster, and a strategy with a schedule that fits."""
     kind = draw(st.sampled_from(kinds))
     depth = draw(st.integers(1, 3))
-    rounds = draw(st.integers(1, 3)) if kind is ScheduleKind.INTERLEAVED else 1
-    count = draw(st.integers(1, 3)) * depth if kind is ScheduleKind.INTERLEAVED else draw(st.integers(1, 7))
+    rounds = draw(st.integers(1, 3)) if kind == "interleaved" else 1
+    count = draw(st.integers(1, 3)) * depth if kind == "interleaved" else draw(st.integers(1, 7))
     graph = branching(count * draw(st.integers(2, 5)))
     n_ops, stages = len(graph.operators), depth * rounds
     cuts = sorted(draw(st.lists(st.integers(1, n_ops - 1), min_size=stages - 1, max_size=stages - 1, unique=True)))
@@ -75,6 +86,5 @@ def pipelines(draw, kinds=tuple(KINDS), recompute=True):
             some[0] = devices[0]  # so that chunks of one group share a device
         placements.append(Placement(degrees, some))
     flags = draw(st.lists(st.booleans(), min_size=stages, max_size=stages)) if recompute and draw(st.booleans()) else ()
-    schedule = Schedule(kind=kind, micro_batches=count, stage=stage, recompute=flags)
     cluster = Cluster.uniform(n_hosts=sum(own) + 1)  # one device has nothing to do
-    return graph, cluster, PipelineStrategy(tuple(placements), schedule)
+    return graph, cluster, pipeline_strategy(placements, stage, kind, count, flags)

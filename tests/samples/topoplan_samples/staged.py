@@ -49,7 +49,7 @@ def as_stages(graph, stage_of, meshes, order, cuts, *, zero=None, regions=None, 
         Stage(
             operators=np.flatnonzero(numbers == stage),
             mesh=mesh,
-            program=programs[stage],
+            body=programs[stage],
             zero=zero or Zero(),
             recomputed=() if regions is None else np.array(regions)[numbers == stage],
         )
@@ -62,5 +62,5 @@ def of_program(graph, program, zero=None) -> StagedStrategy:
     """The one stage of a program that takes the whole batch at once."""
     mesh = DeviceMesh(axes=[f"axis {k}" for k in range(len(program.mesh))], sizes=program.mesh)
     operators = np.arange(len(graph.operators))
-    stage = Stage(operators=operators, mesh=mesh, program=program, zero=zero or Zero())
+    stage = Stage(operators=operators, mesh=mesh, body=program, zero=zero or Zero())
     return StagedStrategy.of(graph, [stage], order_of("1f1b", 1, 1), 1)

@@ -21,7 +21,6 @@ import attrs
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.strategy import Strategy
 
@@ -51,12 +50,12 @@ class PipelineLimits:
 
     Attributes:
         cuts: where stages may end: behind whole layers, or behind any operator.
-        schedules: kinds of schedules.
+        schedules: names of pass orders (`topoplan.PassOrder.name`).
         recompute: which stages may run their forward passes twice: any, all or none, or none.
     """
 
     cuts: Literal["layers", "operators"]
-    schedules: tuple[ScheduleKind, ...]
+    schedules: tuple[str, ...]
     recompute: Literal["any", "all or none", "none"]
 
 
@@ -76,7 +75,7 @@ class Restriction(ABC):
         ...     meshes = ((AxisUse.DATA,),)
         ...
         ...     def refusal(self, graph, cluster, strategy):
-        ...         return "" if strategy.schedule.trivial else "plain: has no pipelines"
+        ...         return "" if strategy.whole_batch else "plain: has no pipelines"
         >>> Plain().pipelines is None
         True
     """

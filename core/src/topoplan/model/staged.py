@@ -1,9 +1,9 @@
-"""Pipelines whose stages run sharded programs: stages on meshes of their own, and one order of passes for all.
+"""Pipelines: stages on devices of their own, and one order of passes for all.
 
-A `Stage` is a chunk of the model on a mesh of devices.  Its SPMD program says in which sharding every device has every
-tensor; what other stages make arrives in the sharding that the program says that it is stored in.  A `PassOrder` says
-when each rank runs which pass of which stage.  Pipelines of single devices and programs over all devices are the two
-ends of what this can say: stages with one device each, and one stage.
+A `Stage` is a chunk of the model on a mesh of devices.  Its body says how they share the work.  An SPMD program says in
+which sharding every device has every tensor; what other stages make arrives in the sharding that the program says that
+it is stored in.  Placements say of each operator by itself how it is cut and which devices run its parts, as planners
+in the manner of DAPPLE do.  A `PassOrder` says when each rank runs which pass of which stage.
 
 `topoplan_engine.lowering.staged` makes the task graph: tensors between the meshes of two stages, sums of gradients, and
 what travels of sharded state are derived there.
@@ -12,7 +12,7 @@ what travels of sharded state are derived there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -23,9 +23,8 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import Strategy, why_few_samples, why_misnumbered, why_misordered
 
 __all__ = ["Stage", "StagedStrategy", "Zero"]
 
@@ -58,17 +57,17 @@ class Zero:
 
 @attrs.frozen(kw_only=True, repr=False, hash=False)
 class Stage(OneLine):
-    """A chunk of the model, and the program that its devices run.
+    """A chunk of the model, and what its devices run of it.
 
     Attributes:
         operators: (n,) numbers in the graph, ascending.
         mesh: the devices.
-        program: of these operators, in this order, on a mesh of these sizes; what operators of other stages make
-            arrives in the sharding in which it is stored.
-        zero: what devices share.
+        body: of these operators, in this order: a program on a mesh of these sizes, where what operators of other
+            stages make arrives in the sharding in which it is stored; or a placement of each on devices of the mesh.
+        zero: what devices share; nothing where operators are placed.
         recomputed: (n,) number of the region that each operator lies in whose forward pass runs again together, right
             before its backward pass, and of which only the inputs are kept; -1 for an operator that keeps its
-            activations.  Empty for none.
+            activations.  Empty for none.  Where operators are placed, all of them or none.
         shares: (k, D) how many times its part of an operator each place of the mesh has: tokens of busy experts, or
             heads of queries that are divided further than those of keys and values.
         share_of: (n,) row of ``shares`` for each operator; -1 for its part as it is.  Empty for none.
@@ -82,7 +81,7 @@ class Stage(OneLine):
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
     mesh: DeviceMesh
-    program: SpmdProgram
+    body: SpmdProgram | tuple[Placement, ...]
     zero: Zero = Zero()
     recomputed: I32 = attrs.field(default=(), converter=i32, eq=ARRAY_EQ)
     shares: F64 = attrs.field(default=(), converter=f64, eq=ARRAY_EQ)
@@ -96,14 +95,17 @@ class Stage(OneLine):
         count = len(self.operators)
         if not count or self.operators[0] < 0 or (np.diff(self.operators) <= 0).any():
             raise TopoplanError("stage: operators must be ascending numbers, at least one")
-        if self.program.mesh != self.mesh.sizes:
+        described = len(self.body if isinstance(self.body, tuple) else self.body.rules)
+        if described != count:
+            raise TopoplanError(f"stage: a body of {described} operators for {count} operators")
+        if self.is_placed:
+            self._check_placed()
+        elif self.program.mesh != self.mesh.sizes:
             raise TopoplanError(
                 f"stage: a program for a mesh of {_by(self.program.mesh)} on one of {_by(self.mesh.sizes)}"
             )
-        if self.program.sharded_state:
+        elif self.program.sharded_state:
             raise TopoplanError("stage: program has sharded_state (a stage says it as zero=Zero(level=2, axes=...))")
-        if len(self.program.rules) != count:
-            raise TopoplanError(f"stage: a program of {len(self.program.rules)} operators for {count} operators")
         if max(self.zero.axes, default=-1) >= len(self.mesh.sizes):
             raise TopoplanError(f"stage: zero: axis {max(self.zero.axes)} of a mesh of {len(self.mesh.sizes)} axes")
         if len(self.recomputed) not in (0, count):
@@ -114,13 +116,48 @@ class Stage(OneLine):
         if len(self.rings) not in (0, count) or self.rings.max(initial=-1) >= len(self.mesh.sizes):
             raise TopoplanError(f"stage: rings names axes of the mesh, one for each of {count} operators (or none)")
 
+    @classmethod
+    def placed(cls, operators: Sequence[int], placements: Sequence[Placement], *, recompute: bool = False) -> Stage:
+        """Return a stage whose operators are placed one by one, on the devices that they name."""
+        devices = np.unique(np.concatenate([placement.devices for placement in placements]))
+        return cls(
+            operators=operators,
+            mesh=DeviceMesh(axes=("device",), sizes=(len(devices),), devices=devices),
+            body=tuple(placements),
+            recomputed=np.zeros(len(operators)) if recompute else (),
+        )
+
+    def _check_placed(self) -> None:
+        if self.zero.level or len(np.unique(self.recomputed)) > 1:
+            raise TopoplanError("stage: placed operators share no state, and all or none of them are recomputed")
+        named = np.unique(np.concatenate([placement.devices for placement in self.body]))  # type: ignore[union-attr]
+        if not np.array_equal(named, np.sort(self.mesh.devices)):
+            raise TopoplanError("stage: the mesh must have the devices of its placements")
+
     def __hash__(self) -> int:
         return hash(self.key)
 
     @functools.cached_property
     def key(self) -> bytes:
         """Value key: two stages are equal iff their keys are."""
-        return digest([getattr(self, field.name) for field in attrs.fields(Stage)])
+        body = b"".join(each.key for each in self.body) if isinstance(self.body, tuple) else self.body
+        return digest([body, *(getattr(self, field.name) for field in attrs.fields(Stage) if field.name != "body")])
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its operators are placed one by one, and no program is there."""
+        return isinstance(self.body, tuple)
+
+    @property
+    def program(self) -> SpmdProgram:
+        """The program that all devices run.
+
+        Raises:
+            TopoplanError: operators are placed one by one.
+        """
+        if isinstance(self.body, tuple):
+            raise TopoplanError("stage: its operators are placed one by one, and run no program")
+        return self.body
 
     @functools.cached_property
     def regions(self) -> I32:
@@ -129,6 +166,8 @@ class Stage(OneLine):
 
     def placement(self, position: int, n_dims: int) -> Placement:
         """Return how an operator, by its position in the stage, is cut, and the first device that has each part."""
+        if isinstance(self.body, tuple):
+            return self.body[position]
         degrees = self.program.degrees(position, n_dims)
         part = self.program.part_of_place(position, n_dims)
         _, first = np.unique(part, return_index=True)
@@ -137,12 +176,12 @@ class Stage(OneLine):
 
 @attrs.frozen(repr=False)
 class StagedStrategy(OneLine, Strategy):
-    """Stages that run programs on meshes of their own, and the order in which ranks run their passes.
+    """Stages on meshes of their own, and the order in which ranks run their passes.
 
     Attributes:
         stages: in the order in which a micro-batch goes through them: the chunks of ``order``.
         order: which pass of which stage each rank of the pipeline runs, in turn.  The stages of one rank have the same
-            devices, those of different ranks have none in common.
+            devices, or some of the same where operators are placed; those of different ranks have none in common.
         micro_batches: equal parts of the batch.
         clips: whether weights are updated only once the norm of all gradients of all stages is known.
     """
@@ -166,10 +205,36 @@ class StagedStrategy(OneLine, Strategy):
             raise TopoplanError(f"strategy: {reason}")
         return cls(_placements(graph, stages), tuple(stages), order, micro_batches, clips)
 
+    @classmethod
+    def placed(cls, placements: Sequence[Placement], stage_of: Sequence[int], order: PassOrder) -> StagedStrategy:
+        """Return a pipeline of placed operators, whose recomputed stages and micro-batches are those of the order.
+
+        Args:
+            placements: of every operator.
+            stage_of: the stage of each, from 0 without gaps.
+            order: of the passes of these stages.
+        """
+        numbers = np.asarray(stage_of)
+        again = (order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)
+        stages = []
+        for number in range(int(numbers.max()) + 1):
+            operators = np.flatnonzero(numbers == number).tolist()
+            if not operators or number >= order.n_chunks:
+                what = "has no operator" if not operators else f"is none of the {order.n_chunks} chunks of the order"
+                raise TopoplanError(f"strategy: stage {number} {what}")
+            recompute = bool(again[number])
+            stages.append(Stage.placed(operators, [placements[op] for op in operators], recompute=recompute))
+        return cls(tuple(placements), tuple(stages), order, order.n_micro_batches)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the operators of the first stage, and so of all, are placed one by one."""
+        return self.stages[0].is_placed
+
     @property
     def whole_batch(self) -> bool:
         """See `Strategy.whole_batch`."""
-        return len(self.stages) == 1 and self.micro_batches == 1
+        return len(self.stages) == 1 and self.micro_batches == 1 and not self.is_placed
 
     @functools.cached_property
     def stage_of(self) -> I32:
@@ -185,17 +250,11 @@ class StagedStrategy(OneLine, Strategy):
         return i32(self.order.rank_of[self.stage_of])
 
     @property
-    def schedule(self) -> Schedule:
-        """The stage of each operator, and the kind of schedule that comes nearest to `order`, whose name says more."""
-        named = {kind.value: kind for kind in ScheduleKind if kind is not ScheduleKind.TWO_MICROBATCH}
-        named |= {"zb-h1": ScheduleKind.ZERO_BUBBLE}
+    def recomputes(self) -> tuple[bool, ...]:
+        """See `Strategy.recomputes`."""
         regions = [stage.regions for stage in self.stages]
-        return Schedule(
-            kind=named.get(self.order.name, ScheduleKind.GPIPE),
-            micro_batches=self.micro_batches,
-            stage=self.stage_of,
-            recompute=[bool((each >= 0).all()) for each in regions] if any((r >= 0).any() for r in regions) else (),
-        )
+        again = any((each >= 0).any() for each in regions)
+        return tuple(bool((each >= 0).all()) for each in regions) if again else ()
 
     @property
     def order_name(self) -> str:
@@ -206,22 +265,26 @@ class StagedStrategy(OneLine, Strategy):
     def _order_key(self) -> bytes:
         return digest([self.order, self.micro_batches, self.clips, *(stage.key for stage in self.stages)])
 
-    def with_changes(self, changes: object) -> Strategy:
-        """Refuse: stages say more than placements do.
+    def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
+        """Return the strategy with the placements of some operators replaced, where they are placed one by one.
 
         Raises:
-            TopoplanError: always.
+            TopoplanError: its stages run programs, which say more than placements do.
         """
-        raise TopoplanError("strategy: operators of staged strategies cannot be placed one by one (change the stages)")
+        if not self.is_placed:
+            raise TopoplanError("strategy: operators of programs cannot be placed one by one (change the stages)")
+        placements = [changes.get(op, placement) for op, placement in enumerate(self.placements)]
+        return StagedStrategy.placed(placements, self.stage_of.tolist(), self.order)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why stages, order of passes, graph and cluster do not go together, or None if they do."""
         return (
             _why_incomplete(graph, self.stages)
+            or why_misnumbered(self.stage_of, graph)
+            or why_misordered(self.stage_of, graph)
             or self._why_misplaced()
-            or self._why_misordered(graph)
-            or self._why_uneven(graph)
-            or self._why_no_program(graph, n_devices)
+            or self._why_unfit(graph)
+            or self._why_elsewhere(graph, n_devices)
         )
 
     def _why_misplaced(self) -> str | None:
@@ -236,28 +299,24 @@ class StagedStrategy(OneLine, Strategy):
         for number in np.flatnonzero((order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)).tolist():
             if (stages[number].regions < 0).all():
                 return f"order {order.name!r}: recomputes stage {number}, no operator of which is recomputed"
+        if len({stage.is_placed for stage in stages}) > 1:
+            return "operators of some stages are placed one by one, those of others run a program (all must be alike)"
         owner: dict[int, int] = {}
         first_of: dict[int, int] = {}
         for number, (stage, rank) in enumerate(zip(stages, order.rank_of.tolist(), strict=True)):
             first = stages[first_of.setdefault(rank, number)]
-            if set(stage.mesh.devices.tolist()) != set(first.mesh.devices.tolist()):
+            if not stage.is_placed and set(stage.mesh.devices.tolist()) != set(first.mesh.devices.tolist()):
                 return f"stages {first_of[rank]} and {number} are both on rank {rank}, but on different devices"
             for device in stage.mesh.devices.tolist():
                 if owner.setdefault(device, rank) != rank:
                     return f"device {device} is on ranks {owner[device]} and {rank} (ranks have no device in common)"
         return None
 
-    def _why_misordered(self, graph: OperatorGraph) -> str | None:
-        """Return which operator comes before what it needs, or None."""
-        ends = graph.edges.reshape(-1, 4)[:, [0, 2]]
-        late = np.flatnonzero(self.stage_of[ends[:, 0]] > self.stage_of[ends[:, 1]])
-        if not len(late):
-            return None
-        u, v = ends[late[0]].tolist()
-        return (
-            f"operator {graph.operators[v].name!r} of stage {self.stage_of[v]} needs the output of "
-            f"{graph.operators[u].name!r} of stage {self.stage_of[u]} (stages must not fall along an edge)"
-        )
+    def _why_unfit(self, graph: OperatorGraph) -> str | None:
+        """Return which operator does not fit the micro-batches or its program, or None."""
+        if self.is_placed:
+            return why_few_samples(graph, self.placements, self.micro_batches)
+        return self._why_uneven(graph) or self._why_no_program(graph)
 
     def _why_uneven(self, graph: OperatorGraph) -> str | None:
         """Return which operator has no equal parts for micro-batches and devices, or None."""
@@ -274,14 +333,12 @@ class StagedStrategy(OneLine, Strategy):
                     )
         return None
 
-    def _why_no_program(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return which program does not fit its operators, or the devices, or None."""
+    def _why_no_program(self, graph: OperatorGraph) -> str | None:
+        """Return which program does not fit its operators, or None."""
         fed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
         stage_of = self.stage_of
         sources = {(v, into): u for u, _, v, into in graph.edges.reshape(-1, 4).tolist()}
         for number, stage in enumerate(self.stages):
-            if stage.mesh.devices.max() >= n_devices:
-                return f"stage {number} names device {stage.mesh.devices.max()} of a cluster of {n_devices}"
             inside = {
                 (position, into)
                 for position, op in enumerate(stage.operators.tolist())
@@ -291,6 +348,13 @@ class StagedStrategy(OneLine, Strategy):
             operators = [graph.operators[op] for op in stage.operators.tolist()]
             if reason := stage.program.why_unfit(operators, inside):
                 return f"stage {number}: {reason}"
+        return None
+
+    def _why_elsewhere(self, graph: OperatorGraph, n_devices: int) -> str | None:
+        """Return which stage is beyond the devices, or which placement is not that of its stage, or None."""
+        for number, stage in enumerate(self.stages):
+            if stage.mesh.devices.max() >= n_devices:
+                return f"stage {number} names device {stage.mesh.devices.max()} of a cluster of {n_devices}"
         expected = _placements(graph, self.stages)
         wrong = next((k for k, each in enumerate(expected) if each != self.placements[k]), None)
         return None if wrong is None else f"placement of {graph.operators[wrong].name!r} is not that of its stage"

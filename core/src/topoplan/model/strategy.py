@@ -1,33 +1,38 @@
 """Strategies: who computes what, and in which order a batch goes through the devices.
 
 A strategy is one of several kinds, each a type of its own: `PlacedStrategy` (parts of operators on devices),
-`PipelineStrategy` (the same, with micro-batches that pass stages) and `SpmdStrategy` (all devices run one program).
-What every kind can say is in `Strategy`.  Searchers move from strategy to strategy by replacing placements;
-`topoplan_engine.lowering` has one lowering to task graphs for each kind.
+`topoplan.model.staged.StagedStrategy` (micro-batches that pass stages) and `SpmdStrategy` (all devices run one
+program).  What every kind can say is in `Strategy`.  Searchers move from strategy to strategy by replacing placements;
+`topoplan_engine.lowering` has a lowering to task graphs for each kind.
 """
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import attrs
 import numpy as np
 
-from topoplan.arrays import OneLine, digest
+from topoplan.arrays import ARRAY_EQ, I32, OneLine, digest, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.spmd import SpmdProgram
 
-__all__ = ["PipelineStrategy", "PlacedStrategy", "SpmdStrategy", "Strategy"]
+__all__ = [
+    "PlacedStrategy",
+    "SpmdStrategy",
+    "Strategy",
+    "why_few_samples",
+    "why_misnumbered",
+    "why_misordered",
+]
 
 
 @attrs.frozen
-class Strategy(ABC):
+class Strategy:
     """What every kind of strategy can say.
 
     Attributes:
@@ -39,9 +44,19 @@ class Strategy(ABC):
     keeps_whole_batch: ClassVar[bool] = True
 
     @property
-    @abstractmethod
-    def schedule(self) -> Schedule:
-        """The order of passes; a trivial one if the whole batch goes through at once and devices run what is ready."""
+    def micro_batches(self) -> int:
+        """Equal parts of the batch, one after the other."""
+        return 1
+
+    @property
+    def stage_of(self) -> I32:
+        """(n_ops,) the stage of each operator, from 0 without gaps."""
+        return i32(np.zeros(len(self.placements)))
+
+    @property
+    def recomputes(self) -> tuple[bool, ...]:
+        """For each stage whether all of it runs its forward pass again before the backward one; empty for none."""
+        return ()
 
     @property
     def whole_batch(self) -> bool:
@@ -50,8 +65,13 @@ class Strategy(ABC):
 
     @property
     def order_name(self) -> str:
-        """What reports call the order of passes."""
-        return str(self.schedule.kind)
+        """What reports call the order of passes; empty where devices run what is ready."""
+        return ""
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages; chunks where several are on the same devices."""
+        return int(self.stage_of.max()) + 1
 
     @property
     def _order_key(self) -> bytes:
@@ -97,11 +117,6 @@ class Strategy(ABC):
 class PlacedStrategy(OneLine, Strategy):
     """Any operator on any devices; the whole batch goes through the model at once, devices run what is ready."""
 
-    @property
-    def schedule(self) -> Schedule:
-        """A trivial one."""
-        return Schedule.whole_batch(len(self.placements))
-
     def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
         """Return the strategy with the placements of some operators replaced."""
         placements = list(self.placements)
@@ -110,75 +125,102 @@ class PlacedStrategy(OneLine, Strategy):
         return PlacedStrategy(tuple(placements))
 
 
-@attrs.frozen(repr=False)
-class PipelineStrategy(OneLine, Strategy):
-    """Micro-batches that pass stages; the operators of each stage are placed on devices of the stage.
-
-    Attributes:
-        schedule: the stage of each operator, and the order of passes.
-    """
-
-    schedule: Schedule
-    keeps_whole_batch = False
-
-    @property
-    def whole_batch(self) -> bool:
-        """See `Strategy.whole_batch`."""
-        return False
-
-    @property
-    def _order_key(self) -> bytes:
-        return digest([self.schedule])
-
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why the schedule does not go with the placements, or None if it does."""
-        if self.schedule.kind is ScheduleKind.TWO_MICROBATCH:
-            return "schedule: two-microbatch: needs an SPMD program"
-        return self.schedule.why_invalid(graph, self.placements)
-
-
-@attrs.frozen(repr=False)
+@attrs.frozen(repr=False, hash=False)
 class SpmdStrategy(OneLine, Strategy):
     """Every device runs every operator, each on its share of the tensors; placements only show how that cuts them.
 
+    Stages follow each other on all devices.  Where there are several micro-batches, they take turns in each stage, and
+    one computes while another one communicates (HiDup, Zhang et al., SoCC 2022, section 3.3, with two of them).  With
+    one micro-batch and a stage for every operator the batch goes through in the order of the program.
+
     Attributes:
         program: the shardings of all tensors on a mesh of devices.
-        schedule: a two-microbatch overlap; of one micro-batch with a stage for every operator if the
-            whole batch goes through in the order of the program.  Activations of all micro-batches are there when the
-            forward pass ends.
+        stage_of: (n_ops,) stage of each operator, from 0 without gaps; never falls along an edge.
+        micro_batches: equal parts of the batch.  Activations of all are there when the forward pass ends.
     """
 
     program: SpmdProgram
-    schedule: Schedule
+    stage_of: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    micro_batches: int = 1
 
     @classmethod
     def of(cls, program: SpmdProgram, graph: OperatorGraph) -> SpmdStrategy:
         """Return the strategy of a program that takes the whole batch at once."""
         cuts = [program.degrees(index, len(op.dims)) for index, op in enumerate(graph.operators)]
         placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
-        return cls(placements, program, Schedule.one_by_one(len(cuts)))
+        return cls(placements, program, np.arange(len(cuts)))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     @property
     def whole_batch(self) -> bool:
         """See `Strategy.whole_batch`."""
-        return self.schedule == Schedule.one_by_one(len(self.schedule.stage))
+        return self.micro_batches == 1 and bool((self.stage_of == np.arange(len(self.stage_of))).all())
+
+    @property
+    def order_name(self) -> str:
+        """See `Strategy.order_name`."""
+        return "two-microbatch"
 
     @property
     def _order_key(self) -> bytes:
-        return digest([self.program, self.schedule])
+        return digest([self.program, self.stage_of, self.micro_batches])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
         """Return placements alone: a program says more than they do, and fits changed ones no longer."""
         return PlacedStrategy(self.placements).with_changes(changes)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why program, placements, schedule and cluster do not go together, or None if they do."""
-        program, schedule = self.program, self.schedule
+        """Return why program, placements, stages and cluster do not go together, or None if they do."""
+        program = self.program
         if reason := program.why_invalid(graph, n_devices):
             return reason
         for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
             if placement.degrees != (cut := program.degrees(index, len(op.dims))):
                 return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
-        if schedule.kind is not ScheduleKind.TWO_MICROBATCH:
-            return f"schedule: {schedule.kind}: an SPMD program needs a two-microbatch schedule, or none"
-        return schedule.why_invalid(graph, self.placements)
+        return (
+            why_misnumbered(self.stage_of, graph)
+            or why_misordered(self.stage_of, graph)
+            or why_few_samples(graph, self.placements, self.micro_batches)
+        )
+
+
+def why_misnumbered(stage_of: I32, graph: OperatorGraph) -> str | None:
+    """Return which stage is missing of (n_ops,) stages, or None."""
+    if len(stage_of) != len(graph.operators):
+        return f"stages of {len(stage_of)} operators, model {graph.name!r} has {len(graph.operators)}"
+    missing = np.setdiff1d(np.arange(stage_of.max() + 1), stage_of)
+    if stage_of.min() < 0 or len(missing):
+        return f"stage {missing[0] if len(missing) else stage_of.min()} has no operator (stages begin at 0)"
+    return None
+
+
+def why_misordered(stage_of: I32, graph: OperatorGraph) -> str | None:
+    """Return which operator comes before what it needs, given the stage of each, or None."""
+    ends = graph.edges.reshape(-1, 4)[:, [0, 2]]
+    late = np.flatnonzero(stage_of[ends[:, 0]] > stage_of[ends[:, 1]])
+    if not len(late):
+        return None
+    u, v = ends[late[0]].tolist()
+    return (
+        f"operator {graph.operators[v].name!r} of stage {stage_of[v]} needs the output of "
+        f"{graph.operators[u].name!r} of stage {stage_of[u]} (stages must not fall along an edge)"
+    )
+
+
+def why_few_samples(graph: OperatorGraph, placements: Sequence[Placement], count: int) -> str | None:
+    """Return which operator has no samples for some part of one of ``count`` micro-batches, or None."""
+    if count < 1 or graph.batch_size % count:
+        return f"{count} micro-batches do not divide a batch of {graph.batch_size}"
+    for op, placement in zip(graph.operators, placements, strict=True):
+        if (dim := op.sample_dim) >= 0:
+            size, degree = op.dims[dim].size, placement.degrees[dim]
+            if size % count:
+                return f"{count} micro-batches do not divide the {size} samples of operator {op.name!r}"
+            if degree > size // count:
+                return (
+                    f"operator {op.name!r} is cut into {degree} parts, but a micro-batch has {size // count} samples "
+                    f"(use at most {size // degree} micro-batches)"
+                )
+    return None

@@ -20,8 +20,8 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
 
 __all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "units_of"]
@@ -54,11 +54,12 @@ class GatherUnits(NamedTuple):
         return gathered
 
 
-def gather_units(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph) -> GatherUnits | None:
+def gather_units(strategy: SpmdStrategy, graph: OperatorGraph) -> GatherUnits | None:
     """Return the layers; None for a program that keeps what it gathers, or gathers nothing."""
+    program = strategy.program
     if not program.gathers_again:
         return None
-    return units_of(program, graph, reshards_of(program, graph), schedule.stage.tolist())
+    return units_of(program, graph, reshards_of(program, graph), strategy.stage_of.tolist())
 
 
 def units_of(

@@ -12,7 +12,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryLevels, MemoryUse
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.edge_numbers import EdgeNumbers
@@ -92,7 +92,7 @@ class Lowering:
         self.graph, self.cluster, self.costs = graph, cluster, costs
         self._fragments = FragmentCache(graph, cluster, costs)
         self.pieces = Pieces(self._fragments)
-        self._by_kind: dict[type[Strategy], StrategyLowering] = {}
+        self._by_kind: dict[tuple[type[Strategy], bool], StrategyLowering] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
@@ -182,29 +182,33 @@ class Lowering:
         return EdgeNumbers(edges_at, [(source, target) for _, source, target in fragments.edge_ends])
 
     def _of(self, strategy: Strategy) -> StrategyLowering:
-        return self._of_kind(type(strategy))
+        placed = isinstance(strategy, StagedStrategy) and strategy.is_placed
+        return self._of_kind(type(strategy), placed=placed)
 
-    def _of_kind(self, kind: type[Strategy]) -> StrategyLowering:
-        lowering = self._by_kind.get(kind)
+    def _of_kind(self, kind: type[Strategy], *, placed: bool = False) -> StrategyLowering:
+        lowering = self._by_kind.get((kind, placed))
         if lowering is None:
-            lowering = self._by_kind[kind] = _lowering_of(kind, self._fragments, self.pieces)
+            lowering = _lowering_of(kind, self._fragments, self.pieces, placed=placed)
+            self._by_kind[kind, placed] = lowering
         return lowering
 
 
-def _lowering_of(kind: type[Strategy], fragments: FragmentCache, pieces: Pieces) -> StrategyLowering:
-    """Make the lowering of one kind of strategies; its modules are imported now."""
+def _lowering_of(
+    kind: type[Strategy], fragments: FragmentCache, pieces: Pieces, *, placed: bool = False
+) -> StrategyLowering:
+    """Make the lowering of one kind of strategies, of stages whose operators are placed or run programs."""
     if kind is SpmdStrategy:
         from topoplan_engine.lowering.spmd import SpmdLowering
 
         return SpmdLowering(fragments.graph, fragments.cluster, fragments.costs)
-    if kind is PipelineStrategy:
-        from topoplan_engine.lowering.pipeline import PipelineLowering
-
-        return PipelineLowering(fragments, pieces)
     if kind is PlacedStrategy:
         from topoplan_engine.lowering.placements import PlacementLowering
 
         return PlacementLowering(fragments, pieces)
+    if kind is StagedStrategy and placed:
+        from topoplan_engine.lowering.pipeline import PipelineLowering
+
+        return PipelineLowering(fragments, pieces)
     if kind is StagedStrategy:
         from topoplan_engine.lowering.staged import StagedLowering
 

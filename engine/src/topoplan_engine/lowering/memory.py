@@ -17,10 +17,9 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
-from topoplan.model.pass_order import Pass
+from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.recording import MemoryUse
-from topoplan.model.schedule import Schedule
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -28,7 +27,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Steps, runs_of, steps_under
+from topoplan_engine.lowering.order import UNORDERED, Steps, order_of, runs_of, steps_under
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.tied_groups import with_copies
 from topoplan_engine.partition import slice_elements
@@ -97,7 +96,7 @@ class TensorBytes:
         self.order = gradient_order(graph)
 
     def of_parts(
-        self, placements: Sequence[Placement], costs: Sequence[OperatorFragment | PartCosts], schedule: Schedule
+        self, placements: Sequence[Placement], costs: Sequence[OperatorFragment | PartCosts], stage_of: I32
     ) -> PartBytes:
         """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""
         activations, inputs = [], []
@@ -108,8 +107,8 @@ class TensorBytes:
             from_stages = np.zeros(len(cost.memory))
             for source, nbytes in zip(self._sources[op], input_bytes, strict=True):
                 # What several operators on the same devices read is there once.
-                holder = source[:2], int(schedule.stage[op]), placement.devices.tobytes(), nbytes.tobytes()
-                if schedule.stage[source[0]] != schedule.stage[op] and holder not in holders:
+                holder = source[:2], int(stage_of[op]), placement.devices.tobytes(), nbytes.tobytes()
+                if stage_of[source[0]] != stage_of[op] and holder not in holders:
                     holders.add(holder)
                     from_stages += nbytes
             inputs.append(from_stages)
@@ -133,7 +132,7 @@ class TensorBytes:
 
 
 def scheduled_peak(
-    schedule: Schedule,
+    passes: PassOrder,
     part_bytes: PartBytes,
     order: GradientOrder,
     op_ptr: I32,
@@ -145,18 +144,18 @@ def scheduled_peak(
     """Return the peak of the bytes that each device holds.
 
     Args:
-        schedule: one that fits the parts.
+        passes: the order of those of the stages of the parts.
         part_bytes: of every part.
         order: of the graph's gradients.
         op_ptr: (n_ops + 1,) first part of each operator.
         stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled_taskgraph`.
         n_devices: of the cluster.
     """
-    steps = steps_under(schedule, stage, weight_gradient)
-    runs = runs_of(schedule, steps, stage, device, n_devices)
+    steps = steps_under(passes, stage, weight_gradient)
+    runs = runs_of(passes, steps, stage, device, n_devices)
     # Within a block memory only grows, or only shrinks, so that the peak is between two of them.
     changes = _changes(steps, part_bytes)
-    change = np.bincount(runs.block_of, changes / schedule.micro_batches, len(runs.task_ptr) - 1)
+    change = np.bincount(runs.block_of, changes / passes.n_micro_batches, len(runs.task_ptr) - 1)
     level = np.cumsum(change[runs.block])
     # But for a backward pass, whose gradients raise the level that it begins with.
     rise, is_backward = np.zeros(len(level)), runs.block % 4 == Pass.BACKWARD
@@ -167,12 +166,12 @@ def scheduled_peak(
         slots = rises(
             order,
             op_ptr,
-            device * schedule.n_stages + stage,
+            device * passes.n_chunks + stage,
             part_bytes.gradients,
             freed,
-            n_devices * schedule.n_stages,
+            n_devices * passes.n_chunks,
         )
-        rise[is_backward] = slots[runs.block[is_backward] // 4] / schedule.micro_batches
+        rise[is_backward] = slots[runs.block[is_backward] // 4] / passes.n_micro_batches
     start_level = level - np.where(is_backward, change[runs.block], 0.0)
     peak = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
     gradients, before = np.zeros(n_devices), 0.0
@@ -220,8 +219,8 @@ def placed_memory_use(
         tensor_bytes: of the graph.
         peak: of the bytes that each device holds.
     """
-    schedule, total = strategy.schedule, peak.total
-    part_bytes = tensor_bytes.of_parts(strategy.placements, fragments, schedule)
+    total = peak.total
+    part_bytes = tensor_bytes.of_parts(strategy.placements, fragments, strategy.stage_of)
     device = np.concatenate([fragment.devices for fragment in fragments])
 
     def on_devices(rows: F64) -> F64:
@@ -237,8 +236,12 @@ def placed_memory_use(
         total,
         np.stack([on_devices(row) for row in np.concatenate(states, axis=1)]),
         on_devices(np.where(divided, 0.0, part_bytes.persistent)),
-        None if schedule.trivial else np.divide(in_use, of_batch, out=np.zeros(len(total)), where=of_batch > 0),
+        None if order_of(strategy) is None else _quotient(in_use, of_batch),
     )
+
+
+def _quotient(part: F64, whole: F64) -> F64:
+    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 def memory_curve(
@@ -253,18 +256,17 @@ def memory_curve(
         graph, costs: the model, and the costs of its parts.
     """
     placements, operators = strategy.placements, graph.operators
-    schedule = strategy.schedule
+    passes = order_of(strategy)
     prices = [costs.price(op, placement.degrees, placement.devices) for op, placement in enumerate(placements)]
-    if not schedule.trivial:
+    if passes is not None:
         prices = with_copies(graph, placements, prices)
-    part_bytes = TensorBytes(graph).of_parts(placements, prices, schedule)
+    part_bytes = TensorBytes(graph).of_parts(placements, prices, strategy.stage_of)
     gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
-    stage = np.repeat(schedule.stage, [placement.parts for placement in placements])
+    stage = np.repeat(strategy.stage_of, [placement.parts for placement in placements])
     device = np.concatenate([placement.devices for placement in placements])
     op = np.repeat(np.arange(len(operators), dtype=np.int64), [placement.parts for placement in placements])
-    count = schedule.micro_batches
-    ordered = Schedule.whole_batch(len(operators)) if schedule.trivial else schedule
-    steps = steps_under(ordered, stage, np.concatenate(gradient))
+    count = strategy.micro_batches
+    steps = steps_under(UNORDERED if passes is None else passes, stage, np.concatenate(gradient))
     change = np.tile(_changes(steps, part_bytes) / count, count)
     # Micro-batches lie one after the other, at equal distances.
     distance = 0 if taskgraph.micro_batch is None else int((taskgraph.micro_batch == 0).sum())
@@ -277,7 +279,7 @@ def memory_curve(
         rows = _gradient_rows(
             gradient_order(graph),
             op,
-            ordered.stage,
+            strategy.stage_of,
             device,
             part_bytes.gradients / count,
             steps,

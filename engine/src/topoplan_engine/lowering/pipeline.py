@@ -1,4 +1,4 @@
-"""Lowering of pipelines: micro-batches that pass stages under a schedule.
+"""Lowering of pipelines of placed operators: micro-batches that pass stages in an order of passes.
 
 The tasks of one micro-batch are laid out once (`_micro_batch`): the passes of every part, then the messages between
 parts on different devices.  All micro-batches are copies of that, one after the other; all-reduces come last and wait
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
-from topoplan.model.pass_order import Pass
+from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
-from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import PipelineStrategy
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
@@ -26,7 +25,7 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Runs, Steps, runs_of, steps_under
+from topoplan_engine.lowering.order import Runs, Steps, order_of, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.pieces import Pieces
@@ -62,15 +61,15 @@ class _MicroBatch(NamedTuple):
     heads: I32
 
 
-def _n_tasks(table: PartTable, strategy: PipelineStrategy) -> int:
+def _n_tasks(table: PartTable, strategy: StagedStrategy) -> int:
     """Return how many passes and transfers the parts of a table have in all micro-batches."""
-    return strategy.schedule.micro_batches * 2 * (len(table.device) + len(table.src))
+    return strategy.micro_batches * 2 * (len(table.device) + len(table.src))
 
 
 class PipelineLowering:
     """Lowers pipelines; see `topoplan_engine.lowering.lower.StrategyLowering`.
 
-    A trivial schedule orders nothing, so that its strategies are lowered as placements alone.
+    Where an order leaves nothing to order, strategies are lowered as placements alone.
     """
 
     def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
@@ -78,17 +77,18 @@ class PipelineLowering:
         self._placements = PlacementLowering(fragments, pieces)
         self._tensor_bytes = TensorBytes(fragments.graph)
 
-    def lower(self, strategy: PipelineStrategy) -> TaskGraph:
+    def lower(self, strategy: StagedStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
-        if strategy.schedule.trivial:
+        if order_of(strategy) is None:
             return self._placements.lower(strategy)
         cache = self._fragments
-        forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.schedule.micro_batches)
+        forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.micro_batches)
         table, gradients = self._tables(strategy)
         check_size(_n_tasks(table, strategy))
         return scheduled_taskgraph(
             table._replace(forward=forward, backward=backward),
-            strategy.schedule,
+            strategy.order,
+            strategy.stage_of,
             gradient,
             cache.op_names,
             cache.cluster.n_devices,
@@ -96,86 +96,86 @@ class PipelineLowering:
             gradients,
         )
 
-    def n_tasks(self, strategy: PipelineStrategy) -> int:
+    def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return about how many tasks `lower` makes: both passes of each micro-batch, and their transfers."""
-        if strategy.schedule.trivial:
+        if order_of(strategy) is None:
             return self._placements.n_tasks(strategy)
         return _n_tasks(self._tables(strategy)[0], strategy)
 
-    def class_key(self, strategy: PipelineStrategy, in_turn_bytes: int) -> int | None:
+    def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is an order of passes."""
-        return self._placements.class_key(strategy, in_turn_bytes) if strategy.schedule.trivial else None
+        return self._placements.class_key(strategy, in_turn_bytes) if order_of(strategy) is None else None
 
-    def symmetry(self, strategy: PipelineStrategy, in_turn_bytes: int) -> Symmetry | None:
+    def symmetry(self, strategy: StagedStrategy, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart; None if there is an order of passes."""
-        return self._placements.symmetry(strategy, in_turn_bytes) if strategy.schedule.trivial else None
+        return self._placements.symmetry(strategy, in_turn_bytes) if order_of(strategy) is None else None
 
-    def memory(self, strategy: PipelineStrategy) -> F64:
+    def memory(self, strategy: StagedStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
         return self._peak(strategy).total
 
-    def resting_memory(self, strategy: PipelineStrategy) -> F64:
+    def resting_memory(self, strategy: StagedStrategy) -> F64:
         """Return the same; it is asked for of placements alone, see `StrategyLowering`."""
         return self.memory(strategy)
 
-    def holds_gradients(self, strategy: PipelineStrategy) -> bool:
+    def holds_gradients(self, strategy: StagedStrategy) -> bool:
         """Return True: sums of parts' bytes say nothing of it."""
         return True
 
-    def _peak(self, strategy: PipelineStrategy) -> Peak:
+    def _peak(self, strategy: StagedStrategy) -> Peak:
         """Return the peak of the bytes that each device holds."""
-        if strategy.schedule.trivial:
+        if order_of(strategy) is None:
             return self._placements.peak(strategy)
-        schedule, fragments = strategy.schedule, self._operators(strategy)
+        fragments = self._operators(strategy)
         return scheduled_peak(
-            schedule,
-            self._tensor_bytes.of_parts(strategy.placements, fragments, schedule),
+            strategy.order,
+            self._tensor_bytes.of_parts(strategy.placements, fragments, strategy.stage_of),
             self._tensor_bytes.order,
             indptr([len(fragment.devices) for fragment in fragments], np.int32),
-            np.repeat(schedule.stage, [len(fragment.devices) for fragment in fragments]),
+            np.repeat(strategy.stage_of, [len(fragment.devices) for fragment in fragments]),
             np.concatenate([fragment.devices for fragment in fragments]),
             np.concatenate([fragment.weight_gradient for fragment in fragments]),
             self._fragments.cluster.n_devices,
         )
 
-    def memory_use(self, strategy: PipelineStrategy) -> MemoryUse:
+    def memory_use(self, strategy: StagedStrategy) -> MemoryUse:
         """Return the same bytes by their use, rounded to whole bytes."""
         return placed_memory_use(strategy, self._operators(strategy), self._tensor_bytes, self._peak(strategy))
 
-    def _operators(self, strategy: PipelineStrategy) -> list[OperatorFragment]:
+    def _operators(self, strategy: StagedStrategy) -> list[OperatorFragment]:
         """Return the fragments of all operators, with copies of weights that stages share."""
         fragments = self._fragments.operators(strategy.placements)
-        if strategy.schedule.trivial:
+        if order_of(strategy) is None:
             return fragments
         return with_copies(self._fragments.graph, strategy.placements, fragments)
 
-    def activations(self, strategy: PipelineStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+    def activations(self, strategy: StagedStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time."""
         return placed_activations(taskgraph, timeline, strategy, self.memory_use(strategy), self._fragments)
 
-    def demand(self, strategy: PipelineStrategy) -> Demand:
+    def demand(self, strategy: StagedStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
-        if strategy.schedule.trivial:
+        if order_of(strategy) is None:
             return self._placements.demand(strategy)
-        cluster, stage = self._fragments.cluster, strategy.schedule.stage
+        cluster, stage = self._fragments.cluster, strategy.stage_of
         table, gradients = self._tables(strategy)
         devices, ends = _ends_of_pairs(table)
         forward = backward = traffic_between(cluster, devices, table.size)
         if gradients is not None:
             backward = traffic_between(cluster, _ends_of_pairs(gradients)[0], gradients.size)
         # Messages inside stages that recompute are sent again.
-        recompute = np.array(strategy.schedule.recompute or (False,) * strategy.schedule.n_stages)
+        recompute = np.array(strategy.recomputes or (False,) * strategy.n_stages)
         resent = recompute[stage[ends[1]]] & (stage[ends[0]] == stage[ends[1]])
         repeated = traffic_between(cluster, devices[:, resent], table.size[resent])
         members = zip(np.split(table.group_devices, table.device_ptr[1:-1]), table.group_bytes.tolist(), strict=True)
         groups = ((np.unique(cluster.device_host[devices]), nbytes) for devices, nbytes in members)
         return hosts_demand(groups if len(table.group_bytes) else (), forward, backward, repeated)
 
-    def _tables(self, strategy: PipelineStrategy) -> tuple[PartTable, PartTable | None]:
+    def _tables(self, strategy: StagedStrategy) -> tuple[PartTable, PartTable | None]:
         """Return the parts with one row for each message, and with those whose gradients go back, unless all do."""
         passes = self._fragments.passes
         whole = with_tied_groups(self._fragments.part_table(strategy.placements), self._fragments, strategy.placements)
-        stage = strategy.schedule.stage[whole.op]
+        stage = strategy.stage_of[whole.op]
         table = sent_once(whole, stage, self._fragments, strategy.placements)
         if passes.everything:
             return table, None
@@ -184,7 +184,8 @@ class PipelineLowering:
 
 def scheduled_taskgraph(
     table: PartTable,
-    schedule: Schedule,
+    order: PassOrder,
+    stage_of: I32,
     weight_gradient: F64,
     op_names: tuple[str, ...],
     n_devices: int,
@@ -196,20 +197,21 @@ def scheduled_taskgraph(
     Args:
         table: the strategy's parts, with the seconds of one micro-batch; its all-reduces and pairs, with the bytes of
             the batch.
-        schedule: one that fits them (`Schedule.why_invalid`).
+        order: of the passes of its stages.
+        stage_of: (n_ops,) stage of every operator.
         weight_gradient: (parts,) seconds of ``table.backward`` that gradients of weights take.
         op_names, n_devices: of the task graph.
         passes: what runs backward; None: everything.
         gradients: the same parts, with the pairs along which gradients go back; None: all, or as ``passes`` says.
     """
-    count, stage = schedule.micro_batches, schedule.stage[table.op]
+    count, stage = order.n_micro_batches, stage_of[table.op]
     partial = passes is not None and not passes.everything
-    steps = steps_under(schedule, stage, weight_gradient, passes.operators[table.op] if passes and partial else None)
+    steps = steps_under(order, stage, weight_gradient, passes.operators[table.op] if passes and partial else None)
     if gradients is None:
         gradients = along_edges(table, passes.edges) if passes and partial else table
     batch = _micro_batch(table, gradients, steps, stage, weight_gradient)
     tasks, groups = len(batch.kind), len(table.group_bytes)
-    runs = runs_of(schedule, steps, stage, table.device, n_devices)
+    runs = runs_of(order, steps, stage, table.device, n_devices)
     next_task = _next_tasks(runs, count, tasks)
     succ_ptr, succ = _successors(table, steps, batch, next_task, groups)
     size = np.zeros((count, tasks), dtype=np.int64)

@@ -47,12 +47,11 @@ class SpmdLowering:
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
-        program = strategy.program
-        return program_taskgraph(self._graph, program, strategy.schedule, self._prices(strategy))
+        return program_taskgraph(self._graph, strategy, self._prices(strategy))
 
     def n_tasks(self, strategy: SpmdStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
-        return 2 * len(self._graph.operators) * self._cluster.n_devices * strategy.schedule.micro_batches
+        return 2 * len(self._graph.operators) * self._cluster.n_devices * strategy.micro_batches
 
     def class_key(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
         """Return None: see `symmetry`."""
@@ -62,14 +61,11 @@ class SpmdLowering:
 
     def program_quotient(self, strategy: SpmdStrategy, in_turn_bytes: int) -> ProgramQuotient | None:
         """Return the iteration of one device for all; None unless all devices are equal, but for queues."""
-        program = strategy.program
-        return program_quotient(
-            self._graph, program, strategy.schedule, self._prices(strategy), self._cluster, in_turn_bytes
-        )
+        return program_quotient(self._graph, strategy, self._prices(strategy), self._cluster, in_turn_bytes)
 
     def memory(self, strategy: SpmdStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
-        return program_memory(strategy.program, strategy.schedule, self._graph, self._prices(strategy))
+        return program_memory(strategy, self._graph, self._prices(strategy))
 
     def resting_memory(self, strategy: SpmdStrategy) -> F64:
         """Return the same without gradients of activations."""
@@ -81,14 +77,14 @@ class SpmdLowering:
 
     def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
-        return program_memory_use(strategy.program, strategy.schedule, self._graph, self._prices(strategy))
+        return program_memory_use(strategy, self._graph, self._prices(strategy))
 
     def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time: from the forward pass of an operator to its backward one.
 
         Gradients of activations come with the backward pass that makes them first, and go with that of their operator.
         """
-        program, graph, copies = strategy.program, self._graph, strategy.schedule.micro_batches
+        program, graph, copies = strategy.program, self._graph, strategy.micro_batches
         prices = self._prices(strategy)
         nbytes = np.stack([row.activations for row in operator_bytes(program, graph, prices)])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
@@ -126,7 +122,7 @@ class SpmdLowering:
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
     def _prices(self, strategy: SpmdStrategy) -> list[DeviceCosts]:
-        program, count = strategy.program, strategy.schedule.micro_batches
+        program, count = strategy.program, strategy.micro_batches
         if self._priced is None or self._priced[0] is not program or self._priced[1] != count:
             self._priced = program, count, self._of_program.of(program, count)
         return self._priced[2]

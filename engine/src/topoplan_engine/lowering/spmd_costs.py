@@ -16,9 +16,9 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.recording import MemoryUse
-from topoplan.model.schedule import Schedule
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.fragments import weight_seconds
 from topoplan_engine.lowering.gather_units import gather_units
@@ -218,7 +218,7 @@ class OperatorBytes(NamedTuple):
     gathered: float
 
 
-def program_memory(program: SpmdProgram, schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
+def program_memory(strategy: SpmdStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
     """Return the (D,) peak of the bytes that each device holds.
 
     Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
@@ -226,8 +226,8 @@ def program_memory(program: SpmdProgram, schedule: Schedule, graph: OperatorGrap
     With sharded state, a device holds only its own share of everything but the parameters.  Gradients of activations
     come on top, where a backward pass makes them before activations are free.
     """
-    rows = operator_bytes(program, graph, prices)
-    return sum_of(rows) + _rise(program, schedule, graph, prices, rows).total
+    rows = operator_bytes(strategy.program, graph, prices)
+    return sum_of(rows) + _rise(strategy, graph, prices, rows).total
 
 
 def sum_of(rows: list[OperatorBytes]) -> F64:
@@ -246,19 +246,18 @@ class _Rise(NamedTuple):
 
 
 def _rise(
-    program: SpmdProgram,
-    schedule: Schedule,
+    strategy: SpmdStrategy,
     graph: OperatorGraph,
     prices: list[DeviceCosts],
     rows: list[OperatorBytes],
 ) -> _Rise:
     """Return what comes and goes within the backward pass: gradients of activations, and parameters gathered again."""
-    gradients, units = gradient_bytes_of(prices), gather_units(program, schedule, graph)
+    gradients, units = gradient_bytes_of(prices), gather_units(strategy, graph)
     if gradients is None and units is None:
         return _Rise(0.0, 0.0)
     if gradients is None:
         gradients = np.zeros((2, len(prices)))
-    passes, copies = ordered_passes(schedule), schedule.micro_batches
+    passes, copies = ordered_passes(strategy), strategy.micro_batches
     place = np.empty((len(prices), copies), dtype=np.int64)
     place[passes.op, passes.micro_batch] = np.arange(len(passes.op))
     ends = place[graph.edges.reshape(-1, 4)[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
@@ -289,18 +288,17 @@ class Passes(NamedTuple):
     micro_batch: I64
 
 
-def ordered_passes(schedule: Schedule) -> Passes:
-    """Return the passes of a two-microbatch schedule: stage by stage, in each micro-batch by micro-batch."""
-    count = schedule.micro_batches
-    op, micro_batch = np.repeat(np.arange(len(schedule.stage)), count), np.tile(np.arange(count), len(schedule.stage))
-    order = np.lexsort((op, micro_batch, schedule.stage[op]))
+def ordered_passes(strategy: SpmdStrategy) -> Passes:
+    """Return the forward passes of a program: stage by stage, in each micro-batch by micro-batch."""
+    count, stage = strategy.micro_batches, strategy.stage_of
+    op, micro_batch = np.repeat(np.arange(len(stage)), count), np.tile(np.arange(count), len(stage))
+    order = np.lexsort((op, micro_batch, stage[op]))
     return Passes(op[order], micro_batch[order])
 
 
-def program_memory_use(
-    program: SpmdProgram, schedule: Schedule, graph: OperatorGraph, prices: list[DeviceCosts]
-) -> MemoryUse:
+def program_memory_use(strategy: SpmdStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
+    program = strategy.program
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
     rows = operator_bytes(program, graph, prices)
     for price, nbytes in zip(prices, rows, strict=True):
@@ -311,8 +309,8 @@ def program_memory_use(
         gradients_and_optimizer = price.states[1:]
         share = gradients_and_optimizer / np.maximum(gradients_and_optimizer.sum(axis=0), 1e-300)
         states[1:] += share * (nbytes.state - nbytes.weights)
-    states[0] += _rise(program, schedule, graph, prices, rows).gathered
-    return memory_use_of(program_memory(program, schedule, graph, prices), states, undivided)
+    states[0] += _rise(strategy, graph, prices, rows).gathered
+    return memory_use_of(program_memory(strategy, graph, prices), states, undivided)
 
 
 def operator_bytes(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> list[OperatorBytes]:

@@ -30,8 +30,8 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import ProgramWriter, pair_bytes, ring_bytes, write_program
@@ -80,8 +80,7 @@ class ProgramQuotient(NamedTuple):
 
 def program_quotient(
     graph: OperatorGraph,
-    program: SpmdProgram,
-    schedule: Schedule,
+    strategy: SpmdStrategy,
     prices: Sequence[DeviceCosts],
     cluster: Cluster,
     in_turn_bytes: int,
@@ -89,15 +88,16 @@ def program_quotient(
     """Return the quotient; None unless all devices are equal but for the order of their messages.
 
     Args:
-        graph, program, schedule, prices: see `topoplan_engine.lowering.spmd_tasks.program_taskgraph`.
+        graph, strategy, prices: see `topoplan_engine.lowering.spmd_tasks.program_taskgraph`.
         cluster: the hosts of its devices.
         in_turn_bytes: messages of no more bytes from one host to the same other one are served in turn.
     """
+    program = strategy.program
     inside = block(program.mesh, cluster)
     if inside is None or not all(_equal(price.forward) and _equal(price.backward) for price in prices):
         return None
-    writer = _FirstDevice(program, schedule.micro_batches, inside, in_turn_bytes)
-    write_program(writer, graph, program, schedule, prices)
+    writer = _FirstDevice(program, strategy.micro_batches, inside, in_turn_bytes)
+    write_program(writer, graph, strategy, prices)
     return writer.quotient(tuple(op.name for op in graph.operators))
 
 

@@ -3,7 +3,7 @@
 Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
 communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
 If the whole batch goes through at once, every operator is a stage of its own.  A two-microbatch overlap
-(`topoplan.model.schedule.ScheduleKind.TWO_MICROBATCH`) has stages of several operators and several micro-batches: while
+(`topoplan.model.strategy.SpmdStrategy`) has stages of several operators and several micro-batches: while
 one micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3;
 it also lets the streams wait for each other between stages, which nothing here needs).
 
@@ -35,8 +35,8 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.schedule import Schedule
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering.gather_units import GatherUnits, gather_units
@@ -57,38 +57,35 @@ __all__ = [
 ]
 
 
-def program_taskgraph(
-    graph: OperatorGraph, program: SpmdProgram, schedule: Schedule, prices: Sequence[DeviceCosts]
-) -> TaskGraph:
+def program_taskgraph(graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
     """Return the task graph of one iteration.
 
     Args:
         graph: the model.
-        program: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
-        schedule: a two-microbatch one.
-        prices: of every operator on every device, by the micro-batches of ``schedule``.
+        strategy: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
+        prices: of every operator on every device, by the micro-batches of ``strategy``.
     """
-    writer = _AllDevices(program, schedule.micro_batches)
-    write_program(writer, graph, program, schedule, prices)
+    writer = _AllDevices(strategy.program, strategy.micro_batches)
+    write_program(writer, graph, strategy, prices)
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
 
 def write_program(
     writer: ProgramWriter[Any],
     graph: OperatorGraph,
-    program: SpmdProgram,
-    schedule: Schedule,
+    strategy: SpmdStrategy,
     prices: Sequence[DeviceCosts],
 ) -> None:
     """Tell a writer what to add, in the order of the streams; see `program_taskgraph`."""
-    order = _Order.of(graph, program, schedule)
-    units = gather_units(program, schedule, graph)
-    _write_forward(writer, order, schedule.micro_batches, prices, units)
+    program = strategy.program
+    order = _Order.of(graph, program, strategy.stage_of.tolist())
+    units = gather_units(strategy, graph)
+    _write_forward(writer, order, strategy.micro_batches, prices, units)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)
     runs_backward = BackwardPasses.of(graph).operators.tolist()
     repeats = sent_again(graph, reshards_of(program, graph), runs_backward)
     gathers = None if units is None else GathersAgain(writer, units, runs_backward)
-    _write_backward(writer, order, schedule.micro_batches, prices, buckets, runs_backward, repeats, gathers)
+    _write_backward(writer, order, strategy.micro_batches, prices, buckets, runs_backward, repeats, gathers)
     buckets.send_rest()
 
 
@@ -107,9 +104,8 @@ class _Order(NamedTuple):
     outputs: dict[int, list[Reshard]]
 
     @classmethod
-    def of(cls, graph: OperatorGraph, program: SpmdProgram, schedule: Schedule) -> _Order:
-        """Put the operators and reshardings of a program into the stages of a schedule."""
-        stage = [int(number) for number in schedule.stage]
+    def of(cls, graph: OperatorGraph, program: SpmdProgram, stage: Sequence[int]) -> _Order:
+        """Put the operators and reshardings of a program into stages."""
         order = cls(
             operators={number: [] for number in stage},
             reshards={number: [] for number in stage},

@@ -10,9 +10,9 @@ import numpy as np
 from topoplan.arrays import I64
 from topoplan.errors import FabricError
 from topoplan.model.cluster import Cluster
-from topoplan.model.interfaces import ROUNDING, check_fabric, ends_at_hosts
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.plugin.components import Topology, TopologyContext
+from topoplan_engine.interfaces import ROUNDING, check_fabric, ends_at_hosts
 
 __all__ = ["build_fabric", "host_links", "used_interfaces"]
 

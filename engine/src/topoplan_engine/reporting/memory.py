@@ -54,7 +54,7 @@ def memory_json(plan: Plan) -> dict[str, Any]:
 
 def _at_once(plan: Plan, device: int) -> str:
     """Say how many micro-batches are under way at the time, where the batch is cut."""
-    count = 1 if plan.strategy is None else plan.strategy.schedule.micro_batches
+    count = 1 if plan.strategy is None else plan.strategy.micro_batches
     if count == 1 or plan.memory is None:
         return ""
     return f" ({plan.memory.at_once[device] * count:.3g} of {count} micro-batches)"

@@ -352,13 +352,13 @@ def _scheduling(plan: Plan) -> dict[str, Any]:
     """Return what the JSON object of a run says about the schedule of its strategy."""
     if plan.strategy is None or plan.strategy.whole_batch or plan.timeline is None:
         return {}
-    schedule = plan.strategy.schedule
+    strategy = plan.strategy
     return {
         "schedule": {
-            "kind": plan.strategy.order_name,
-            "micro_batches": schedule.micro_batches,
-            "stages": schedule.n_stages,
-            "recompute": list(schedule.recompute) or [False] * schedule.n_stages,
+            "kind": strategy.order_name,
+            "micro_batches": strategy.micro_batches,
+            "stages": strategy.n_stages,
+            "recompute": list(strategy.recomputes) or [False] * strategy.n_stages,
             "bubble_fraction": bubble_fraction(plan.timeline),
         }
     }

@@ -96,7 +96,7 @@ def strategy_columns(plan: Plan) -> tuple[list[Group], list[Column[Group]], str]
 
 def _meshes_json(strategy: Strategy) -> dict[str, Any]:
     """Return what the JSON object says of the stages of a staged strategy."""
-    if not isinstance(strategy, StagedStrategy):
+    if not isinstance(strategy, StagedStrategy) or strategy.is_placed:
         return {}
     return {
         "stages": [
@@ -112,7 +112,7 @@ def _meshes_json(strategy: Strategy) -> dict[str, Any]:
 
 
 def _mesh(strategy: Strategy) -> list[str]:
-    if isinstance(strategy, StagedStrategy):
+    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         meshes = {_mesh_text(stage.mesh.axes, stage.mesh.sizes): None for stage in strategy.stages}
         lines = [f"{len(strategy.stages)} stages on meshes of {' or '.join(meshes)}"]
         levels = sorted({stage.zero.level for stage in strategy.stages} - {0})
@@ -150,7 +150,7 @@ def _operators(group: Group, graph: OperatorGraph) -> str:
 
 
 def _stage(group: Group, strategy: Strategy) -> str:
-    recompute = strategy.schedule.recompute
+    recompute = strategy.recomputes
     return f"{group.stage} *" if recompute and recompute[group.stage] else str(group.stage)
 
 
@@ -209,7 +209,7 @@ def strategy_legend(plan: Plan) -> list[str]:
         lines.append("copies: devices that run the same part")
     if any(group.weights for group in groups):
         lines.append("weights: what a device holds of them along each axis of the mesh")
-    if plan.strategy is not None and any(plan.strategy.schedule.recompute):
+    if plan.strategy is not None and any(plan.strategy.recomputes):
         lines.append("* runs its forward pass again before the backward one")
     reports = plan.provenance.get("reports")
     for report in reports.values() if isinstance(reports, Mapping) else ():

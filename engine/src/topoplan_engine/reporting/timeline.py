@@ -23,9 +23,9 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
     link = busiest_link(plan)
     pipeline = []
     if plan.strategy is not None and not plan.strategy.whole_batch:
-        name, schedule = plan.strategy.order_name, plan.strategy.schedule
+        strategy = plan.strategy
         pipeline = [
-            ("schedule", f"{name}, {schedule.n_stages} stages, {schedule.micro_batches} micro-batches"),
+            ("schedule", f"{strategy.order_name}, {strategy.n_stages} stages, {strategy.micro_batches} micro-batches"),
             ("bubbles", f"{bubble_fraction(timeline):.1%} of the time of its devices"),
         ]
     return [

@@ -17,7 +17,7 @@ from typing import Any
 
 from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
 from topoplan.plugin.components import Exporter, Searcher
 from topoplan_engine.search.setup import SearchSetup
 from topoplan_engine.search.starting import first_state
@@ -26,8 +26,7 @@ __all__ = ["check_outputs_of", "unwritable_kind"]
 
 _WORDS: dict[type[Any], str] = {
     SpmdStrategy: "SPMD programs",
-    PipelineStrategy: "pipelines",
-    StagedStrategy: "pipelines of programs",
+    StagedStrategy: "pipelines",
     PlacedStrategy: "placements without a schedule",
 }
 

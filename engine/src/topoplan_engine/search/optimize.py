@@ -21,7 +21,6 @@ from topoplan import __version__
 from topoplan.arrays import F64
 from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError
 from topoplan.model.fabric import Fabric
-from topoplan.model.interfaces import check_fabric
 from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.timeline import Timeline
@@ -33,6 +32,7 @@ from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Experiment, interfaces_unless_given
 from topoplan_engine.exporting import records, strategy_path
 from topoplan_engine.fitting import no_plan_fits
+from topoplan_engine.interfaces import check_fabric
 from topoplan_engine.interrupt import interruptible, obeyed
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.keywords import Keywords, Model, experiment_of

@@ -137,7 +137,7 @@ def why_invalid(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> str
     """
     if reason := strategy.why_invalid(graph, n_devices):
         return reason
-    if isinstance(strategy, StagedStrategy):
+    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         return _why_stages_unsound(strategy, graph)
     return _why_unsound(strategy, graph) if isinstance(strategy, SpmdStrategy) else None
 
@@ -178,7 +178,7 @@ def _why_stages_unsound(strategy: StagedStrategy, graph: OperatorGraph) -> str |
 
 
 def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
-    program, schedule = strategy.program, strategy.schedule
+    program, stage = strategy.program, strategy.stage_of
     if reason := _why_rules_unsound(program, graph, range(len(graph.operators))):
         return reason
     try:
@@ -186,11 +186,11 @@ def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
     except TopoplanError as error:
         return str(error)
     for reshard in reshards:
-        if reshard.output >= 0 and schedule.stage[reshard.op] >= schedule.stage[reshard.users[0]]:
+        if reshard.output >= 0 and stage[reshard.op] >= stage[reshard.users[0]]:
             names = [graph.operators[op].name for op in (reshard.op, reshard.users[0])]
             return (
                 f"schedule: two-microbatch: {names[1]!r} wants what {names[0]!r} makes in another form, in the same "
-                f"stage {schedule.stage[reshard.op]} (stages begin with their conversions)"
+                f"stage {stage[reshard.op]} (stages begin with their conversions)"
             )
     return None
 

@@ -11,8 +11,8 @@ import numpy as np
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule, ScheduleKind
-from topoplan.model.strategy import PipelineStrategy
+from topoplan.model.staged import StagedStrategy
+from topoplan_engine.pipelines import pipeline_strategy
 
 __all__ = ["MOST_MICRO_BATCHES", "staged_strategy"]
 
@@ -24,11 +24,11 @@ def staged_strategy(
     graph: OperatorGraph,
     stages: Iterable[tuple[Sequence[int], Sequence[int]]],
     micro_batches: int,
-    kind: ScheduleKind | str = ScheduleKind.ONE_F_ONE_B,
+    kind: str = "1f1b",
     recompute: Sequence[bool] = (),
     whole: Mapping[int, float] = MappingProxyType({}),
-) -> PipelineStrategy:
-    """Return the strategy of operators on stages; `PipelineStrategy.check` checks its schedule.
+) -> StagedStrategy:
+    """Return the strategy of operators on stages; `StagedStrategy.check` checks its schedule.
 
     Whole operators are spread over the devices of their stage, the longest first, each on the device that has the
     least of them so far (Graham, SIAM J. Appl. Math. 17, 1969).
@@ -37,7 +37,7 @@ def staged_strategy(
         graph: the model.
         stages: operators and devices of each stage, in order.  In an interleaved schedule groups of devices repeat.
         micro_batches: number of micro-batches.
-        kind: the order of passes.
+        kind: the order of passes (`topoplan_engine.pass_orders.named_order`).
         recompute: for each stage, whether it recomputes its forward pass to save memory; empty for none.
         whole: operators that are not cut, and the seconds of each.
 
@@ -61,9 +61,8 @@ def staged_strategy(
     cuts = [op.sample_cut(len(devices)) for op, devices in zip(graph.operators, devices_of_op, strict=True)]
     for op, device in _spread(stage.tolist(), devices_of_stage, whole).items():
         cuts[op], devices_of_op[op] = graph.operators[op].sample_cut(1), [device]
-    placements = (Placement(cut, devices[: math.prod(cut)]) for cut, devices in zip(cuts, devices_of_op, strict=True))
-    schedule = Schedule(kind=kind, micro_batches=micro_batches, stage=stage, recompute=recompute)
-    return PipelineStrategy(tuple(placements), schedule)
+    placements = [Placement(cut, devices[: math.prod(cut)]) for cut, devices in zip(cuts, devices_of_op, strict=True)]
+    return pipeline_strategy(placements, stage, kind, micro_batches, recompute)
 
 
 def _spread(

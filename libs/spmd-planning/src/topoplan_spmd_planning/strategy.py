@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 
 from topoplan import MicroBatch, Problem, SpmdStrategy
-from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.sharding.programs import why_invalid
@@ -46,8 +46,8 @@ def strategy_with(
     the batch.
     """
     graph = problem.graph
-    schedule = Schedule(kind=ScheduleKind.TWO_MICROBATCH, micro_batches=MICRO_BATCHES, stage=stages_of(stages, program))
-    strategy = attrs.evolve(SpmdStrategy.of(forms, graph), schedule=schedule)
+    numbers = stages_of(stages, program)
+    strategy = attrs.evolve(SpmdStrategy.of(forms, graph), stage_of=numbers, micro_batches=MICRO_BATCHES)
     for candidate in (strategy, unscheduled(strategy)):
         if not _priced(candidate, problem):
             continue
@@ -58,7 +58,7 @@ def strategy_with(
 
 def _priced(strategy: SpmdStrategy, problem: Problem) -> bool:
     """Say whether every operator has a price, of the batch and of a micro-batch."""
-    costs, count = problem.costs, strategy.schedule.micro_batches
+    costs, count = problem.costs, strategy.micro_batches
     return all(
         costs.supports(op, placement.degrees)
         and costs.supports_micro_batch(op, placement.degrees, MicroBatch.of(operator, count))
@@ -68,7 +68,7 @@ def _priced(strategy: SpmdStrategy, problem: Problem) -> bool:
 
 def unscheduled(strategy: SpmdStrategy) -> SpmdStrategy:
     """Return the same program, which takes the whole batch at once."""
-    return attrs.evolve(strategy, schedule=Schedule.one_by_one(len(strategy.placements)))
+    return attrs.evolve(strategy, stage_of=np.arange(len(strategy.placements)), micro_batches=1)
 
 
 def program_of(

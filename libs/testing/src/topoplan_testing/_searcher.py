@@ -9,9 +9,9 @@ import numpy as np
 
 from topoplan import Candidate, OperatorGraph, PlacedStrategy, Placement, Problem, Searcher, State, TopoplanError, Trial
 from topoplan.errors import shown
-from topoplan.model.interfaces import check_rewired
 from topoplan_testing import landscape
 from topoplan_testing._common import example, global_randomness_untouched
+from topoplan_testing._hardware import rewiring_fault
 
 _BUDGET = 300
 
@@ -41,9 +41,10 @@ def check_candidates_can_be_built(component: type[Searcher]) -> None:
     for number, trial in enumerate(trials):
         try:
             trial.state.strategy.check(problem.graph, problem.cluster.n_devices)
-            check_rewired(trial.state.fabric, own_fabric, problem.cluster)
         except TopoplanError as error:
             raise AssertionError(f"candidate {number}: {error}") from None
+        fault = rewiring_fault(trial.state.fabric, own_fabric, problem.cluster)
+        assert not fault, f"candidate {number}: {fault}"
 
 
 def check_only_its_axis_moves(component: type[Searcher]) -> None:

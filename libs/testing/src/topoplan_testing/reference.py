@@ -18,12 +18,13 @@ from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.fabric import Fabric
 from topoplan.model.graph import Axis, Dimension, Operator, OperatorGraph, Profile, Role, Tensor, Term
 from topoplan.model.machine import Device, HostModel
+from topoplan.model.pass_order import PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.model.reconfigurable import ReconfigurableFabric
-from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, Strategy
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
 
@@ -172,8 +173,13 @@ def plan(names: Sequence[str] = ("dense1", "dense2")) -> Plan:
 def pipelined() -> Plan:
     """Return a complete plan: two stages of two hosts each, four micro-batches."""
     model = graph()
-    schedule = Schedule(kind="1f1b", micro_batches=4, stage=[0, 1, 1], recompute=(True, False))
-    return _planned(model, PipelineStrategy(_two_stages(), schedule))
+    # 1F1B of two ranks, of which the first recomputes: passes (0 forward, 1 again, 2 backward) and micro-batches.
+    first = [(0, 0), (0, 1), (1, 0), (2, 0), (0, 2), (1, 1), (2, 1), (0, 3), (1, 2), (2, 2), (1, 3), (2, 3)]
+    second = [(kind, batch) for batch in range(4) for kind in (0, 2)]
+    kind, micro_batch = zip(*first, *second, strict=True)
+    chunk = [0] * len(first) + [1] * len(second)
+    order = PassOrder(name="1f1b", rank_ptr=[0, 12, 20], kind=kind, chunk=chunk, micro_batch=micro_batch)
+    return _planned(model, StagedStrategy.placed(_two_stages(), [0, 1, 1], order))
 
 
 def _two_stages() -> tuple[Placement, ...]:
@@ -194,7 +200,7 @@ def _lowered(model: OperatorGraph, strategy: Strategy, transfer: int = 8192, red
 
     They are numbered as lowering does: in each micro-batch passes by operator, then transfers; all-reduces at the end.
     """
-    count = strategy.schedule.micro_batches
+    count = strategy.micro_batches
     devices = [placement.devices.tolist() for placement in strategy.placements]
     rows: list[tuple[int, ...]] = []  # kind, device, source, destination, group, operator, micro-batch
     edges: list[tuple[int, int]] = []

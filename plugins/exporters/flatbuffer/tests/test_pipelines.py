@@ -9,6 +9,7 @@ import pytest
 from topoplan import TopoplanError
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_exporter_flatbuffer import Flatbuffer
 
 WRITE = Flatbuffer().write
@@ -27,7 +28,7 @@ def test_a_pipeline_is_written_but_no_strategy_is_told_from_it():
     assert np.array_equal(tasks.kind, given.kind)
     with pytest.raises(TopoplanError, match="x: 32 forward and 24 backward tasks"):  # recomputation
         read_strategy(data, "x", made.graph)
-    schedule = attrs.evolve(made.strategy.schedule, recompute=())
-    once = Lowering(made.graph, made.cluster, reference.Costs()).lower(attrs.evolve(made.strategy, schedule=schedule))
+    without = pipeline_strategy(made.strategy.placements, made.strategy.stage_of, "1f1b", 4)
+    once = Lowering(made.graph, made.cluster, reference.Costs()).lower(without)
     with pytest.raises(TopoplanError, match="x: its tasks follow a schedule of micro-batches"):
         read_strategy(WRITE(attrs.evolve(made, taskgraph=once, timeline=None)), "x", made.graph)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Collective, Fabric, Plan, Schedule, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
+from topoplan import Cluster, Collective, Fabric, Plan, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
@@ -285,9 +285,7 @@ def program_plan(fabric, mesh, seed, copies):
         begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
         if copies > 1:
-            strategy = attrs.evolve(
-                strategy, schedule=Schedule(kind="two-microbatch", micro_batches=copies, stage=stage)
-            )
+            strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=copies)
         if why_invalid(strategy, graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)

@@ -219,8 +219,14 @@ def test_links_that_are_not_those_of_the_phases_are_named():
 
 def test_a_schedule_survives():
     document = survives(reference.pipelined())
-    schedule = document["strategy"]["schedule"]
-    assert schedule == {"kind": "1f1b", "micro_batches": 4, "stage": [0, 1, 1], "recompute": [True, False]}
+    first, second = document["strategy"]["stages"]
+    assert (first["operators"], second["operators"]) == ([0], [1, 2])
+    assert [[placement["devices"] for placement in stage["body"]] for stage in (first, second)] == [
+        [[0, 1]],
+        [[2, 3]] * 2,
+    ]
+    assert (first["recomputed"], second["recomputed"]) == ([0], [])
+    assert document["strategy"]["order"]["name"] == "1f1b"
     assert set(document["taskgraph"]["micro_batch"]) == {-1, 0, 1, 2, 3}
 
 
@@ -294,19 +300,36 @@ def test_older_plans_without_schedules_can_be_read():
     assert read(json.dumps(older).encode(), "old") == plan
 
 
+def older_pipeline():
+    """Return a document of a pipeline as version 1 had it, and its plan."""
+    plan = reference.pipelined()
+    document = json.loads(WRITE(plan))
+    assert document["strategy"].pop("order")["name"] == "1f1b"
+    for field in ("stages", "micro_batches"):
+        del document["strategy"][field]
+    stages = {"kind": "1f1b", "micro_batches": 4, "stage": [0, 1, 1], "recompute": [True, False]}
+    document["strategy"]["schedule"] = stages
+    return document, plan
+
+
+def test_older_pipelines_can_be_read():
+    document, plan = older_pipeline()
+    assert read(json.dumps(document).encode(), "old") == plan
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("kind", "2f2b", r"schedule\.kind: expected gpipe or 1f1b or .* or two-microbatch, got '2f2b'"),
-        ("micro_batches", 5, r"\$\.strategy: strategy: schedule: 5 micro-batches do not divide a batch of 64"),
+        ("kind", "2f2b", r"\$\.strategy: schedule: kind '2f2b' is unknown \(must be gpipe, 1f1b"),
+        ("micro_batches", 5, r"\$\.strategy: strategy: 5 micro-batches do not divide a batch of 64"),
         ("micro_batches", 2.0, r"schedule\.micro_batches: expected an integer, got 2\.0"),
         ("stage", [1, 0, 0], "must not fall along an edge"),
-        ("stage", [0, 2, 2], r"\$\.strategy\.schedule: schedule: stage 1 of 3 has no operator"),
+        ("stage", [0, 2, 2], r"\$\.strategy: schedule: stage 1 of 3 has no operator"),
         ("recompute", [1, 0], r"recompute\[0\]: expected true or false, got 1"),
     ],
 )
 def test_a_damaged_schedule_is_named(field, value, message):
-    document = json.loads(WRITE(reference.pipelined()))
+    document, _ = older_pipeline()
     document["strategy"]["schedule"][field] = value
     with pytest.raises(TopoplanError, match=message):
         read(json.dumps(document).encode(), "plan.json")

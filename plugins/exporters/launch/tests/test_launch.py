@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan import Placement, SpmdStrategy, TopoplanError
-from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.testing import parametrize_with_checks, reference
+from topoplan_engine.pass_orders import ORDERS
 from topoplan_exporter_launch import DeepSpeed, Megatron, Torchrun, TorchSchedule, Torchtitan, TorchtitanToml
 from topoplan_exporter_launch.grid import grid_of
 from topoplan_exporter_launch.schedules import TARGET, actions_of
@@ -427,10 +427,10 @@ def cells(plan):
     return list(csv.reader(io.StringIO(TorchSchedule().write(plan).decode())))
 
 
-@given(st.sampled_from(list(ScheduleKind)[:5]), st.integers(1, 4), st.integers(1, 3), st.data())
+@given(st.sampled_from(ORDERS), st.integers(1, 4), st.integers(1, 3), st.data())
 def test_every_pass_is_there_once_and_after_what_it_needs(kind, depth, rounds, data):
-    rounds = rounds if kind is ScheduleKind.INTERLEAVED and depth > 1 else 1
-    count = data.draw(st.integers(1, 4)) * (depth if kind is ScheduleKind.INTERLEAVED else 1)
+    rounds = rounds if kind == "interleaved" and depth > 1 else 1
+    count = data.draw(st.integers(1, 4)) * (depth if kind == "interleaved" else 1)
     stages = depth * rounds
     graph = layered(stages, batch=count)
     strategy = pipeline(
@@ -446,7 +446,7 @@ def test_every_pass_is_there_once_and_after_what_it_needs(kind, depth, rounds, d
                 stage, letter, micro = re.fullmatch(r"(\d+)([FBIW])(\d+)", cell).groups()
                 assert int(stage) % depth == position
                 at[int(stage), letter, int(micro)] = column
-    back = "I" if kind is ScheduleKind.ZERO_BUBBLE else "B"
+    back = "I" if kind == "zero-bubble" else "B"
     letters = ("F", "I", "W") if back == "I" else ("F", "B")
     assert set(at) == {(s, letter, m) for s in range(stages) for letter in letters for m in range(count)}
     for (stage, letter, micro), column in at.items():
@@ -527,9 +527,7 @@ def test_a_schedule_of_a_program_is_refused():
     graph = layered()
     strategy = program(graph, (2,), [samples])
     count = len(graph.operators)
-    overlapped = attrs.evolve(
-        strategy, schedule=Schedule(kind="two-microbatch", micro_batches=2, stage=np.arange(count))
-    )
+    overlapped = attrs.evolve(strategy, stage_of=np.arange(count), micro_batches=2)
     for exporter in TRAINERS:
         with pytest.raises(TopoplanError, match=rf"^{exporter.name}: the plan overlaps 2 micro-batches on all devices"):
             exporter().write(planned(graph, overlapped))

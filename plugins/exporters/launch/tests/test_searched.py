@@ -80,7 +80,7 @@ def test_plans_have_the_memory_that_the_whole_batch_needs_at_once(tmp_path, trai
 def test_pipelines_of_megatron_are_written(tmp_path):
     outcome = searched(tmp_path, "llama-3-8b", 8, "megatron", searchers="pipeline:shortlist=1", batch=32, layers=4)
     check_file(outcome.plan, "megatron")
-    recompute = outcome.plan.strategy.schedule.recompute
+    recompute = outcome.plan.strategy.recomputes
     assert not any(recompute) or all(recompute)
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from topoplan import State
-from topoplan.model.schedule import Schedule
-from topoplan.model.strategy import PipelineStrategy
 from topoplan.testing import landscape, reference
+from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_searcher_auto import Auto
 from topoplan_searcher_auto.planning import plans
 
@@ -60,8 +59,7 @@ def test_what_was_cut_off_is_proposed_again_for_a_higher_cutoff():
 
 def test_a_fabric_reached_by_a_strategy_of_another_kind_is_priced_with_the_own_best():
     problem, search, first = started(plans=False)
-    schedule = Schedule.whole_batch(len(problem.graph.operators))
-    pipeline = PipelineStrategy(first.state.strategy.placements, schedule)
+    pipeline = pipeline_strategy(first.state.strategy.placements, [0] * len(problem.graph.operators), "gpipe", 1)
     fabric = attrs.evolve(reference.ring(), name="another")
     search.adopt(attrs.evolve(first, state=State(pipeline, fabric), cost=first.cost / 2))
     (candidate,) = search.ask()

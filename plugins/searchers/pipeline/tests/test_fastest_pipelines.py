@@ -27,7 +27,7 @@ def one_by_one(tasks, best, most_stages, number):
 
 
 def keys(found):
-    return sorted((estimate, task.micro_batches, task.order.value) for task, estimate in found)
+    return sorted((estimate, task.micro_batches, task.order) for task, estimate in found)
 
 
 @settings(max_examples=25, deadline=None)

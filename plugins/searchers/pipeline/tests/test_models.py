@@ -12,10 +12,10 @@ from pipeline_models import evaluator_of, random_case, solve
 
 from topoplan import Candidate, Cluster
 from topoplan.model.pass_order import Pass
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.order import blocks_of
+from topoplan_engine.lowering.order import order_of
+from topoplan_engine.pass_orders import named_order
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
@@ -33,7 +33,7 @@ from topoplan_searcher_pipeline.stage_simulation import (
     simulate,
 )
 
-KINDS = [ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
+KINDS = ["gpipe", "1f1b-deep", "1f1b", "zero-bubble"]
 
 
 def all_pipelines(planner):
@@ -113,14 +113,14 @@ def test_memory_and_bytes_are_those_of_lowering(drawn):
     for stage, own in enumerate(devices):
         # Operators without weights free their activations before ZB-H1's last pass.
         assert held[list(own)].max() <= estimate[stage] * (1 + 1e-9)
-        if plan.kind is not ScheduleKind.ZERO_BUBBLE:
+        if plan.kind != "zero-bubble":
             assert held[list(own)] == pytest.approx(estimate[stage], rel=1e-9)
     sent = columns.sent(plan.pipeline.cuts)
     assert sent == pytest.approx(np.triu(sent, 1))
     # A tensor passes a cut once, and is sent to each stage behind it that reads it.
     for stage, cut in enumerate(plan.pipeline.cuts):
         assert sent[:stage, stage:].sum() >= columns.crossing[cut] * (1 - 1e-12)
-    if not strategy.schedule.trivial:
+    if order_of(strategy) is not None:
         tasks = lowering.lower(strategy)
         stage_of = np.zeros(machine.n_devices, dtype=int)
         for stage, own in enumerate(devices):
@@ -190,13 +190,13 @@ def test_a_simulation_stops_only_where_the_iteration_takes_the_cutoff_or_more(dr
 def reference(kind, count, times, transfer):
     """Play a schedule by its list of passes on every stage, in plain Python."""
     stages = len(times.forward)
-    todo = [
-        list(zip(*map(np.ndarray.tolist, blocks_of(kind, stages, 1, count, s, ())), strict=True)) for s in range(stages)
-    ]
+    order = named_order(kind, stages, count)
+    rows = [*zip(*map(np.ndarray.tolist, (order.kind, order.chunk, order.micro_batch)), strict=True)]
+    todo = [rows[first:end] for first, end in itertools.pairwise(order.rank_ptr.tolist())]
     free, sent = [0.0] * stages, {}
     forward = {(0, m): 0.0 for m in range(count)}
     backward = {(stages - 1, m): 0.0 for m in range(count)}
-    split = kind is ScheduleKind.ZERO_BUBBLE
+    split = kind == "zero-bubble"
     while any(todo):
         for s in range(stages):
             while todo[s]:
@@ -240,11 +240,12 @@ def drawn_without_transfers(times):
 def test_micro_batches_in_flight_are_those_of_the_schedule(kind):
     for stages, count in itertools.product((1, 2, 3, 5), (1, 2, 4, 9)):
         for stage in range(stages):
-            passes = blocks_of(kind, stages, 1, count, stage, ()).kind
-            ends = Pass.WEIGHTS if kind is ScheduleKind.ZERO_BUBBLE else Pass.BACKWARD
+            order = named_order(kind, stages, count)
+            passes = order.kind[order.chunk == stage]
+            ends = Pass.WEIGHTS if kind == "zero-bubble" else Pass.BACKWARD
             flying = np.cumsum((passes == Pass.FORWARD) * 1 - (passes == ends) * 1).max()
             assert flying <= in_flight(ORDERS.index(kind), stage, stages, count)
-            if kind is not ScheduleKind.ZERO_BUBBLE:
+            if kind != "zero-bubble":
                 assert flying == in_flight(ORDERS.index(kind), stage, stages, count)
 
 
@@ -256,12 +257,12 @@ def modelled(kind, count, times, transfer):
         s = stages - number
         moved = transfer[s] if s + 1 < stages else 0.0
         forward, backward = times.forward[s], times.backward[s] + times.weights[s]
-        deferred = times.weights[s] if kind is ScheduleKind.ZERO_BUBBLE else 0.0
+        deferred = times.weights[s] if kind == "zero-bubble" else 0.0
         ahead, back = max(ahead, forward, moved), max(back, backward, moved)
-        if kind is ScheduleKind.GPIPE:
+        if kind == "gpipe":
             latency = all_forward(ahead, back, count, around + forward + backward + 2 * moved, 0.0)
         else:
-            flying = 2 * number - 1 if kind is ScheduleKind.DEEP else number
+            flying = 2 * number - 1 if kind == "1f1b-deep" else number
             latency = early_backward(forward, backward - deferred, deferred, moved, flying, count, latency, around, 0.0)
         around += forward + backward - deferred + 2 * moved
         tail = outlasting(backward - deferred, moved, deferred + times.allreduce_tail[s], tail)
@@ -273,15 +274,15 @@ def modelled(kind, count, times, transfer):
 def test_the_latency_model_is_exact_for_gpipe(drawn):
     times, transfer, count = drawn
     times = times._replace(allreduce_tail=0.0 * times.allreduce_tail)
-    expected = reference(ScheduleKind.GPIPE, count, times, transfer)
-    assert modelled(ScheduleKind.GPIPE, count, times, transfer) == pytest.approx(expected, rel=1e-12)
+    expected = reference("gpipe", count, times, transfer)
+    assert modelled("gpipe", count, times, transfer) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=200, deadline=None)
 @given(drawn_stages(), st.sampled_from(KINDS[1:]))
 def test_the_latency_model_is_near_what_is_played(drawn, kind):
     times, transfer, count = drawn
-    most = 1.3 if kind is ScheduleKind.ZERO_BUBBLE else 1.0 + 1e-12  # which puts off more than one micro-batch
+    most = 1.3 if kind == "zero-bubble" else 1.0 + 1e-12  # which puts off more than one micro-batch
     assert 0.7 <= modelled(kind, count, times, transfer) / reference(kind, count, times, transfer) <= most
 
 

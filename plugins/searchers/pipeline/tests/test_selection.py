@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_models import random_case
 
-from topoplan.model.schedule import ScheduleKind
 from topoplan_searcher_pipeline import DapplePipeline, planning
 from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan
 from topoplan_searcher_pipeline.search import plan_pipelines
@@ -30,7 +29,7 @@ def test_plans_that_are_dropped_would_not_be_selected(found, number):
     plans, kept = [], []
     for place, (seconds, stages) in enumerate(found):
         pipeline = Pipeline(tuple(range(stages)), ((1,),) * stages)
-        plan = PipelinePlan(float(seconds), pipeline, ScheduleKind.GPIPE, place, (False,) * stages)
+        plan = PipelinePlan(float(seconds), pipeline, "gpipe", place, (False,) * stages)
         bisect.insort(plans, plan, key=by_seconds)
         if seconds < reach(kept, number, stages):
             bisect.insort(kept, plan, key=by_seconds)
@@ -42,7 +41,7 @@ def test_plans_that_are_dropped_would_not_be_selected(found, number):
 def test_turns_go_over_the_numbers_of_stages():
     stages = [2, 2, 2, 2, 3, 2, 4]
     plans = [
-        PipelinePlan(float(place), Pipeline(tuple(range(count)), ((1,),) * count), ScheduleKind.GPIPE, 1, ())
+        PipelinePlan(float(place), Pipeline(tuple(range(count)), ((1,),) * count), "gpipe", 1, ())
         for place, count in enumerate(stages)
     ]
     assert [plan.seconds for plan in select(plans, 6)] == [0, 1, 2, 3, 4, 6]

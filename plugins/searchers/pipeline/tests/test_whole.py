@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pipeline_models import Costs, evaluator_of, switch_problem
 
 from topoplan import Candidate, Cluster
-from topoplan.model.schedule import ScheduleKind
 from topoplan_samples.graphs import layer_graph
 from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
@@ -42,7 +41,7 @@ def test_a_stage_takes_what_its_busiest_device_computes(seconds, devices):
     planner = plan_pipelines(DapplePipeline(), problem).planner
     columns, machine = planner.columns, planner.machine
     pipeline = Pipeline((0,), ((1,) * devices + (0,) * (4 - devices),))
-    strategy = strategy_of(planner.plan(pipeline, ScheduleKind.GPIPE, 1), problem.graph, columns, machine)
+    strategy = strategy_of(planner.plan(pipeline, "gpipe", 1), problem.graph, columns, machine)
     (members,) = devices_of(pipeline, machine)
     own = np.zeros(4)
     for op, placement in enumerate(strategy.placements):
@@ -68,7 +67,7 @@ def test_small_messages_take_their_bytes(micro_batches):
     problem = tables([1e-5], outputs=8, hosts=2)
     problem.costs.columns[0][1], problem.costs.columns[1][1] = 1e-5, 2e-5
     planner = plan_pipelines(DapplePipeline(), problem).planner
-    plan = planner.plan(Pipeline((0, 1), ((1, 0), (0, 1))), ScheduleKind.GPIPE, micro_batches)
+    plan = planner.plan(Pipeline((0, 1), ((1, 0), (0, 1))), "gpipe", micro_batches)
     strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
     cost = evaluator_of(problem).price(Candidate(base=state_of(problem, strategy))).cost
     assert plan.seconds == pytest.approx(cost, rel=1e-3)
@@ -80,9 +79,9 @@ def test_what_is_sent_arrives_after_the_latency_of_the_network():
         one, 0 * one, one, 0 * one, 0 * one, np.array([0]), np.array([1]), np.zeros(1), load, back, np.zeros(1)
     )
     late = times._replace(latency=np.array([0.125]))
-    assert iteration_seconds(ScheduleKind.GPIPE, 1, times) == 4.5
-    assert iteration_seconds(ScheduleKind.GPIPE, 1, late) == 4.75
-    assert iteration_seconds(ScheduleKind.GPIPE, 8, late) == iteration_seconds(ScheduleKind.GPIPE, 8, times) + 0.25
+    assert iteration_seconds("gpipe", 1, times) == 4.5
+    assert iteration_seconds("gpipe", 1, late) == 4.75
+    assert iteration_seconds("gpipe", 8, late) == iteration_seconds("gpipe", 8, times) + 0.25
 
 
 @pytest.mark.parametrize("micro_batches", [4, 16])
@@ -90,7 +89,7 @@ def test_passes_wait_for_messages_between_the_devices_of_a_stage(micro_batches):
     problem = tables([1e-4] * 4, outputs=1000)
     problem.costs.columns[0][4], problem.costs.columns[1][4] = 1e-4, 2e-4
     planner = plan_pipelines(DapplePipeline(), problem).planner
-    plan = planner.plan(Pipeline((0,), ((1, 1, 1, 1),)), ScheduleKind.GPIPE, micro_batches)
+    plan = planner.plan(Pipeline((0,), ((1, 1, 1, 1),)), "gpipe", micro_batches)
     strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
     cost = evaluator_of(problem).price(Candidate(base=state_of(problem, strategy))).cost
     assert plan.seconds == pytest.approx(cost, rel=1e-3)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, LinkKind, TopologyContext
-from topoplan.model.interfaces import check_fabric
+from topoplan_engine.interfaces import check_fabric
 from topoplan_engine.network.building import used_interfaces
 from topoplan_engine.network.routing import full_routes
 from topoplan_topology_fully_connected import FullyConnected

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, LinkKind, TopologyContext, TopoplanError
-from topoplan.model.interfaces import check_fabric
 from topoplan.options import structure
+from topoplan_engine.interfaces import check_fabric
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_topology_torus import Torus
 

@@ -3,7 +3,7 @@
 ``best.csv`` has a row for each problem; ``plans/NAME.json.gz`` is the strategy and the fabric of its plan, as the
 exporter ``json`` writes them, without a task graph, which follows from these and is made again where a plan is read.
 `check` simulates a stored plan again, `improve` searches and stores what is better.  Neither believes a fabric: it is
-the topology's own, or one that its hardware can be wired as (`topoplan.model.interfaces.check_rewired`).
+the topology's own, or one that its hardware can be wired as (`topoplan_engine.interfaces.check_rewired`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.errors import TopoplanError, shown
-from topoplan.model.interfaces import check_rewired
 from topoplan.model.plan import Plan
 from topoplan.options import SEEDS
 from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import State
 from topoplan_engine.files import read_text, read_unpacked, write_file
+from topoplan_engine.interfaces import check_rewired
 from topoplan_engine.rebuilding import without_tasks
 from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.optimize import optimize, provenance

@@ -35,7 +35,7 @@ def write(plan: PlanLike) -> bytes:
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
-    if isinstance(strategy, StagedStrategy):
+    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         raise TopoplanError("dtensor: the plan has stages with programs, which are not written yet (json can say them)")
     if isinstance(strategy, SpmdStrategy):
         meshes, operators = _of_program(graph, strategy.program)
@@ -143,13 +143,13 @@ def _dtensor_texts(forms: tuple[Sharding, ...]) -> list[str]:
 
 def _scheduling(strategy: Strategy) -> dict[str, Any]:
     """Return the pipeline stage of each operator, if there is a pipeline."""
-    schedule = strategy.schedule
-    if strategy.whole_batch or schedule.trivial:
+    one_pass = strategy.n_stages == strategy.micro_batches == 1 and not any(strategy.recomputes)
+    if strategy.whole_batch or one_pass:
         return {}
     return {
         "schedule": {
-            "kind": schedule.kind.value,
-            "micro_batches": schedule.micro_batches,
-            "stages": schedule.stage.tolist(),
+            "kind": strategy.order_name,
+            "micro_batches": strategy.micro_batches,
+            "stages": strategy.stage_of.tolist(),
         }
     }

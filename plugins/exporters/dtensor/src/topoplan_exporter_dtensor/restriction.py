@@ -7,7 +7,6 @@ process by itself, on samples and heads.
 from __future__ import annotations
 
 from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, SpmdStrategy, Strategy
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Signature
 from topoplan_trainer_plans import why_not_written
 
@@ -31,7 +30,7 @@ class TorchRestriction(Restriction):
     shards_state = True
     pipelines = PipelineLimits(
         cuts="operators",
-        schedules=(ScheduleKind.ONE_F_ONE_B, ScheduleKind.DEEP, ScheduleKind.GPIPE, ScheduleKind.ZERO_BUBBLE),
+        schedules=("1f1b", "1f1b-deep", "gpipe", "zero-bubble"),
         recompute="none",
     )
 

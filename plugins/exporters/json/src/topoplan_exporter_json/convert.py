@@ -34,14 +34,14 @@ from topoplan import (
     Tensor,
     TopoplanError,
 )
+from topoplan.arrays import ARRAY_EQ, I32, i32
 from topoplan.model.graph import Slices
 from topoplan.model.pass_order import PassOrder
 from topoplan.model.placement import Placement
-from topoplan.model.schedule import Schedule, ScheduleKind
 from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
-from topoplan.model.strategy import PipelineStrategy, PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
 from topoplan_exporter_json.fabrics import FabricFields
 
 __all__ = ["converter", "expectation", "place"]
@@ -108,8 +108,8 @@ def converter() -> cattrs.Converter:
     conv.register_structure_hook(float, _float_in)
     conv.register_structure_hook(bool, _scalar_in("true or false", bool))
     conv.register_structure_hook(Role, _choice_in)
-    conv.register_structure_hook(ScheduleKind, _choice_in)
     conv.register_structure_hook(Holding, _choice_in)
+    conv.register_structure_hook_func(lambda kind: kind == _BODY, lambda value, _: _body_in(conv, value))
     conv.register_structure_hook_func(_is_array, _typed_array_in)
     conv.register_structure_hook_func(_is_tuple, lambda value, kind: _tuple_in(conv, value, kind))
     conv.register_structure_hook_func(_is_mapping, lambda value, kind: _mapping_in(conv, value, kind))
@@ -126,12 +126,26 @@ def converter() -> cattrs.Converter:
     return conv
 
 
+#: What the devices of a stage run.
+_BODY = SpmdProgram | tuple[Placement, ...]
+
+
+@attrs.frozen(kw_only=True)
+class _Schedule:
+    """The stages of an overlapping program, and the schedule of a pipeline in files of version 1."""
+
+    kind: str
+    micro_batches: int
+    stage: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
+    recompute: tuple[bool, ...] = ()
+
+
 @attrs.frozen
 class _StrategyFields:
     """A strategy as files have it: the fields of every kind, null if the kind has none or it is trivial."""
 
     placements: tuple[Placement, ...]
-    schedule: Schedule | None = None
+    schedule: _Schedule | None = None
     program: SpmdProgram | None = None
     stages: tuple[Stage, ...] | None = None
     order: PassOrder | None = None
@@ -143,11 +157,10 @@ class _StrategyFields:
         if isinstance(strategy, StagedStrategy):
             stages, order, count = strategy.stages, strategy.order, strategy.micro_batches
             return cls(strategy.placements, stages=stages, order=order, micro_batches=count, clips=strategy.clips)
-        return cls(
-            strategy.placements,
-            None if strategy.whole_batch else strategy.schedule,
-            strategy.program if isinstance(strategy, SpmdStrategy) else None,
-        )
+        if not isinstance(strategy, SpmdStrategy):
+            return cls(strategy.placements)
+        schedule = _Schedule(kind=strategy.order_name, micro_batches=strategy.micro_batches, stage=strategy.stage_of)
+        return cls(strategy.placements, None if strategy.whole_batch else schedule, strategy.program)
 
     @property
     def strategy(self) -> Strategy:
@@ -155,11 +168,19 @@ class _StrategyFields:
             if self.stages is None or self.order is None or self.micro_batches is None:
                 raise TopoplanError("strategy: stages, order and micro_batches come together")
             return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, bool(self.clips))
+        schedule = self.schedule
         if self.program is not None:
-            whole_batch = Schedule.one_by_one(len(self.placements))
-            return SpmdStrategy(self.placements, self.program, self.schedule or whole_batch)
-        if self.schedule is not None:
-            return PipelineStrategy(self.placements, self.schedule)
+            if schedule is None:
+                return SpmdStrategy(self.placements, self.program, np.arange(len(self.placements)))
+            if schedule.kind not in ("two-microbatch", "duplex"):
+                raise TopoplanError(f"schedule: {schedule.kind}: an SPMD program needs a two-microbatch schedule")
+            return SpmdStrategy(self.placements, self.program, schedule.stage, schedule.micro_batches)
+        if schedule is not None:
+            from topoplan_engine.pipelines import pipeline_strategy
+
+            return pipeline_strategy(
+                self.placements, schedule.stage, schedule.kind, schedule.micro_batches, schedule.recompute
+            )
         return PlacedStrategy(self.placements)
 
 
@@ -168,6 +189,13 @@ def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
     document = conversion.unstructure(_StrategyFields.of(strategy))
     stages = ("stages", "order", "micro_batches", "clips")
     return {key: part for key, part in document.items() if key not in stages or part is not None}
+
+
+def _body_in(conversion: cattrs.Converter, value: Any) -> SpmdProgram | tuple[Placement, ...]:
+    """Take a program, or the placements of operators that run none."""
+    kind: Any = tuple[Placement, ...] if isinstance(value, list) else SpmdProgram
+    body: SpmdProgram | tuple[Placement, ...] = conversion.structure(value, kind)
+    return body
 
 
 def _is_strategy(kind: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan.model.schedule import Schedule
+from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.lowering.gather_units import gather_units
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.meshes import Kept
@@ -79,7 +79,7 @@ def _gathers(plan: PlanLike, grid: Grid) -> dict[str, int]:
     if grid.kept is not Kept.SLICES or grid.program is None:
         return {}
     elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
-    units = gather_units(grid.program, Schedule.one_by_one(len(graph.operators)), graph)
+    units = gather_units(SpmdStrategy.of(grid.program, graph), graph)
     if units is None and elements <= _MOST_LIVE:
         return {}
     if units is None:

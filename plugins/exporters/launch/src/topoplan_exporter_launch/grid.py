@@ -21,13 +21,11 @@ import math
 import attrs
 import numpy as np
 
-from topoplan import OperatorGraph, PassOrder, PipelineStrategy, Placement, SpmdStrategy, StagedStrategy
+from topoplan import OperatorGraph, PassOrder, Placement, SpmdStrategy, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Slices
-from topoplan.model.schedule import pipeline_depth
 from topoplan.model.spmd import SpmdProgram
-from topoplan_engine.lowering.order import blocks_of
-from topoplan_engine.pass_orders import alternating_order, pass_order
+from topoplan_engine.pass_orders import alternating_order
 from topoplan_exporter_launch.meshes import Kept, Places, places_of, sliced_along
 from topoplan_exporter_launch.stages import devices_of_ranks, program_of, recomputed_of, rings_of, shared_of
 from topoplan_exporter_launch.targets import Target
@@ -114,16 +112,15 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
     """
     graph, strategy = target.searched(plan)
     if isinstance(strategy, StagedStrategy):
-        return _of_stages(graph, strategy, target)
+        of_stages = _of_pipeline if strategy.is_placed else _of_stages
+        return of_stages(graph, strategy, target)
     if isinstance(strategy, SpmdStrategy):
         if not strategy.whole_batch:
             raise target.unsuited(
-                f"the plan overlaps {strategy.schedule.micro_batches} micro-batches on all devices "
+                f"the plan overlaps {strategy.micro_batches} micro-batches on all devices "
                 "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
             )
         return _of_program(graph, strategy.program, target)
-    if isinstance(strategy, PipelineStrategy):
-        return _of_pipeline(graph, strategy, target)
     devices = _replicas(graph, range(len(graph.operators)), strategy.placements, target)
     return Grid(
         devices=devices.reshape(1, -1, 1),
@@ -198,11 +195,10 @@ def _of_program(graph: OperatorGraph, program: SpmdProgram, target: Target) -> G
     )
 
 
-def _of_pipeline(graph: OperatorGraph, strategy: PipelineStrategy, target: Target) -> Grid:
-    schedule, operators = strategy.schedule, graph.operators
-    stage = schedule.stage.tolist()
+def _of_pipeline(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> Grid:
+    operators, stage, recomputes = graph.operators, strategy.stage_of.tolist(), strategy.recomputes
     rows = []
-    for number in range(schedule.n_stages):
+    for number in range(strategy.n_stages):
         members = [index for index, of in enumerate(stage) if of == number]
         rows.append(_replicas(graph, members, strategy.placements, target))
         if len(rows[-1]) != len(rows[0]):
@@ -210,27 +206,23 @@ def _of_pipeline(graph: OperatorGraph, strategy: PipelineStrategy, target: Targe
                 operators[members[0]],
                 f"begins stage {number} of {len(rows[-1])} devices, but stage 0 has {len(rows[0])}",
             )
-    of_part = np.repeat(schedule.stage, [placement.parts for placement in strategy.placements])
-    depth = pipeline_depth(
-        schedule.kind, of_part, np.concatenate([placement.devices for placement in strategy.placements])
-    )
+    ranks = strategy.order.rank_of.tolist()
+    first_of = [ranks.index(rank) for rank in ranks]
     for number, row in enumerate(rows):
-        if not np.array_equal(row, rows[number % depth]):
+        if not np.array_equal(row, rows[first_of[number]]):
             first = operators[stage.index(number)]
-            raise target.refusal(first, f"has its replicas in another order than chunk {number % depth}")
-    if any(schedule.recompute) and not all(schedule.recompute):
-        number = schedule.recompute.index(True)
+            raise target.refusal(first, f"has its replicas in another order than chunk {first_of[number]}")
+    if any(recomputes) and not all(recomputes):
+        number = recomputes.index(True)
         raise target.refusal(
             operators[stage.index(number)], f"is in stage {number}, which recomputes its forward pass; others do not"
         )
-    count, rounds = schedule.micro_batches, schedule.n_stages // depth
-    blocks = [blocks_of(schedule.kind, depth, rounds, count, rank, (False,) * rounds) for rank in range(depth)]
     return Grid(
-        devices=np.stack(rows[:depth])[:, :, None],
-        order=pass_order(str(schedule.kind), blocks),
+        devices=np.stack([rows[ranks.index(rank)] for rank in range(strategy.order.n_ranks)])[:, :, None],
+        order=strategy.order,
         stage=tuple(stage),
-        recompute="full" if any(schedule.recompute) else "none",
-        samples=_share(graph, schedule.micro_batches * len(rows[0]), target),
+        recompute="full" if any(recomputes) else "none",
+        samples=_share(graph, strategy.micro_batches * len(rows[0]), target),
     )
 
 

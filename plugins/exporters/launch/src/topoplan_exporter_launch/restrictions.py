@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
 from topoplan.model.graph import Role
-from topoplan.model.schedule import ScheduleKind
 from topoplan.model.sharding import Sharding, Signature
 from topoplan_exporter_launch.meshes import SMALL, cuts_experts, has_experts
 from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
@@ -130,7 +129,7 @@ MEGATRON = TrainerRestriction(
     _write_megatron,
     _grids(*_SLICES),
     shards_state=True,
-    pipelines=PipelineLimits(cuts="layers", schedules=(ScheduleKind.ONE_F_ONE_B,), recompute="all or none"),
+    pipelines=PipelineLimits(cuts="layers", schedules=("1f1b",), recompute="all or none"),
 )
 TORCHTITAN = TrainerRestriction(
     "torchtitan",
@@ -141,9 +140,7 @@ TORCHTITAN = TrainerRestriction(
         if AxisUse.EXPERT not in mesh or AxisUse.SHARDED_DATA in mesh
     ),
     shards_state=False,
-    pipelines=PipelineLimits(
-        cuts="layers", schedules=(ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE), recompute="all or none"
-    ),
+    pipelines=PipelineLimits(cuts="layers", schedules=("1f1b", "gpipe"), recompute="all or none"),
 )
 DEEPSPEED = TrainerRestriction(
     "deepspeed",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan import PassOrder, StagedStrategy
+from topoplan import PassOrder
 from topoplan.model.pass_order import Pass
 from topoplan_engine.pass_orders import alternating_order
 from topoplan_exporter_launch.grid import Grid, grid_of
@@ -36,9 +36,9 @@ def write(plan: PlanLike) -> bytes:
     Raises:
         TopoplanError: torch's schedules cannot say the plan.
     """
-    graph, strategy = TARGET.searched(plan)
+    graph, _ = TARGET.searched(plan)
     grid = grid_of(plan, TARGET)
-    if grid.recompute != "none" and not isinstance(strategy, StagedStrategy):
+    if grid.recompute != "none" and grid.program is None:
         raise TARGET.refusal(graph.operators[0], "is in stage 0, which recomputes its forward pass")
     rows = [",".join(cells) for cells in table_of(grid)]
     return ("\n".join(rows) + "\n").encode()

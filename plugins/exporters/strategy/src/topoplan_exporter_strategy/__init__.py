@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from topoplan import (
     Exporter,
     OperatorGraph,
-    PipelineStrategy,
     Plan,
     SpmdStrategy,
     StagedStrategy,
@@ -34,7 +33,7 @@ class StrategyFile(Exporter):
 
     name = "strategy"
     suffix = ".strategy"
-    unwritable = (SpmdStrategy, PipelineStrategy, StagedStrategy)
+    unwritable = (SpmdStrategy, StagedStrategy)
 
     def write(self, plan: Plan) -> bytes:
         """Write the strategy of a plan as text.
@@ -93,12 +92,9 @@ def _entries(plan: Plan) -> Iterator[Entry]:
             "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
         )
     if isinstance(plan.strategy, StagedStrategy):
-        raise TopoplanError("strategy: the plan has stages with programs, which this format cannot say (json can)")
-    if isinstance(plan.strategy, PipelineStrategy):
-        schedule = plan.strategy.schedule
         raise TopoplanError(
-            f"strategy: the plan has a schedule ({schedule.kind}, {schedule.micro_batches} micro-batches, "
-            f"{schedule.n_stages} stages), which this format cannot say (json can)"
+            f"strategy: the plan has a schedule ({plan.strategy.order_name}, {plan.strategy.micro_batches} "
+            f"micro-batches, {plan.strategy.n_stages} stages), which this format cannot say (json can)"
         )
     yield from entries_of(plan.graph, plan.strategy)
 

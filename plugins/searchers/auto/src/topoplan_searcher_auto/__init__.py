@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from topoplan import PipelineStrategy, Searcher, SpmdStrategy, Topology, hookimpl, option
+from topoplan import Searcher, SpmdStrategy, StagedStrategy, Topology, hookimpl, option
 from topoplan_engine import Choice
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Auto(Searcher):
         return attrs.evolve(
             self,
             programs=self.programs and SpmdStrategy not in kinds,
-            pipelines=self.pipelines and PipelineStrategy not in kinds,
+            pipelines=self.pipelines and StagedStrategy not in kinds,
         )
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Frontend, PipelineStrategy, PlacedStrategy, Searcher, TopoplanError, hookimpl, option
+from topoplan import Frontend, PlacedStrategy, Searcher, StagedStrategy, TopoplanError, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ class Hpgo(Searcher):
     name = "hpgo"
     axis = "strategy"
     constructs = True
-    proposes = (PipelineStrategy, PlacedStrategy)
+    proposes = (StagedStrategy, PlacedStrategy)
 
     micro_batch: int = option(1, help="samples of the smallest micro-batch", minimum=1)
     bandwidths: Literal["released", "cluster"] = option(

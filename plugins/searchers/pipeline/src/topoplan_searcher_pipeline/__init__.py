@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import PipelineStrategy, Searcher, hookimpl, option
+from topoplan import Searcher, StagedStrategy, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ class DapplePipeline(Searcher):
     name = "pipeline"
     axis = "strategy"
     constructs = True
-    proposes = (PipelineStrategy,)
+    proposes = (StagedStrategy,)
     restrictable = True
 
     schedule: Literal["any", "1f1b", "1f1b-deep", "gpipe", "zero-bubble"] = option(

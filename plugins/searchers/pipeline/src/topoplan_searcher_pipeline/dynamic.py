@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
@@ -32,9 +31,7 @@ SLACK = 1.25
 #: Relative difference that rounding may make.
 _ROUNDING = 1e-9
 #: Numbers of some orders, as kernels know them.
-_GPIPE, _DEEP, _ZERO_BUBBLE = (
-    ORDERS.index(order) for order in (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ZERO_BUBBLE)
-)
+_GPIPE, _DEEP, _ZERO_BUBBLE = (ORDERS.index(order) for order in ("gpipe", "1f1b-deep", "zero-bubble"))
 
 
 class Task(NamedTuple):
@@ -56,7 +53,7 @@ class Task(NamedTuple):
     pairs: MovePairs
     micro_batches: int
     widest: int
-    order: ScheduleKind
+    order: str
     memory: float
     recompute: bool
 

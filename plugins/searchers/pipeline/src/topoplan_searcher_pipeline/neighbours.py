@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from topoplan.model.schedule import ScheduleKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.machine import Machine
@@ -43,7 +42,7 @@ def neighbours(plan: PipelinePlan, planner: Planner, cutoff: float) -> list[Pipe
     )
 
 
-def _schedules(plan: PipelinePlan, planner: Planner) -> Iterator[tuple[ScheduleKind, int]]:
+def _schedules(plan: PipelinePlan, planner: Planner) -> Iterator[tuple[str, int]]:
     counts = planner.micro_batches
     index = counts.index(plan.micro_batches)
     for count in (counts[index], *counts[max(index - 1, 0) : index], *counts[index + 1 : index + 2]):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from topoplan.model.schedule import ScheduleKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_pipeline_planning.machine import RELEASED
@@ -53,9 +52,9 @@ _MOST_STAGES = 32
 _MOST_STRAIGHT = 512
 
 
-def orders_of(schedule: str) -> tuple[ScheduleKind, ...]:
+def orders_of(schedule: str) -> tuple[str, ...]:
     """Return the schedules to try."""
-    return ORDERS if schedule == "any" else (ScheduleKind(schedule),)
+    return ORDERS if schedule == "any" else (schedule,)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -73,7 +72,7 @@ class Planner:
     columns: Columns
     machine: Machine
     sizes: tuple[int, ...]
-    kinds: tuple[ScheduleKind, ...]
+    kinds: tuple[str, ...]
     micro_batch: int
     recompute: bool
     _cost_cache: dict[tuple[Pipeline, int], PipelineCosts | None] = attrs.field(factory=dict, init=False)
@@ -96,7 +95,7 @@ class Planner:
             self._cost_cache[key] = pipeline_costs(pipeline, columns, self.machine)
         return self._cost_cache[key]
 
-    def plan(self, pipeline: Pipeline, kind: ScheduleKind, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
+    def plan(self, pipeline: Pipeline, kind: str, count: int, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the plan of a pipeline under a schedule, if there is one; see `schedule_pipeline`."""
         plans = self.plans_under(pipeline, [(kind, count)], cutoff)
         return plans[0] if plans else None
@@ -104,7 +103,7 @@ class Planner:
     def plans_under(
         self,
         pipeline: Pipeline,
-        schedules: Sequence[tuple[ScheduleKind, int]],
+        schedules: Sequence[tuple[str, int]],
         cutoff: float,
         slower: float = np.inf,
         stop: float = np.inf,
@@ -129,8 +128,8 @@ class Planner:
         return plans
 
     def _by_costs(
-        self, pipeline: Pipeline, schedules: Iterable[tuple[ScheduleKind, int]]
-    ) -> Iterator[tuple[PipelineCosts, list[tuple[ScheduleKind, int]]]]:
+        self, pipeline: Pipeline, schedules: Iterable[tuple[str, int]]
+    ) -> Iterator[tuple[PipelineCosts, list[tuple[str, int]]]]:
         """Yield schedules of equal costs together, in their order; none where a stage cannot have so many devices."""
         for _, group in itertools.groupby(schedules, key=lambda schedule: self.columns.at(schedule[1]).micro_batches):
             together = list(group)
@@ -144,7 +143,7 @@ class Planner:
         hosts = sorted(zip(self.machine.kinds, zip(*pipeline.counts, strict=True), strict=True))
         return (pipeline.cuts, *hosts)
 
-    def schedules(self, pipeline: Pipeline) -> list[tuple[ScheduleKind, int]]:
+    def schedules(self, pipeline: Pipeline) -> list[tuple[str, int]]:
         """Return the possible schedules of a pipeline, with the most promising number of micro-batches first."""
         counts = [count for count in self.micro_batches if count * pipeline.widest <= self.columns.samples]
         if len(pipeline.cuts) == 1:  # nothing to wait for: the fewer the better
@@ -166,7 +165,7 @@ class Planner:
         """Return so many plans to simulate task by task; ``best`` is the seconds of the best baseline."""
         most_selected = number if number >= _ENOUGH else sys.maxsize  # so that it is known when there are enough
         plans: list[PipelinePlan] = []
-        variants: dict[Pipeline, set[tuple[ScheduleKind, int]]] = {}
+        variants: dict[Pipeline, set[tuple[str, int]]] = {}
         most_stages = min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES)
         for task, (seconds, cuts, counts) in pipelines(self.tasks(), best, most_stages, _MOST):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
@@ -184,9 +183,9 @@ class Planner:
             plans = drop_others(plans, most_selected)
         return select(plans, number)
 
-    def _variants(self, order: ScheduleKind, count: int) -> list[tuple[ScheduleKind, int]]:
+    def _variants(self, order: str, count: int) -> list[tuple[str, int]]:
         """Return the schedules to simulate of a pipeline that was planned for one, with its number of micro-batches."""
-        duplicates = (ScheduleKind.ZERO_BUBBLE, ScheduleKind.ONE_F_ONE_B)
+        duplicates = ("zero-bubble", "1f1b")
         kinds = [kind for kind in (duplicates if order in duplicates else (order,)) if kind in self.kinds]
         # A longer last pass hides more of the all-reduces.
         fewest = count // 4
@@ -194,10 +193,10 @@ class Planner:
         counts = [fewer for fewer in counts if fewer in self.micro_batches]
         return [(kind, fewer) for kind in kinds for fewer in counts]
 
-    def _planned_orders(self) -> list[ScheduleKind]:
+    def _planned_orders(self) -> list[str]:
         """Return the schedules to plan for: without 1F1B if ZB-H1 is among them, whose best pipelines are similar."""
-        duplicate = ScheduleKind.ONE_F_ONE_B if ScheduleKind.ZERO_BUBBLE in self.kinds else None
-        return [kind for kind in self.kinds if kind is not duplicate]
+        duplicate = "1f1b" if "zero-bubble" in self.kinds else None
+        return [kind for kind in self.kinds if kind != duplicate]
 
     def tasks(self) -> list[Task]:
         """Return what the dynamic program plans for."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Bools, Columns, StageColumns
@@ -37,7 +36,7 @@ __all__ = [
     "strategy_of",
 ]
 
-_ZERO_BUBBLE = ORDERS.index(ScheduleKind.ZERO_BUBBLE)
+_ZERO_BUBBLE = ORDERS.index("zero-bubble")
 
 
 @attrs.frozen(cache_hash=True)
@@ -79,7 +78,7 @@ class PipelinePlan:
 
     seconds: float
     pipeline: Pipeline
-    kind: ScheduleKind
+    kind: str
     micro_batches: int
     recompute: tuple[bool, ...]
 
@@ -323,7 +322,7 @@ def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -
 def schedule_pipeline(
     pipeline: Pipeline,
     costs: PipelineCosts,
-    schedules: Sequence[tuple[ScheduleKind, int]],
+    schedules: Sequence[tuple[str, int]],
     memory: float,
     *,
     recompute: bool,
@@ -363,7 +362,7 @@ def schedule_pipeline(
 def fastest_schedule(
     pipeline: Pipeline,
     costs: PipelineCosts,
-    schedules: Sequence[tuple[ScheduleKind, int]],
+    schedules: Sequence[tuple[str, int]],
     memory: float,
     *,
     recompute: bool,
@@ -386,7 +385,7 @@ def fastest_schedule(
     return PipelinePlan(float(seconds), pipeline, kind, count, tuple(room.fastest_recomputes.tolist()))
 
 
-def memory_of(costs: PipelineCosts, kind: ScheduleKind, micro_batches: int) -> F64:
+def memory_of(costs: PipelineCosts, kind: str, micro_batches: int) -> F64:
     """(2, S) peak bytes of a device of each stage: without and with recomputation."""
     peaks = np.empty((2, len(costs.persistent)))
     _fill_peaks(costs, ORDERS.index(kind), micro_batches, peaks)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from topoplan import Problem, TopoplanError
-from topoplan.model.schedule import ScheduleKind
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.planning import Planner, orders_of
 from topoplan_searcher_pipeline.plans import PipelinePlan, strategy_of
@@ -19,7 +18,7 @@ from topoplan_searcher_pipeline.plans import PipelinePlan, strategy_of
 __all__ = ["limited", "plans_of", "runnable"]
 
 
-def limited(options: DapplePipeline, problem: Problem) -> tuple[DapplePipeline, tuple[ScheduleKind, ...]]:
+def limited(options: DapplePipeline, problem: Problem) -> tuple[DapplePipeline, tuple[str, ...]]:
     """Return options with the cuts and the recomputation of the trainer, if plans are for one, and schedules to try.
 
     Raises:

@@ -269,7 +269,7 @@ class PipelineSearch(Search):
         return {
             "speedup": speedups.get(best),
             "split": best.pipeline.split,
-            "schedule": best.kind.value,
+            "schedule": best.kind,
             "micro_batches": best.micro_batches,
             "planned_iteration_time_s": best.seconds,
             "one_device_s": one_device,

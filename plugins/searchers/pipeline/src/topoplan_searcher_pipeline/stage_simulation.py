@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.model.schedule import ScheduleKind
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["ORDERS", "Room", "StageTimes", "busiest", "in_flight", "iteration_seconds", "simulate"]
 
 #: Orders of passes that are planned for; kernels know their numbers.
-ORDERS = (ScheduleKind.GPIPE, ScheduleKind.DEEP, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE)
+ORDERS = ("gpipe", "1f1b-deep", "1f1b", "zero-bubble")
 _GPIPE, _DEEP, _ONE_F_ONE_B, _ZERO_BUBBLE = range(len(ORDERS))
 
 
@@ -129,7 +128,7 @@ def busiest(micro_batches: int, times: StageTimes) -> float:
     return micro_batches * seconds
 
 
-def iteration_seconds(kind: ScheduleKind, micro_batches: int, times: StageTimes) -> float:
+def iteration_seconds(kind: str, micro_batches: int, times: StageTimes) -> float:
     """Return the seconds of one iteration; interleaved schedules are not supported."""
     room = Room.of(len(times.forward), micro_batches, *times.egress.shape)
     return float(simulate(ORDERS.index(kind), micro_batches, times, room, np.inf))

@@ -88,7 +88,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
             Stage(
                 operators=operators,
                 mesh=mesh,
-                program=program,
+                body=program,
                 zero=zero,
                 recomputed=rerun,
                 shares=shares.rows,

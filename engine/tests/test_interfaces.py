@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, LinkKind, ReconfigurableFabric, TopoplanError
-from topoplan.model.interfaces import check_fabric
+from topoplan_engine.interfaces import check_fabric
 
 GBPS = 1e9 / 8
 CLUSTER = Cluster.uniform(n_hosts=4, interfaces=2, interface_bandwidth=25 * GBPS)
