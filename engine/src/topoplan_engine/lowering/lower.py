@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from topoplan.arrays import F64, I64
@@ -21,9 +21,12 @@ from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
+    from topoplan_engine.lowering.folding.patterns import MessageLoads
     from topoplan_engine.lowering.placements import PlacementLowering
     from topoplan_engine.lowering.spmd import SpmdLowering
     from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
+    from topoplan_engine.lowering.staged import StagedLowering
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 
 __all__ = ["Lowering", "StrategyLowering"]
@@ -170,6 +173,16 @@ class Lowering:
             return None
         lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]
         return lowering.program_quotient(strategy, in_turn_bytes)
+
+    def fold(self, strategy: StagedStrategy, loads_of: Callable[[TaskGraph], MessageLoads]) -> FoldedIteration:
+        """Return one iteration with a task for each class of tasks.
+
+        Args:
+            strategy: to lower.
+            loads_of: see `topoplan_engine.lowering.staged.StagedLowering.fold`.
+        """
+        lowering: StagedLowering = self._of(strategy)  # type: ignore[assignment]
+        return lowering.fold(strategy, loads_of)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""

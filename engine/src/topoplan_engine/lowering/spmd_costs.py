@@ -59,6 +59,25 @@ class DeviceCosts(NamedTuple):
     gradients: tuple[float, float] | None
     weight_gradient: F64
 
+    def rows(self) -> list[F64]:
+        """Return all columns."""
+        columns = [self.forward, self.backward, self.memory, self.weight_gradient]
+        columns += [] if self.kept is None else [self.kept]
+        return columns if self.states is None else [*columns, *self.states]
+
+    def at(self, places: I64) -> DeviceCosts:
+        """Return the costs at some places."""
+        return DeviceCosts(
+            forward=self.forward[places],
+            backward=self.backward[places],
+            memory=self.memory[places],
+            kept=None if self.kept is None else self.kept[places],
+            states=None if self.states is None else self.states[:, places],
+            outputs=self.outputs,
+            gradients=self.gradients,
+            weight_gradient=self.weight_gradient[places],
+        )
+
 
 class _Parts(NamedTuple):
     """(D,) the part of an operator that each device runs, and (copies, parts) the devices that run each part."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64, I32, i32
+from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.pass_order import Pass
 from topoplan.model.recording import MemoryUse
@@ -28,6 +28,7 @@ from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
+from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
@@ -51,20 +52,22 @@ class StagedPeak(NamedTuple):
 
 
 class StageBytes(NamedTuple):
-    """Bytes of a stage on its devices, by places in its mesh.
+    """Bytes of a stage on its devices, by places in its mesh; those of places that cost the same are one column of K.
 
     Attributes:
         devices: (D,) of the places.
-        states: (3, D) bytes of weights, gradients and optimizer state.
-        undivided: (D,) bytes that stay, of which no more is known.
-        activations: (D,) of the whole batch, if everything is kept.
-        change: (2, 4, D) bytes of one micro-batch that are there after each `Pass` and were not before: of activations,
+        column: (D,) the column of each place.
+        states: (3, K) bytes of weights, gradients and optimizer state.
+        undivided: (K,) bytes that stay, of which no more is known.
+        activations: (K,) of the whole batch, if everything is kept.
+        change: (2, 4, K) bytes of one micro-batch that are there after each `Pass` and were not before: of activations,
             and of gradients that wait for those of weights.
         rise: what a backward pass has at most beyond what is there at its begin.
         gathered: bytes of weights that are gathered for a forward pass and given back.
     """
 
     devices: I32
+    column: I64
     states: F64
     undivided: F64
     activations: F64
@@ -79,7 +82,7 @@ class StageBytes(NamedTuple):
         graph: OperatorGraph,
         number: int,
         stage: StageGraph,
-        prices: Sequence[DeviceCosts],
+        costs: StageCosts,
         crossing: Sequence[TiedWeight],
     ) -> StageBytes:
         """Return the bytes of a stage.
@@ -88,13 +91,11 @@ class StageBytes(NamedTuple):
             strategy, graph: what is lowered.
             number: of the stage.
             stage: its graph.
-            prices: of its operators.
+            costs: of its operators.
             crossing: weights that stages share.
         """
-        operators = [graph.operators[op] for op in stage.stage.operators.tolist()]
-        part = attrs.evolve(graph, operators=tuple(operators), edges=i32(np.zeros((0, 4))))
-        rows = operator_bytes(stage.stage.program, part, list(prices))
-        count = strategy.micro_batches
+        prices = costs.passes
+        rows = operator_bytes(stage.stage.program, _alone(graph, stage.stage.operators), list(prices))
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
         separate = strategy.order.row_of[:, number] >= 0
@@ -102,11 +103,11 @@ class StageBytes(NamedTuple):
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
         activations = np.stack([row.activations for row in rows])
-        regions, kept = stage.stage.regions, tensors.kept[:, None]
-        freed = np.where(regions[:, None] >= 0, np.maximum(activations, kept), activations + kept)
+        regions, boundary = stage.stage.regions, tensors.kept[:, None]
+        freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
         change, waiting = np.zeros((2, 4, activations.shape[1]))
-        after = np.where(regions[:, None] >= 0, kept + tensors.received[:, None], freed)
+        after = np.where(regions[:, None] >= 0, boundary + tensors.received[:, None], freed)
         repeated = (freed - after)[regions >= 0].sum(axis=0)
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
@@ -127,13 +128,20 @@ class StageBytes(NamedTuple):
             entered[members[-1]] = (freed - after)[members].min(axis=1).sum()
         return cls(
             devices=stage.stage.mesh.devices,
+            column=costs.column,
             states=states,
             undivided=undivided,
             activations=activations.sum(axis=0),
-            change=np.stack([change, waiting]) / count,
-            rise=tensors.rise(freed_at, entered, gathered, count),
+            change=np.stack([change, waiting]) / strategy.micro_batches,
+            rise=tensors.rise(freed_at, entered, gathered, strategy.micro_batches),
             gathered=float(gathered.max(initial=0.0)),
         )
+
+
+def _alone(graph: OperatorGraph, operators: I32) -> OperatorGraph:
+    """Return some operators of a graph, without what is between them."""
+    chosen = tuple(graph.operators[op] for op in operators.tolist())
+    return attrs.evolve(graph, operators=chosen, edges=i32(np.zeros((0, 4))))
 
 
 class _Rise(NamedTuple):
@@ -292,27 +300,30 @@ def staged_peak(strategy: StagedStrategy, stages: Sequence[StageBytes], n_device
     total, gathered, of_batch, in_use = np.zeros((4, n_devices))
     order = strategy.order
     for stage in stages:
-        np.add.at(total, stage.devices, stage.states.sum(axis=0) + stage.undivided)
-        np.add.at(of_batch, stage.devices, stage.activations)
+        total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
+        of_batch[stage.devices] += stage.activations[stage.column]
     in_forward = np.array([stage.gathered for stage in stages])
     rises, in_backward = np.array([stage.rise for stage in stages]).T
     for rank in range(order.n_ranks):
         rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
         kind, chunk = order.kind[rows], order.chunk[rows]
-        devices = np.sort(stages[int(chunk[0])].devices)
-        change = np.zeros((2, len(kind), len(devices)))
-        for number in np.unique(chunk).tolist():
-            by_device, mine = np.argsort(stages[number].devices), chunk == number
-            change[:, mine] = stages[number].change[:, kind[mine]][:, :, by_device]
+        chunks = np.unique(chunk).tolist()
+        devices = np.sort(stages[chunks[0]].devices)
+        of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
+        different, alike = np.unique(of_chunk, axis=1, return_inverse=True)
+        change = np.zeros((2, len(kind), different.shape[1]))
+        for number, column in zip(chunks, different, strict=True):
+            mine = chunk == number
+            change[:, mine] = stages[number].change[:, kind[mine]][:, :, column]
         backward = kind == Pass.BACKWARD
         # A backward pass begins with what is there before it, any other one ends with what is there behind it.
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
         gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
         highest = base.sum(axis=0) + np.where(backward, rises[chunk], gathers)[:, None]
-        most, columns = highest.argmax(axis=0), np.arange(len(devices))
-        total[devices] += np.maximum(highest[most, columns], 0.0)
-        gathered[devices] = gathers[most]
-        in_use[devices] = base[0, most, columns]
+        most, columns, alike = highest.argmax(axis=0), np.arange(different.shape[1]), alike.ravel()
+        total[devices] += np.maximum(highest[most, columns], 0.0)[alike]
+        gathered[devices] = gathers[most][alike]
+        in_use[devices] = base[0, most, columns][alike]
     at_once = np.divide(in_use, of_batch, out=np.zeros(n_devices), where=of_batch > 0)
     return StagedPeak(total, gathered, at_once)
 
@@ -321,9 +332,8 @@ def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryU
     """Return the bytes of the peak by their use."""
     states, undivided = np.zeros((3, len(peak.total))), np.zeros(len(peak.total))
     for stage in stages:
-        for row, nbytes in zip(states, stage.states, strict=True):
-            np.add.at(row, stage.devices, nbytes)
-        np.add.at(undivided, stage.devices, stage.undivided)
+        states[:, stage.devices] += stage.states[:, stage.column]
+        undivided[stage.devices] += stage.undivided[stage.column]
     states[0] += peak.gathered
     return memory_use_of(peak.total, states, undivided, peak.at_once)
 
@@ -350,7 +360,7 @@ def staged_activations(
     np.maximum.at(forward_end, slot[early], finish[early])
     changes = np.zeros((2, len(stages), 1, devices))
     for number, stage in enumerate(stages):
-        changes[0, number, 0, stage.devices] = stage.change[0, Pass.FORWARD]
+        changes[0, number, 0, stage.devices] = stage.change[0, Pass.FORWARD][stage.column]
         changes[1, number, 0, stage.devices] = stage.rise.total
     activations, rise = np.broadcast_to(changes, (2, len(stages), count, devices)).reshape(2, -1)
     device = np.tile(np.arange(devices), len(stages) * count)

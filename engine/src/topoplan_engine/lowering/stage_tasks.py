@@ -21,23 +21,23 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.model.graph import Operator
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.sharding import Holding, arguments
-from topoplan.model.staged import Stage
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
+from topoplan_engine.lowering.places import Layout, Places
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
+from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_rings import Ring, rings_of
 from topoplan_engine.lowering.task_columns import TaskColumns
-from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
+from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["END", "Part", "StageCosts", "StageTasks", "Variant", "shared_passes", "with_gradients"]
+__all__ = ["END", "Part", "StageTasks", "Variant"]
 
 #: What follows the last pass of a stage: updates of weights, and gathers of what ZeRO shares; numbered behind `Pass`.
 END = len(Pass)
@@ -48,47 +48,6 @@ class Variant(NamedTuple):
 
     first: bool
     last: bool
-
-
-class StageCosts(NamedTuple):
-    """What the operators of a stage cost, by their places in it; `updates` are those of `OptimizerCosts`, if any."""
-
-    passes: Sequence[DeviceCosts]
-    updates: Sequence[F64 | None]
-
-
-def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:
-    """Return what operators cost where places have more or less than a part of them (`Stage.shares`)."""
-    known: dict[tuple[int, int], DeviceCosts] = {}
-    result = []
-    for price, row in zip(passes, stage.share_of.tolist() or [-1] * len(passes), strict=True):
-        if row >= 0 and (id(price), row) not in known:
-            known[id(price), row] = _times(price, stage.shares[row])
-        result.append(price if row < 0 else known[id(price), row])
-    return result
-
-
-def with_gradients(price: DeviceCosts, operator: Operator, itemsize: int) -> DeviceCosts:
-    """Return a price whose gradients of weights have so many bytes a number; 0 for as many as weights."""
-    if not itemsize or price.states is None or not operator.weights:
-        return price
-    states = price.states * [[1.0], [itemsize / operator.weights[0].itemsize], [1.0]]
-    more = (states - price.states).sum(axis=0)
-    kept = None if price.kept is None else price.kept + more
-    return price._replace(states=states, kept=kept, memory=price.memory + more)
-
-
-def _times(price: DeviceCosts, share: F64) -> DeviceCosts:
-    """Return a price with a share of its seconds and of what comes and goes of its bytes."""
-    stays = price.memory if price.kept is None else price.kept
-    most = float(share.max())
-    return price._replace(
-        forward=price.forward * share,
-        backward=price.backward * share,
-        weight_gradient=price.weight_gradient * share,
-        memory=stays + (price.memory - stays) * share,
-        gradients=None if price.gradients is None else (price.gradients[0] * most, price.gradients[1] * most),
-    )
 
 
 class Part(NamedTuple):
@@ -121,9 +80,9 @@ class _Writer(TaskColumns):
         busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
     """
 
-    def __init__(self, mesh: DeviceMesh, groups: TaskColumns) -> None:
+    def __init__(self, mesh: DeviceMesh, places: Places, groups: TaskColumns) -> None:
         super().__init__(groups)
-        self._mesh = mesh
+        self._mesh, self._places = mesh, places
         self._first: I64 | None = None
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
@@ -144,7 +103,7 @@ class _Writer(TaskColumns):
 
     def compute(self, kind: TaskKind, op: int, seconds: F64, before: _Before) -> I64:
         """Add a pass of an operator on every device."""
-        devices = self._mesh.devices
+        devices = self._places.devices
         once = kind is TaskKind.UPDATE
         tasks = self.add(len(devices), kind=kind, device=devices, seconds=seconds, op=op, micro_batch=-1 if once else 0)
         self._wait(tasks, (self._last, *before))
@@ -159,16 +118,15 @@ class _Writer(TaskColumns):
             if not isinstance(kind, Collective):
                 continue
             axes = tuple(sorted(axis for axis in step.axes if self._mesh.sizes[axis] > 1))
-            members = mesh_groups(self._mesh.sizes, axes)
-            size = members.shape[1]
             if not axes:
                 continue
+            communicator = self._places.communicator(axes)
+            size = communicator.size
             shares, forward = self.busy.get(reshard, (None, True))
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
-            first, end = self.collective(
+            first, end = communicator.add(
+                self,
                 kind,
-                members,
-                self._mesh.devices,
                 shares=shares,
                 by_receiver=forward == (steps is reshard.forward),
                 size=round(reshard.nbytes * step.share),
@@ -184,17 +142,14 @@ class _Writer(TaskColumns):
 
     def join(self, axis: int, op: int, before: _Before) -> I64:
         """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
-        members = mesh_groups(self._mesh.sizes, (axis,))
-        joins = self._add_collective(Collective.JOIN, self._mesh.devices[members[:, :1]], op=op, micro_batch=0)
-        tasks = np.empty(members.size, dtype=np.int64)
-        tasks[members] = joins[:, None]
+        tasks = self._places.communicator((axis,)).join(self, op=op, micro_batch=0)
         stream = self._streams.get((axis,))
         self._wait(tasks, (*before, None if stream is None else stream[1]))
         self._streams[axis,] = (tasks if stream is None else stream[0], tasks)
         return tasks
 
     def hop(self, axis: int, op: int, nbytes: int, before: _Before) -> I64:
-        """Send a slice from each device to the next one along an axis; return (D,) the message that each receives.
+        """Send a slice from each device to the next one along an axis; return (P,) the message that each receives.
 
         Args:
             axis: of the mesh.
@@ -202,22 +157,11 @@ class _Writer(TaskColumns):
             nbytes: of the slices of all devices along the axis.
             before: what the sender waits for.
         """
-        sizes, devices = self._mesh.sizes, self._mesh.devices
-        after = np.roll(np.arange(len(devices)).reshape(sizes), -1, axis).ravel()  # the place behind each one
-        tasks = self.add(
-            len(devices),
-            kind=TaskKind.TRANSFER,
-            src=devices,
-            dst=devices[after],
-            size=nbytes,
-            divisor=sizes[axis],
-            op=op,
-            micro_batch=0,
-        )
+        columns, sender = self._places.next_along(axis)
+        size = {"size": nbytes, "divisor": self._mesh.sizes[axis]}
+        tasks = self.add(len(sender), kind=TaskKind.TRANSFER, **size, op=op, micro_batch=0, **columns)
         self._wait(tasks, before)
-        received = np.empty_like(tasks)
-        received[after] = tasks
-        return received
+        return tasks[sender]
 
     def _wait(self, tasks: I64, before: _Before) -> None:
         for ends in before:
@@ -259,7 +203,13 @@ class StageTasks:
     """
 
     def __init__(
-        self, stage: StageGraph, costs: StageCosts, variant: Variant, groups: TaskColumns, separate: frozenset[Pass]
+        self,
+        stage: StageGraph,
+        costs: StageCosts,
+        variant: Variant,
+        places: Places,
+        separate: frozenset[Pass],
+        layout: Layout,
     ) -> None:
         """Write the tasks.
 
@@ -267,11 +217,13 @@ class StageTasks:
             stage: what to write.
             costs: of its operators.
             variant: of its micro-batches.
-            groups: has the groups of all stages.
+            places: of the stage.
             separate: which passes the order has beside the forward and backward ones.
+            layout: has the groups of all stages.
         """
-        self._stage, self._costs, self._variant, self._separate = stage, costs, variant, separate
-        self._writer = _Writer(stage.stage.mesh, groups)
+        self._stage, self._costs, self._variant, self._separate = stage, costs.at(places.rows), variant, separate
+        self._further = layout.columns
+        self._writer = _Writer(stage.stage.mesh, places, layout.groups)
         self.parts: dict[int, Part] = {}
         self.leaves: dict[tuple[Link, bool], list[I64]] = {}
         self._arrivals: dict[tuple[Link, bool], Arrival] = {}
@@ -288,7 +240,7 @@ class StageTasks:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
         self._gathering = _Gathering(self._writer, stage)
         self._writer.busy = _busy(stage)
-        self._rings = rings_of(stage)
+        self._rings = {op: ring._replace(work=ring.work[:, places.rows]) for op, ring in rings_of(stage).items()}
         self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
         self._direct = _direct_readers(stage)
         stage_of_op = range(len(stage.operator))
@@ -314,6 +266,7 @@ class StageTasks:
     def columns(self) -> dict[str, Any]:
         """See the class."""
         columns = {**self._writer.columns(), "divisor": self._writer.column("divisor", 1)}
+        columns |= {name: self._writer.column(name, empty) for name, empty in self._further.items()}
         sent = {op: links[0].op for op, links in self._stage.sends.items()}
         columns["op"] = np.array([sent.get(op, number) for op, number in enumerate(self._stage.operator)])[
             columns["op"]

@@ -12,13 +12,12 @@ a message takes longer than the passes between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, digest
-from topoplan.errors import TopoplanError
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
@@ -29,9 +28,13 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.interrupt import check_size
+from topoplan_engine.lowering.folding.exchanges import exchanges_of
+from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
+from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
 from topoplan_engine.lowering.memory_levels import Activations
+from topoplan_engine.lowering.places import Layout, WholeLayout
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, ProgramPrices
-from topoplan_engine.lowering.stage_links import Routes, routes_between, slices_of
+from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
     StagedPeak,
@@ -40,18 +43,9 @@ from topoplan_engine.lowering.stage_memory import (
     staged_peak,
 )
 from topoplan_engine.lowering.stage_rings import causal_passes
-from topoplan_engine.lowering.stage_tasks import (
-    END,
-    Part,
-    StageCosts,
-    StageTasks,
-    Variant,
-    shared_passes,
-    with_gradients,
-)
-from topoplan_engine.lowering.task_columns import NO_TASK, TaskColumns
+from topoplan_engine.lowering.stage_tasks import END, Part, StageTasks, Variant
+from topoplan_engine.lowering.task_columns import NO_TASK
 from topoplan_engine.network.demand import taskgraph_demand
-from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 
 __all__ = ["StagedLowering"]
@@ -70,7 +64,30 @@ class StagedLowering:
         check_size(self.n_tasks(strategy))
         stages, costs = self._stages(strategy)
         names = tuple(op.name for op in self._graph.operators)
-        return _Assembly(strategy, self._graph, stages, costs).taskgraph(names, self._cluster.n_devices)
+        assembly = Assembly(strategy, stages, costs, WholeLayout(strategy, self._graph))
+        columns, successors = assembly.columns()
+        return TaskGraph(
+            **columns,
+            **assembly.layout.groups.group_columns(),
+            **successors,
+            op_names=names,
+            n_devices=self._cluster.n_devices,
+        )
+
+    def fold(self, strategy: StagedStrategy, loads_of: Callable[[TaskGraph], MessageLoads]) -> FoldedIteration:
+        """Return one iteration with a task for each class of tasks.
+
+        Args:
+            strategy: to lower.
+            loads_of: says what messages put on links, given a task graph of messages that do not wait.
+        """
+        stages, costs = self._stages(strategy)
+        exchanges, n_devices = exchanges_of(strategy, stages, costs), self._cluster.n_devices
+        patterns = Patterns(strategy, self._graph, n_devices, stages, costs, exchanges)
+        layout = FoldedLayout(strategy, patterns, loads_of(patterns.taskgraph()))
+        columns, successors = Assembly(strategy, stages, costs, layout).columns()
+        names = tuple(op.name for op in self._graph.operators)
+        return layout.iteration(columns, successors, names, self._cluster.device_host)
 
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
@@ -114,7 +131,7 @@ class StagedLowering:
         stages, costs = self._stages(strategy)
         crossing = crossing_weights(strategy, self._graph)
         return [
-            StageBytes.of(strategy, self._graph, number, stages[number], costs[number].passes, crossing)
+            StageBytes.of(strategy, self._graph, number, stages[number], costs[number], crossing)
             for number in range(len(stages))
         ]
 
@@ -132,14 +149,18 @@ class StagedLowering:
         passes = [with_gradients(each, op, stage.gradient_bytes) for each, op in zip(weights, parts, strict=True)]
         price = getattr(self._costs, "optimizer_seconds", None)
         updates: list[F64 | None] = [None] * len(operators)
+        places: dict[object, tuple[I32, I32]] = {}
         for row, op in enumerate(operators) if price is not None else ():
-            dims = len(self._graph.operators[op].dims)
-            part = stage.program.part_of_place(row, dims)
-            placement = stage.placement(row, dims)
-            seconds = price(op, placement.degrees, placement.devices)  # type: ignore[misc]
+            degrees = stage.program.degrees(row, len(self._graph.operators[op].dims))
+            cut = degrees, tuple(rule.dim for rule in stage.program.rules[row])
+            if cut not in places:
+                part = stage.program.part_of_place(row, len(degrees))
+                places[cut] = part, mesh.devices[np.unique(part, return_index=True)[1]]
+            seconds = price(op, degrees, places[cut][1])  # type: ignore[misc]
             if seconds is not None:
-                updates[row] = seconds[:, part] * _moved(passes[row]) / _moved(weights[row])
-        return StageCosts(causal_passes(stage, parts, shared_passes(stage, passes)), updates)
+                updates[row] = seconds[:, places[cut][0]] * _moved(passes[row]) / _moved(weights[row])
+        passes = causal_passes(stage, parts, shared_passes(stage, passes))
+        return StageCosts(passes, updates, np.arange(mesh.n_devices)).merged()
 
 
 def _moved(price: DeviceCosts) -> F64 | float:
@@ -161,26 +182,31 @@ class _Copies(NamedTuple):
     offset: I64
 
 
-class _Assembly:
-    """Puts the tasks of all stages and micro-batches into one task graph."""
+class Assembly:
+    """Puts the tasks of all stages and micro-batches into one task graph.
+
+    Attributes:
+        layout: the places that tasks are written for.
+    """
 
     def __init__(
         self,
         strategy: StagedStrategy,
-        graph: OperatorGraph,
         stages: Sequence[StageGraph],
         costs: Sequence[StageCosts],
+        layout: Layout,
     ) -> None:
-        self._strategy, self._graph, self._stages = strategy, graph, stages
-        self._groups = TaskColumns()
-        self._columns: dict[str, list[Any]] = {name: [] for name in NO_TASK}
+        self._strategy, self._stages, self.layout = strategy, stages, layout
+        self._places = [layout.places(number) for number in range(len(stages))]
+        self._empty = {**NO_TASK, **layout.columns}
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._empty}
         self._tails: list[I64] = []
         self._heads: list[I64] = []
         self._count = 0
         self._copies = [self._stage(number, costs[number]) for number in range(len(stages))]
 
-    def taskgraph(self, names: tuple[str, ...], n_devices: int) -> TaskGraph:
-        """Return the task graph."""
+    def columns(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of all tasks but those of groups, and those of successors."""
         self._send()
         self._order_ranks()
         sums = self._sum_tied()
@@ -191,14 +217,8 @@ class _Assembly:
         degree = np.bincount(tails, minlength=self._count)
         if self._strategy.micro_batches == 1:
             columns["micro_batch"] = None
-        return TaskGraph(
-            **columns,
-            **self._groups.group_columns(),
-            succ_ptr=np.concatenate([[0], np.cumsum(degree)]),
-            succ=heads[np.argsort(tails, kind="stable")],
-            op_names=names,
-            n_devices=n_devices,
-        )
+        succ_ptr = np.concatenate([[0], np.cumsum(degree)])
+        return columns, {"succ_ptr": succ_ptr, "succ": heads[np.argsort(tails, kind="stable")]}
 
     def _stage(self, number: int, costs: StageCosts) -> _Copies:
         """Write a stage once for each variant of its micro-batches, and copy it for all of them."""
@@ -211,7 +231,7 @@ class _Assembly:
         tasks: dict[Variant, StageTasks] = {}
         offset = np.zeros(count, dtype=np.int64)
         for variant in dict.fromkeys(variants):
-            written = StageTasks(self._stages[number], costs, variant, self._groups, separate)
+            written = StageTasks(self._stages[number], costs, variant, self._places[number], separate, self.layout)
             tasks[variant] = written
             members = np.flatnonzero([each == variant for each in variants])
             offset[members] = self._count + written.n_tasks * np.arange(len(members))
@@ -227,7 +247,7 @@ class _Assembly:
 
     def _add(self, columns: dict[str, Any], count: int) -> I64:
         """Add rows; each column is a number, or repeats until there are ``count`` values."""
-        for name, empty in NO_TASK.items():
+        for name, empty in self._empty.items():
             values = np.asarray(columns.get(name, empty)).ravel()
             self._columns[name].append(np.tile(values, count // len(values)))
         self._count += count
@@ -243,38 +263,35 @@ class _Assembly:
         """Write the transfers of all tensors between stages, and of their gradients."""
         links = {link: None for stage in self._stages for several in stage.sends.values() for link in several}
         for link in links:
-            tensor = self._graph.operators[link.op].outputs[link.output]
-            meshes = [self._strategy.stages[number].mesh for number in (link.source, link.target)]
-            routes = routes_between(tensor, link.sent, meshes[0], link.arrives, meshes[1])
-            self._transfer(link, False, link.source, link.target, routes)
+            self._transfer(link, False, link.source, link.target)
             if link.gradient:
-                back = routes_between(tensor, link.arrives, meshes[1], link.sent, meshes[0])
-                self._transfer(link, True, link.target, link.source, back)
+                self._transfer(link, True, link.target, link.source)
 
-    def _transfer(self, link: Link, gradient: bool, source: int, target: int, routes: Routes) -> None:
+    def _transfer(self, link: Link, gradient: bool, source: int, target: int) -> None:
         """Write one tensor's transfers in one direction, for all micro-batches."""
-        count, away = self._strategy.micro_batches, ~routes.local
-        sender, receiver = (self._strategy.stages[number].mesh.devices for number in (source, target))
+        count, sends = self._strategy.micro_batches, self.layout.sends(link, gradient)
+        away = ~sends.local
         n = int(away.sum())
         members = np.arange(count)
         columns = {
             "kind": TaskKind.TRANSFER,
-            "size": _sizes(routes.nbytes[away], np.ones(n, np.int64), np.zeros(n, np.int64), members, count),
-            "src": sender[routes.source[away]],
-            "dst": receiver[routes.target[away]],
+            "size": _sizes(sends.nbytes[away], np.ones(n, np.int64), np.zeros(n, np.int64), members, count),
+            "src": sends.src[away],
+            "dst": sends.dst[away],
             "op": link.op if gradient else self._reader(link),
             "micro_batch": np.repeat(members, n),
+            **sends.columns,
         }
         tasks = self._add(columns, n * count).reshape(count, n) if n else np.zeros((count, 0), dtype=np.int64)
         for k in range(count):
             leaves = self._ends_of(source, k, "leaves", (link, gradient))
             waits = self._ends_of(target, k, "arrives", (link, gradient))
             for end in leaves:
-                self._edge(end[routes.source[away]], tasks[k])
+                self._edge(end[sends.source[away]], tasks[k])
             for wait in waits:
-                self._edge(tasks[k], wait[routes.target[away]])
-                for end in leaves if routes.local.any() else ():
-                    self._edge(end[routes.source[routes.local]], wait[routes.target[routes.local]])
+                self._edge(tasks[k], wait[sends.target[away]])
+                for end in leaves if sends.local.any() else ():
+                    self._edge(end[sends.source[sends.local]], wait[sends.target[sends.local]])
         kind = Pass.BACKWARD if gradient else Pass.FORWARD
         in_turn = np.argsort(self._strategy.order.row_of[kind, source])
         self._edge(tasks[in_turn[:-1]], tasks[in_turn[1:]])
@@ -323,43 +340,46 @@ class _Assembly:
 
     def _streams_of(self, kind: int, chunk: int, tasks: StageTasks) -> Iterator[tuple[bytes, tuple[I64, I64]]]:
         """Yield the streams that a pass uses, with its first and last tasks there, by device or by group."""
-        part, mesh = tasks.parts.get(kind), self._strategy.stages[chunk].mesh
+        part, places = tasks.parts.get(kind), self._places[chunk]
         if part is None:
             return
         if part.computed is not None:
-            by_device = np.argsort(mesh.devices)
-            yield b"", (part.computed[0][by_device], part.computed[1][by_device])
+            yield b"", (part.computed[0][places.order], part.computed[1][places.order])
         for axes, (first, last) in part.exchanged.items():
-            members = mesh_groups(mesh.sizes, axes)
-            order = np.argsort(mesh.devices[members].min(axis=1))
-            groups = members[order]
-            yield digest([np.sort(mesh.devices[groups], axis=1)]), (first[groups[:, 0]], last[groups[:, 0]])
+            key, numbers = places.streams(axes)
+            yield key, (first[numbers], last[numbers])
 
     # ── Weights that stages share ───────────────────────────────────────────────────────────────────────────
 
     def _sum_tied(self) -> list[int]:
         """Sum the gradients of weights that several stages use, once those of each are summed; return the sums."""
         sums: list[int] = []
-        for tied in crossing_weights(self._strategy, self._graph):
-            operator = self._graph.operators[tied.owner]
-            places = [(tied.owner, len(operator.inputs) + tied.weight)]
-            rank_of = self._strategy.rank_of
-            ranks = {int(rank_of[tied.owner])}
-            for op, argument in tied.users:
-                if int(rank_of[op]) not in ranks:
-                    ranks.add(int(rank_of[op]))
-                    places.append((op, argument))
-            holders = [self._holders(op, argument, operator.weights[tied.weight].shape) for op, argument in places]
-            itemsize = self._strategy.stages[0].gradient_bytes or operator.weights[tied.weight].itemsize
-            sums += self._sum_copies(tied.owner, itemsize, places, holders)
+        for tied in self.layout.tied_sums():
+            after, before = [], []
+            for member, place in zip(tied.group.members, tied.numbers, strict=True):
+                copies = self._copies[member.stage]
+                last = next(k for k, variant in enumerate(copies.variant) if variant.last)
+                tasks = copies.tasks[copies.variant[last]]
+                before += [int(end[place] + copies.offset[last]) for end in tasks.summed[member.op, member.argument]]
+                if member.op in tasks.updated:
+                    after.append(int(tasks.updated[member.op][place] + copies.offset[last]))
+            columns = {
+                "kind": TaskKind.COLLECTIVE,
+                "collective": Collective.ALL_REDUCE,
+                "size": tied.group.nbytes,
+                "op": tied.group.owner,
+                **tied.columns,
+            }
+            (task,) = self._add(columns, 1)
+            self._edge(np.array(before), np.full(len(before), task))
+            self._edge(np.full(len(after), task), np.array(after, dtype=np.int64))
+            sums.append(int(task))
         return sums
 
     def _clip(self, sums: Sequence[int]) -> None:
         """Let updates, and gathers of weights, wait for the norm of all gradients, which all devices add up."""
-        devices = np.concatenate([stage.mesh.devices for stage in self._strategy.stages])
-        (group,) = self._groups.numbers(np.unique(devices)[None].astype(np.int32))
-        columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": 4, "group": group}
-        (norm,) = self._add(columns, 1)
+        columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": 4}
+        (norm,) = self._add({**columns, **self.layout.everyone()}, 1)
         self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
         for copies in self._copies:
             last = next(k for k, variant in enumerate(copies.variant) if variant.last)
@@ -370,78 +390,12 @@ class _Assembly:
             self._edge(tails.astype(np.int64) + offset, np.full(len(tails), norm))
             self._edge(np.full(len(heads), norm), heads.astype(np.int64) + offset)
 
-    def _holders(self, op: int, argument: int, shape: tuple[int, ...]) -> I64:
-        """(2, D, axes) the slice of a weight, along the axes of ``shape``, that each device of a stage stores."""
-        stage = self._strategy.stages[int(self._strategy.stage_of[op])]
-        row = int(np.searchsorted(stage.operators, op))
-        operator = self._graph.operators[op]
-        tensor = (*operator.inputs, *operator.weights)[argument]
-        slices = slices_of(tensor.shape, stage.program.stored[row][argument], stage.mesh.sizes)
-        free, axes = list(range(len(tensor.shape))), []
-        for size in shape:  # the same axes, perhaps in another order
-            axes.append(next(k for k in free if tensor.shape[k] == size))
-            free.remove(axes[-1])
-        return slices[:, :, axes]
-
-    def _sum_copies(
-        self, owner: int, itemsize: int, places: Sequence[tuple[int, int]], holders: Sequence[I64]
-    ) -> list[int]:
-        """Add the all-reduces among devices that store the same elements in different stages: the k-th of each."""
-        sets = [_by_slice(each) for each in holders]
-        if any(each.keys() != sets[0].keys() for each in sets):
-            names = [self._graph.operators[op].name for op, _ in places]
-            raise TopoplanError(
-                f"strategy: {' and '.join(names)} share a weight in different slices (slice it equally)"
-            )
-        sums = []
-        for elements in sets[0]:
-            rows = [each[elements] for each in sets]
-            count = min(map(len, rows))
-            low, high = (np.array(half) for half in elements)
-            for k in range(count):
-                members = [(n, place) for n, row in enumerate(rows) for place in _share(row, k, count)]
-                sums.append(self._sum_group(owner, int((high - low).prod()) * itemsize, places, members))
-        return sums
-
-    def _sum_group(
-        self, owner: int, nbytes: int, places: Sequence[tuple[int, int]], members: Sequence[tuple[int, int]]
-    ) -> int:
-        devices, after, before = [], [], []
-        for number, place in members:
-            op, argument = places[number]
-            stage = int(self._strategy.stage_of[op])
-            copies = self._copies[stage]
-            last = next(k for k, variant in enumerate(copies.variant) if variant.last)
-            tasks = copies.tasks[copies.variant[last]]
-            devices.append(int(self._strategy.stages[stage].mesh.devices[place]))
-            before += [int(end[place] + copies.offset[last]) for end in tasks.summed[op, argument]]
-            if op in tasks.updated:
-                after.append(int(tasks.updated[op][place] + copies.offset[last]))
-        (group,) = self._groups.numbers(np.array([devices], dtype=np.int32))
-        columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": nbytes, "op": owner}
-        (task,) = self._add({**columns, "group": group}, 1)
-        self._edge(np.array(before), np.full(len(before), task))
-        self._edge(np.full(len(after), task), np.array(after, dtype=np.int64))
-        return int(task)
-
 
 def _streams(part: Part | None) -> list[tuple[I64, I64]]:
     """Return the first and last tasks of each stream of a pass."""
     if part is None:
         return []
     return [*([] if part.computed is None else [part.computed]), *part.exchanged.values()]
-
-
-def _by_slice(slices: I64) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-    """Return the places that store each slice, by where it begins and ends."""
-    places: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for place, (low, high) in enumerate(zip(slices[0].tolist(), slices[1].tolist(), strict=True)):
-        places.setdefault((tuple(low), tuple(high)), []).append(place)
-    return places
-
-
-def _share(row: Sequence[int], k: int, count: int) -> Sequence[int]:
-    return row[k * len(row) // count : (k + 1) * len(row) // count]
 
 
 def _sizes(nbytes: I64, divisor: I64, micro_batch: I32 | I64, members: I64, count: int) -> I64:

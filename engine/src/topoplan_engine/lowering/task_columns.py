@@ -105,6 +105,10 @@ class TaskColumns:
         self.edges(transfers.ravel(), np.repeat(leave, len(sender)))
         return join[group_of], leave[group_of]
 
+    def joins(self, groups: I64 | I32, **columns: Any) -> I64:
+        """Add a join for each row of members."""
+        return self._add_collective(Collective.JOIN, groups, **columns)
+
     def edges(self, tails: I64, heads: I64) -> None:
         """Add edges."""
         self._tails.append(tails)

@@ -70,7 +70,9 @@ def collective_links(plan: Plan) -> CollectiveLinks | None:
     """
     if shares_links(plan.cluster.host):
         return None
-    tasks, fabric = plan.taskgraph, plan.fabric.wirings[-1]  # gradients are summed in the last phase
+    # Where some tasks stand for all (`DeferredTimeline`), those of the busiest device have groups of all kinds.
+    tasks, _ = getattr(plan.timeline, "of_first", None) or (plan.taskgraph, None)
+    fabric = plan.fabric.wirings[-1]  # gradients are summed in the last phase
     rings = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, _RINGS) & (tasks.size > 0))
     nbytes = np.bincount(tasks.group[rings], tasks.size[rings].astype(np.float64), max(tasks.n_groups, 1))
     for group in np.argsort(-nbytes, kind="stable")[: np.count_nonzero(nbytes)].tolist():

@@ -30,6 +30,7 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
         ]
     return [
         ("iteration time", spelled_time(timeline.makespan)),
+        *([("simulated", words)] if (words := getattr(timeline, "simulated", "")) else []),
         *pipeline,
         ("exposed communication", spelled_time(exposed_communication(timeline))),
         *_breakdown_rows(plan),

@@ -32,10 +32,12 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Symmetry
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
+from topoplan_engine.search.folds import FoldedStates
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
@@ -106,8 +108,7 @@ class Evaluator:
             formats: what the plan is to be written in; strategies that one of them cannot say have no cost.
         """
         self.problem = problem
-        self.evaluations = 0
-        self.first_draw = first_draw
+        self.evaluations, self.first_draw = 0, first_draw
         self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
         self._knows_pace = False
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
@@ -117,6 +118,7 @@ class Evaluator:
         self._programs = simulate if isinstance(simulate, ProgramQuotients) else NoQuotients()
         self._memory_policy = memory
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+        self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
             of_star = simulate if isinstance(simulate, HasInterfaces) else NoInterfaces()
@@ -256,7 +258,8 @@ class Evaluator:
 
     def tasks_in_full(self, state: State) -> int:
         """Return about how many tasks `plan` simulates for a state."""
-        return 0 if self._program_quotient(state) is not None else self._lowering.n_tasks(state.strategy)
+        folded = self._program_quotient(state) is not None or self._folds.iteration(state) is not None
+        return 0 if folded else self._lowering.n_tasks(state.strategy)
 
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
@@ -301,6 +304,9 @@ class Evaluator:
         if program is not None:
             seconds = self._programs.program_makespan(program, fabric, cluster)
             return seconds if seconds < cutoff else float("inf")
+        folded = self._folds.seconds(state)
+        if folded is not None:
+            return folded if folded < cutoff else float("inf")
         class_key = self._class_key(state) if self._has_quotient(fabric) else None
         if class_key is None:
             return self._whole_seconds(state, cutoff, bound)
@@ -423,7 +429,7 @@ class Evaluator:
 
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
-        if not self.may_draw(state):
+        if not self.may_draw(state) or self._folds.iteration(state) is not None:
             return False
         return self._simulate.draws(self._lower(state.strategy), state.fabric, self.problem.cluster)
 
@@ -444,8 +450,9 @@ class Evaluator:
         """
         cluster, recording = self.problem.cluster, None
         program = None if record else self._program_quotient(state)
-        if program is not None:
-            taskgraph, timeline = self._deferred(state, program)
+        folded = None if record else self._folds.iteration(state)
+        if program is not None or folded is not None:
+            taskgraph, timeline = self._deferred(state, program, folded)
         else:
             taskgraph = self._lower(state.strategy)
             key, recorded = self._timeline
@@ -488,14 +495,20 @@ class Evaluator:
             provenance=provenance,
         )
 
-    def _deferred(self, state: State, program: ProgramQuotient) -> tuple[TaskGraph, Timeline]:
-        """Return the task graph and timeline of a program, given its quotient; tasks are made when asked for."""
-        cluster = self.problem.cluster
+    def _deferred(
+        self, state: State, program: ProgramQuotient | None, folded: FoldedIteration | None
+    ) -> tuple[TaskGraph, Timeline]:
+        """Return the task graph and timeline of a state, given what stands for all; tasks are made if asked for."""
+        fabric, cluster = state.fabric, self.problem.cluster
 
         def whole() -> TaskGraph:
             return self._lower(state.strategy)
 
+        part = program or folded
+        assert part is not None
         taskgraph = DeferredTaskGraph.of(
-            whole, n_tasks=program.n_tasks, n_devices=cluster.n_devices, op_names=program.taskgraph.op_names
+            whole, n_tasks=part.n_tasks, n_devices=cluster.n_devices, op_names=part.taskgraph.op_names
         )
-        return taskgraph, self._programs.program_timeline(program, state.fabric, cluster, whole)
+        if program is not None:
+            return taskgraph, self._programs.program_timeline(program, fabric, cluster, whole)
+        return taskgraph, self._folds.timeline(state, whole)

@@ -12,7 +12,7 @@ time is one draw of many.  `Simulation.makespans` prices one task graph under se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.stopping import stop_if_wanted
+from topoplan_engine.lowering.folding.layout import FoldedIteration
+from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import Interfaces, star
@@ -43,6 +45,7 @@ from topoplan_engine.simulation.gradients import (
 )
 from topoplan_engine.simulation.messages import Transport
 from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_recording, phased_timeline, segments
+from topoplan_engine.simulation.quotients import FoldedRun
 from topoplan_engine.simulation.recording import recorded
 from topoplan_engine.simulation.waiting import Run
 
@@ -101,6 +104,20 @@ class Model(Protocol):
 
     def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Any]:
         """Run the quotient of an SPMD program; return bytes of all links, and the columns that were run."""
+
+
+@runtime_checkable
+class FoldingModel(Protocol):
+    """A model that can run folded iterations (`topoplan_engine.lowering.folding`)."""
+
+    def has_folds(self, network: Network) -> bool:
+        """Whether `simulate_folded` holds on this network, but for paths that are drawn."""
+
+    def message_loads(self, taskgraph: TaskGraph, network: Network) -> MessageLoads:
+        """Return what messages put on links."""
+
+    def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Any]:
+        """Run a folded iteration; return bytes of all links, and the columns that were run."""
 
 
 class _Iteration(NamedTuple):
@@ -346,6 +363,56 @@ class Simulation(Simulate):
         outcome, _ = self._model.simulate_program(quotient, self._networks.get(fabric, cluster))
         check_finished(quotient.taskgraph, outcome.finish)
         return float(outcome.makespan)
+
+    def has_folds(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether one task can stand for each class of tasks of a staged strategy."""
+        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
+            return False
+        model = self._model
+        return isinstance(model, FoldingModel) and model.has_folds(self._networks.get(fabric, cluster))
+
+    def message_loads(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> MessageLoads:
+        """Return what messages that do not wait put on links."""
+        assert isinstance(fabric, Fabric)
+        assert isinstance(self._model, FoldingModel)
+        return self._model.message_loads(taskgraph, self._networks.get(fabric, cluster))
+
+    def run_folded(self, folded: FoldedIteration, fabric: AnyFabric, cluster: Cluster) -> FoldedRun:
+        """Run an iteration, given one task of each class."""
+        assert isinstance(fabric, Fabric)  # `has_folds` says no to any other
+        assert isinstance(self._model, FoldingModel)
+        network = self._networks.get(fabric, cluster)
+        outcome, prepared = self._model.simulate_folded(folded, network)
+        check_finished(folded.taskgraph, outcome.finish)
+        return FoldedRun(folded, outcome, prepared, network)
+
+    def folded_timeline(self, run: FoldedRun, whole: Callable[[], TaskGraph]) -> Timeline:
+        """Return the timeline of an iteration, given one task of each class; starts and ends are made if asked for."""
+        folded, outcome, prepared, network = run
+        fabric, cluster = network.fabric, network.cluster
+        busy = device_busy(folded.taskgraph, self._model.run_times(prepared), cluster.n_devices)
+        busy = busy[folded.first_device][folded.device_class]
+        link_busy, n_links = outcome.link_bytes / network.paths.bandwidth, fabric.n_links
+        fields: dict[str, Any] = {
+            "makespan": float(outcome.makespan),
+            "device_busy": busy,
+            "link_bytes": outcome.link_bytes[:n_links],
+            "link_busy": link_busy[:n_links],
+            "bounds": bounds(
+                prepared.tasks,
+                self._model.processing_times(prepared),
+                busy,
+                link_busy,
+                collective_bound(folded.taskgraph, fabric, cluster, self._model.transport, folded),
+            ),
+            "events": int(outcome.events),
+        }
+        first = Timeline(start=outcome.start, finish=outcome.finish, **fields)
+        timeline = DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (folded.taskgraph, first), **fields)
+        paths = ", each message spread over its equal paths" if folded.draws else ""
+        words = f"{folded.taskgraph.n_tasks:,} of {folded.n_tasks:,} tasks, one for all that are equal{paths}"
+        object.__setattr__(timeline, "simulated", words)
+        return timeline
 
     def link_seconds(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> F64:
         """(n, E) seconds that the messages of operators 0 .. n-1 are guaranteed to keep each link busy."""

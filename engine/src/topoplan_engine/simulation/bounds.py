@@ -18,6 +18,7 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.kernels.jit import njit
+from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import Transport, collective_rounds
@@ -47,7 +48,11 @@ def bounds(
 
 
 def collective_bound(
-    taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster, transport: Transport = Transport.WIRE
+    taskgraph: TaskGraph,
+    fabric: Fabric,
+    cluster: Cluster,
+    transport: Transport = Transport.WIRE,
+    folded: FoldedIteration | None = None,
 ) -> float:
     """Return the alpha-beta lower bound of the all-reduces of a task graph, in seconds.
 
@@ -62,29 +67,41 @@ def collective_bound(
     fewer bytes (`topoplan_engine.simulation.messages.collective_rounds`); the bound is lowered accordingly.  It is
     lowered by what float32 may take from a latency, too.  The time inside hosts that precedes an all-reduce
     (`TaskGraph.seconds`) is left out.
+
+    Args:
+        taskgraph, fabric, cluster: the iteration.
+        transport: how messages are sent.
+        folded: the iteration whose task graph that is, if each task stands for several.
     """
-    by_members: dict[bytes, _Interfaces] = {}  # in data parallelism all weights have the same members
+    groups: dict[int, _Interfaces] = {}
     interfaces: dict[bytes, _Interfaces] = {}  # by endpoints
     sent_bytes: dict[bytes, int | float] = {}  # by endpoints, what they must send together
-    for task in np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)).tolist():
+    every: int | float = 0  # what all must send between hosts
+    tasks = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0))
+    alike = np.stack([taskgraph.group[tasks], taskgraph.size[tasks], taskgraph.collective[tasks]])
+    rows, first, counts = np.unique(alike, axis=1, return_index=True, return_counts=True)
+    for number, task, count in zip(rows[0].tolist(), tasks[first].tolist(), counts.tolist(), strict=True):
         members = taskgraph.members(task)
-        group = by_members.get(members.tobytes())
-        if group is None:
-            group = by_members[members.tobytes()] = _interfaces(np.unique(members), fabric, cluster)
-        count = len(group.endpoints)
-        if count == 1:
+        if number not in groups:
+            groups[number] = _interfaces(np.unique(members), fabric, cluster)
+        group = groups[number]
+        if len(group.endpoints) == 1:
             continue
-        key, sent = group.endpoints.tobytes(), _sent_bytes(taskgraph, task, count, len(members), transport)
-        interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
+        key, sent = (
+            group.endpoints.tobytes(),
+            _sent_bytes(taskgraph, task, len(group.endpoints), len(members), transport),
+        )
+        same, copies = (1, 1) if folded is None else folded.groups_like(task)
+        interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + count * same * sent
+        every += count * copies * sent if group.between_hosts else 0
     if not sent_bytes:
         return 0.0
     largest = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in sent_bytes.items())
-    remote = [key for key in sent_bytes if interfaces[key].between_hosts]
+    remote = [group for group in interfaces.values() if group.between_hosts]
     if not remote:
         return largest
-    hosts = np.unique(np.concatenate([interfaces[key].endpoints for key in remote]))
-    latency = min(interfaces[key].latency for key in remote)
-    return max(largest, latency + sum(sent_bytes[key] for key in remote) / _bandwidth(hosts, fabric))
+    hosts = np.unique(np.concatenate([group.endpoints for group in remote])) if folded is None else folded.hosts
+    return max(largest, min(group.latency for group in remote) + every / _bandwidth(hosts, fabric))
 
 
 def program_collective_bound(

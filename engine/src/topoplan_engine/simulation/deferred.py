@@ -52,11 +52,13 @@ class DeferredTimeline(Timeline):
 
     Attributes:
         of_first: task graph and timeline of the first device and of the groups that it is in.
+        simulated: what was simulated in place of all tasks, in words; there is none of programs.
     """
 
-    __slots__ = ("_make", "of_first")
+    __slots__ = ("_make", "of_first", "simulated")
 
     of_first: tuple[TaskGraph, Timeline]
+    simulated: str
 
     @classmethod
     def of(cls, make: Callable[[], Timeline], of_first: tuple[TaskGraph, Timeline], **fields: Any) -> DeferredTimeline:

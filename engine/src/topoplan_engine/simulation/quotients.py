@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.folding.layout import FoldedIteration
+from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation.columns import Outcome
 
-__all__ = ["NoQuotients", "ProgramQuotients", "Quotients"]
+__all__ = ["FoldedRun", "Folds", "NoQuotients", "ProgramQuotients", "Quotients"]
 
 
 @runtime_checkable
@@ -54,6 +58,42 @@ class ProgramQuotients(Protocol):
         self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
     ) -> Timeline:
         """Return the timeline; starts and ends are those of ``whole``, which is asked when they are."""
+
+
+class FoldedRun(NamedTuple):
+    """A folded iteration that was run.
+
+    Attributes:
+        folded: what was run.
+        outcome, prepared, network: when its tasks begin and end, its columns, and where it was run.
+    """
+
+    folded: FoldedIteration
+    outcome: Outcome
+    prepared: Any
+    network: Network
+
+    @property
+    def makespan(self) -> float:
+        """Seconds of the iteration."""
+        return float(self.outcome.makespan)
+
+
+@runtime_checkable
+class Folds(Protocol):
+    """A simulator that can simulate one task for each class of tasks of a staged strategy."""
+
+    def has_folds(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether `run_folded` holds on this network, but for paths that are drawn."""
+
+    def message_loads(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> MessageLoads:
+        """Return what messages that do not wait put on links."""
+
+    def run_folded(self, folded: FoldedIteration, fabric: AnyFabric, cluster: Cluster) -> FoldedRun:
+        """Run a folded iteration."""
+
+    def folded_timeline(self, run: FoldedRun, whole: Callable[[], TaskGraph]) -> Timeline:
+        """Return the timeline of a run; starts and ends are those of ``whole``, which is asked when they are."""
 
 
 class NoQuotients:

@@ -30,12 +30,12 @@ from topoplan_simulator_fluid.queues import replace
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, STALE, TOUCHED, Sharing
 from topoplan_simulator_fluid.sharing import join_at, leave, next_end, note, served
 
-__all__ = ["ALWAYS", "FLOWING", "LATE_ENDS", "Filling", "filling", "renew"]
+__all__ = ["ALWAYS", "FLOWING", "GRAIN", "LATE_ENDS", "Filling", "filling", "renew"]
 
 #: Rates are renewed when at least one in so many of the flows has ended; always where one entity may stand for many.
 LATE_ENDS, ALWAYS = 64, 1 << 31
 #: Units of load are counted in these, so that a level has as many digits as possible.
-_GRAIN = LOAD >> 10
+GRAIN = LOAD >> 10
 #: No capacity is more units of rate and load than this.
 _MOST = 1 << 61
 _EPOCH, FLOWING, _ENDED, _BUSY, _HEAP = range(5)
@@ -81,10 +81,10 @@ def filling(bandwidth: F64, n_flows: int) -> Filling:
     for link in range(n_links):
         if bandwidth[link] < np.inf:
             largest = max(largest, bandwidth[link])
-    unit = 2.0 ** (np.ceil(np.log2(largest * (LOAD // _GRAIN))) - 61)
+    unit = 2.0 ** (np.ceil(np.log2(largest * (LOAD // GRAIN))) - 61)
     capacity = np.empty(n_links, np.int64)
     for link in range(n_links):
-        capacity[link] = np.int64(min(bandwidth[link] / unit * (LOAD // _GRAIN), float(_MOST)))
+        capacity[link] = np.int64(min(bandwidth[link] / unit * (LOAD // GRAIN), float(_MOST)))
     return Filling(
         capacity,
         np.zeros(n_links, np.int64),
@@ -105,7 +105,7 @@ def filling(bandwidth: F64, n_flows: int) -> Filling:
 @inline_kernel
 def _grains(load: int) -> int:
     """Load in grains, rounded up: no link carries more than it can."""
-    return int((load + (_GRAIN - 1)) // _GRAIN)
+    return int((load + (GRAIN - 1)) // GRAIN)
 
 
 @inline_kernel

@@ -54,6 +54,8 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.host import Host
+from topoplan_engine.lowering.folding.layout import FoldedIteration
+from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
@@ -65,6 +67,7 @@ from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
+from topoplan_simulator_fluid.folded import folded_loads, link_bytes, message_loads
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.packets import PS, run_packets
@@ -216,6 +219,20 @@ class Model(NamedTuple):
         assert links is not None
         prepared = quotient_loads(self.prepare(quotient.taskgraph, network), quotient, links)
         return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))
+
+    def has_folds(self, network: Network) -> bool:
+        """Whether `simulate_folded` holds: coupled flows on the wire, rings of the network."""
+        return not self.stepped and self.transport == Transport.WIRE and not self.algorithms
+
+    def message_loads(self, taskgraph: TaskGraph, network: Network) -> MessageLoads:
+        """Return what messages that do not wait put on links."""
+        return message_loads(taskgraph, network)
+
+    def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Prepared]:
+        """Run a folded iteration; return bytes of all links, and the columns that were run."""
+        prepared = folded_loads(folded, network)
+        outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
+        return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
 
     def has_program_quotient(self, network: Network) -> bool:
         """Whether `simulate_program` holds: as `has_quotient`, where all hosts are equal, too."""

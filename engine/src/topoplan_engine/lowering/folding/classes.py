@@ -1,0 +1,104 @@
+"""Color refinement: which vertices of a graph with labelled edges nothing tells apart."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, I64
+from topoplan_engine.kernels.hashing import mix, mix_briefly, slot_of
+from topoplan_engine.kernels.jit import njit
+
+__all__ = ["Classes", "bits_of", "classes_of", "label"]
+
+_TWO, _THREE = np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+#: Bits of a float's mantissa that are not looked at: 40 of 52 stay, which is 1e-12 of a value.
+_ROUNDED = 12
+
+
+class Classes(NamedTuple):
+    """A partition of the vertices of a graph.
+
+    Attributes:
+        of: (V,) number of the class of each vertex, by first occurrence.
+        first: (C,) the first vertex of each class.
+    """
+
+    of: I64
+    first: I64
+
+
+def bits_of(values: Any) -> Any:
+    """Return (n,) numbers for floats that are equal but for rounding."""
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    return (bits + np.uint64(1 << (_ROUNDED - 1))) >> np.uint64(_ROUNDED)
+
+
+def label(*parts: Any) -> Any:
+    """Return a uint64 for each row of some columns of integers, or for one row of numbers."""
+    with np.errstate(over="ignore"):
+        total: Any = np.uint64(0x9E3779B97F4A7C15)
+        for part in parts:
+            total = (total ^ np.asarray(part).astype(np.uint64)) * _TWO
+            total = total ^ (total >> np.uint64(29))
+    return total
+
+
+def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
+    """Return the coarsest equitable partition that is finer than some colors.
+
+    Args:
+        color: (V,) uint64 of vertices; equal vertices may be in one class.
+        tail, head: (n,) ends of edges.
+        labels: (n,) uint64 of edges.
+
+    Examples:
+        The middle of a path of three vertices differs from its ends:
+
+        >>> import numpy as np
+        >>> no_color, edges = np.zeros(3, np.uint64), np.zeros(2, np.uint64)
+        >>> classes_of(no_color, np.array([0, 1], np.int32), np.array([1, 2], np.int32), edges).of.tolist()
+        [0, 1, 0]
+    """
+    of, first = _refine(color, tail, head, labels)
+    return Classes(of, first)
+
+
+@njit()
+def _refine(color: Any, tail: I32, head: I32, labels: Any) -> tuple[I64, I64]:
+    """Color vertices by those of their neighbours until no class splits.
+
+    A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
+    for equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
+    """
+    n = len(color)
+    slots = 2
+    while slots < 2 * n:
+        slots *= 2
+    keys, numbers = np.empty(slots, np.uint64), np.empty(slots, np.int32)
+    of, first = np.empty(n, np.int64), np.empty(n, np.int64)
+    color, following = color.copy(), np.empty(n, np.uint64)
+    count, before = 0, -1
+    while count != before:
+        before = count
+        numbers[:] = -1
+        count = 0
+        for v in range(n):
+            slot = slot_of(keys, numbers, color[v])
+            if numbers[slot] < 0:
+                keys[slot], numbers[slot] = color[v], count
+                first[count] = v
+                count += 1
+            of[v] = numbers[slot]
+        if count == before:
+            break
+        for v in range(n):
+            following[v] = color[v] * _THREE
+        for e in range(len(tail)):
+            a, b = tail[e], head[e]
+            following[a] += mix_briefly(mix_briefly(color[b] + labels[e]) + _TWO)
+            following[b] += mix_briefly(mix_briefly(color[a] + labels[e]) + _THREE)
+        for v in range(n):
+            color[v] = mix(following[v])
+    return of, first[:count].copy()

@@ -1,0 +1,297 @@
+"""Tasks for one device, group and message of each class: the layout of a folded iteration, and the iteration itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64
+from topoplan.model.mesh import DeviceMesh
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.csr import indptr
+from topoplan_engine.lowering.folding.classes import Classes, classes_of
+from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns
+from topoplan_engine.lowering.places import Communicator, Places, Sends, TiedSum, neighbours
+from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.sharding.stage_graphs import Link
+
+__all__ = ["FoldedIteration", "FoldedLayout"]
+
+
+class FoldedIteration(NamedTuple):
+    """One iteration with one task for each class of tasks; T tasks, C classes of messages, F flows of these.
+
+    Attributes:
+        taskgraph: its messages are those of representatives.
+        copies: (T,) tasks that each stands for.
+        message: (T,) the class of messages of a transfer or collective; -1 of other tasks.
+        flow_ptr: (C+1,) the flows of each class of messages.
+        load_ptr, links, loads, shares: as compressed rows, links that represent their classes, and what all messages of
+            a class put there (`MessageLoads`).
+        device_class, first_device: (D,) class of each device, and the first device of each class.
+        first_link: (E,) the link that represents each one.
+        same_hosts: (C,) of a class of collectives, how many groups are on the hosts of its representative.
+        hosts: hosts of all groups of several hosts, ascending.
+        draws: see `MessageLoads`.
+    """
+
+    taskgraph: TaskGraph
+    copies: I64
+    message: I64
+    flow_ptr: I64
+    load_ptr: I64
+    links: I32
+    loads: I64
+    shares: I64
+    device_class: I64
+    first_device: I64
+    first_link: I64
+    same_hosts: I64
+    hosts: I64
+    draws: bool
+
+    @property
+    def n_tasks(self) -> int:
+        """Tasks of the whole iteration."""
+        return int(self.copies.sum())
+
+    def groups_like(self, task: int) -> tuple[int, int]:
+        """Return how many collectives like a task are on its hosts, and how many there are."""
+        return int(self.same_hosts[self.message[task]]), int(self.copies[task])
+
+
+class _FoldedCommunicator(NamedTuple):
+    """Classes of groups; G of them.
+
+    Attributes:
+        size: members of each group.
+        number: (P,) the class of each place's group.
+        message: (G,) class of the messages of its collectives.
+        copies: (G,) groups of each class.
+        transfers: of an all-to-all: (n,) classes of groups, classes of messages, and how many there are of each.
+        ends: (2, n) places in the mesh of a sender and a receiver of each class.
+    """
+
+    size: int
+    number: I64
+    message: I64
+    copies: I64
+    transfers: tuple[I64, I64, I64] | None
+    ends: I64
+
+    def add(
+        self,
+        tasks: TaskColumns,
+        kind: Collective,
+        *,
+        shares: F64 | None = None,
+        by_receiver: bool = True,
+        **columns: Any,
+    ) -> tuple[I64, I64]:
+        """Add a collective in each class of groups."""
+        if kind is not Collective.ALL_TO_ALL or self.transfers is None:
+            collective = {"kind": TaskKind.COLLECTIVE, "collective": kind, "message": self.message}
+            numbers = tasks.add(len(self.message), **columns, **collective, copies=self.copies)
+            return numbers[self.number], numbers[self.number]
+        nothing = {**columns, "size": 0}
+        group, message, copies = self.transfers
+        if shares is not None:
+            sizes = np.rint(shares[self.ends[int(by_receiver)]] * columns["size"])
+            columns = {**columns, "size": sizes.astype(np.int64)}
+        enter = self._joins(tasks, nothing)
+        transfers = tasks.add(
+            len(group), **{**columns, "kind": TaskKind.TRANSFER, "message": message, "copies": copies}
+        )
+        leave = self._joins(tasks, nothing)
+        tasks.edges(enter[group], transfers)
+        tasks.edges(transfers, leave[group])
+        return enter[self.number], leave[self.number]
+
+    def join(self, tasks: TaskColumns, **columns: Any) -> I64:
+        """Add a join in each class of groups."""
+        return self._joins(tasks, columns)[self.number]
+
+    def _joins(self, tasks: TaskColumns, columns: Mapping[str, Any]) -> I64:
+        join = {"kind": TaskKind.COLLECTIVE, "collective": Collective.JOIN, "copies": self.copies}
+        return tasks.add(len(self.message), **{**columns, **join})
+
+
+class _FoldedPlaces:
+    """A place of each class of devices, in the order of the first devices of classes."""
+
+    def __init__(self, mesh: DeviceMesh, stage: int, layout: FoldedLayout) -> None:
+        self._mesh, self._stage, self._layout = mesh, stage, layout
+        devices = mesh.devices
+        number = layout.classes.of[devices]
+        different = np.unique(number)  # by first occurrence, and so by the first device of each
+        first = layout.classes.first[different]
+        self.number_of_place = np.searchsorted(different, number)
+        by_device = np.argsort(devices)
+        self.rows = by_device[np.searchsorted(devices, first, sorter=by_device)]
+        self.devices, self.order = devices[self.rows], np.arange(len(first))
+
+    def communicator(self, axes: tuple[int, ...]) -> Communicator:
+        """Return the classes of groups along some axes."""
+        listing = self._layout.patterns.listings[self._stage, axes]
+        of = self._layout.classes.of
+        message, copies = np.unique(of[listing.message], return_counts=True)
+        number = np.searchsorted(message, of[listing.message[self._group(listing)]])
+        transfers, ends = None, np.zeros((2, 0), np.int64)
+        if listing.transfers is not None:
+            several, first, count = np.unique(of[listing.transfers.message], return_index=True, return_counts=True)
+            group, pair = np.divmod(first, listing.transfers.message.shape[1])
+            members = listing.transfers.sender[pair], listing.transfers.receiver[pair]
+            ends = np.stack([listing.groups[group, member] for member in members])
+            transfers = np.searchsorted(message, of[listing.message[group]]), several, count
+        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, ends)
+
+    def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
+        """Return columns of transfers from a place of each class to the next one, and who sends to each."""
+        message = self._layout.classes.of[self._layout.patterns.hops[self._stage, axis]]
+        _, number, copies = np.unique(message, return_inverse=True, return_counts=True)
+        _, before = neighbours(self._mesh, axis)
+        columns = {"message": message[self.rows], "copies": copies[number.ravel()[self.rows]]}
+        return columns, self.number_of_place[before[self.rows]]
+
+    def streams(self, axes: tuple[int, ...]) -> tuple[bytes, I64]:
+        """Return a key of the groups along some axes, and a place in one group of each class."""
+        listing = self._layout.patterns.listings[self._stage, axes]
+        _, first = np.unique(self._layout.classes.of[listing.row[self._group(listing)]], return_index=True)
+        return listing.key, first
+
+    def _group(self, listing: Listing) -> I64:
+        """(P,) the group of each place."""
+        group = np.empty(listing.groups.size, dtype=np.int64)
+        group[listing.groups] = np.arange(len(listing.groups))[:, None]
+        return group[self.rows]
+
+
+class FoldedLayout:
+    """Tasks for one device of each class.
+
+    Attributes:
+        patterns: what the iteration sends.
+        classes: of its vertices, and of links behind them.
+    """
+
+    columns: Mapping[str, Any] = {"message": -1, "copies": 1}
+
+    def __init__(self, strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) -> None:
+        self._loads, self.patterns = loads, patterns
+        self.classes: Classes = classes_of(*patterns.with_loads(loads))
+        self.groups = TaskColumns()
+        self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]
+
+    def places(self, stage: int) -> Places:
+        """Return a place of each class."""
+        return self._places[stage]
+
+    def sends(self, link: Link, gradient: bool) -> Sends:
+        """Return one transfer of each class."""
+        routes, message = self.patterns.transfers[link, gradient]
+        source, target = (link.target, link.source) if gradient else (link.source, link.target)
+        number = np.where(message < 0, -1, self.classes.of[message])
+        ends = [
+            self._places[stage].number_of_place[rows]
+            for stage, rows in ((source, routes.source), (target, routes.target))
+        ]
+        _, first, copies = np.unique(np.stack([number, *ends]), axis=1, return_index=True, return_counts=True)
+        away = number[first] >= 0
+        nothing = np.full(len(first), -1)
+        columns = {"message": number[first][away], "copies": copies[away]}
+        return Sends(ends[0][first], ends[1][first], nothing, nothing, routes.nbytes[first], ~away, columns)
+
+    def tied_sums(self) -> Sequence[TiedSum]:
+        """Return one sum of each class."""
+        sums: dict[int, TiedSum] = {}
+        vertices = np.array([vertex for _, vertex in self.patterns.tied], dtype=np.int64)
+        numbers, counts = np.unique(self.classes.of[vertices], return_counts=True)
+        copies = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        for group, vertex in self.patterns.tied:
+            number = int(self.classes.of[vertex])
+            if number not in sums:
+                places = [int(self._places[each.stage].number_of_place[each.place]) for each in group.members]
+                sums[number] = TiedSum(group, places, {"message": number, "copies": copies[number]})
+        return list(sums.values())
+
+    def everyone(self) -> Mapping[str, Any]:
+        """Return the sum among all devices."""
+        return {"message": self.classes.of[self.patterns.everyone], "copies": 1}
+
+    def iteration(
+        self, columns: dict[str, Any], successors: Mapping[str, Any], op_names: tuple[str, ...], device_host: I32
+    ) -> FoldedIteration:
+        """Return the iteration, given the columns of its tasks, and the (D,) host of each device."""
+        n_devices = len(device_host)
+        number, copies = columns.pop("message"), columns.pop("copies")
+        used, message = np.unique(number, return_inverse=True)
+        message = message.ravel() - (used[0] < 0)
+        used = used[used >= 0]
+        devices, n_vertices = self.classes.of[:n_devices], self.patterns.n_vertices
+        computes = columns["device"] >= 0
+        sizes = np.bincount(devices, minlength=int(devices.max()) + 1)
+        copies[computes] = sizes[devices[columns["device"][computes]]]
+        busiest = np.bincount(columns["device"][computes], columns["seconds"][computes], n_devices).argmax()
+        of_message = self.classes.of[self.patterns.messages]
+        chosen = self.patterns.first_of_classes(of_message, used, int(busiest))
+        groups = self._label(columns, message, chosen, int(busiest))
+        host_sets, hosts = self.patterns.host_sets(device_host)
+        alike = np.unique(np.stack([of_message, host_sets]), axis=1, return_inverse=True, return_counts=True)
+        first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
+        return FoldedIteration(
+            TaskGraph(**columns, **groups, **successors, op_names=op_names, n_devices=n_devices),
+            copies,
+            message,
+            *self._flows(used, first_link),
+            device_class=devices,
+            first_device=self.classes.first[: int(devices.max()) + 1],
+            first_link=first_link,
+            same_hosts=alike[2][alike[1].ravel()[chosen]],
+            hosts=hosts,
+            draws=self._loads.draws,
+        )
+
+    def _label(self, columns: dict[str, Any], message: I64, chosen: I64, device: int) -> dict[str, Any]:
+        """Write groups, senders and receivers: those of the messages that are chosen; joins have a device alone."""
+        members, ends = [np.array([device], dtype=np.int32)], np.full((2, len(chosen)), -1)
+        group_of = np.full(len(chosen), -1)
+        for number, row in enumerate(chosen.tolist()):
+            name, devices = self.patterns.ends_of(row)
+            if name == "transfer":
+                ends[:, number] = devices
+                continue
+            group_of[number] = len(members)
+            members.append(devices)
+        transfers = columns["kind"] == TaskKind.TRANSFER
+        columns["src"][transfers], columns["dst"][transfers] = ends[:, message[transfers]]
+        collectives = columns["kind"] == TaskKind.COLLECTIVE
+        columns["group"][collectives] = np.where(message >= 0, group_of[message], 0)[collectives]
+        return {"group_ptr": indptr([len(each) for each in members]), "group_members": np.concatenate(members)}
+
+    def _flows(self, used: I64, first_link: I64) -> tuple[I64, I64, I32, I64, I64]:
+        """Return the flows of classes of messages, and their loads on links that represent theirs."""
+        loads = self._loads
+        messages = self.patterns.messages
+        once = loads.task < len(messages)
+        task = loads.task[once]
+        dense = np.full(int(self.classes.of.max()) + 1, -1)
+        dense[used] = np.arange(len(used))
+        of_flow = dense[self.classes.of[messages[task]]]
+        number = np.arange(len(task)) - np.searchsorted(task, task)
+        per_class = np.zeros(len(used), np.int64)
+        np.maximum.at(per_class, of_flow[of_flow >= 0], number[of_flow >= 0] + 1)
+        flow_ptr = indptr(per_class)
+        flow = np.where(of_flow >= 0, flow_ptr[of_flow] + number, -1)
+        rows = np.repeat(np.arange(len(task)), np.diff(loads.load_ptr)[: len(task)])
+        entry = np.arange(len(rows))
+        listed = (flow[rows] >= 0) & (first_link[loads.links[entry]] == loads.links[entry])
+        key = flow[rows[listed]] * len(first_link) + loads.links[entry][listed]
+        several, place = np.unique(key, return_inverse=True)
+        columns = (column[entry][listed] for column in (loads.loads, loads.shares))
+        sums = [np.bincount(place.ravel(), column, len(several)) for column in columns]
+        of_entry, link = several // len(first_link), several % len(first_link)
+        load_ptr = indptr(np.bincount(of_entry, minlength=flow_ptr[-1]))
+        return flow_ptr, load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)

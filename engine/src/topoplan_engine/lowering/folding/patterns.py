@@ -1,0 +1,382 @@
+"""What the messages of a staged iteration go along: groups of communicators, and transfers between meshes.
+
+Collectives of one communicator have one message each time, whatever its size, and so have transfers of equally sliced
+tensors between two meshes.  `Patterns` lists each of these once, for all devices, in columns: as vertices of a graph
+whose edges join devices to groups, groups to the messages of their collectives, and devices to transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, I64, digest
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.mesh import DeviceMesh
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.lowering.folding.classes import bits_of, label
+from topoplan_engine.lowering.folding.exchanges import Exchanges
+from topoplan_engine.lowering.places import devices_of, neighbours, ordered_groups
+from topoplan_engine.lowering.stage_costs import StageCosts
+from topoplan_engine.lowering.stage_links import Routes, routes_between
+from topoplan_engine.lowering.stage_rings import rings_of
+from topoplan_engine.lowering.stage_ties import TiedGroup, tied_groups
+from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph
+
+__all__ = ["Listing", "MessageLoads", "Patterns", "Transfers"]
+
+
+class MessageLoads(NamedTuple):
+    """What the messages of a task graph put on links; N flows, a message has one or several.
+
+    Attributes:
+        task: (N,) whose flow it is, ascending.
+        load_ptr, links, loads: as compressed rows, the links of each, and units of load there.
+        shares: units of load there by which links are shared, which may be rounded.
+        constants: (N, k) what else tells flows apart: latencies, rates that they never exceed.
+        bandwidth: (E,) bytes/s of all links.
+        draws: whether some flow has several paths, of which it draws one; it loads each by its weight here.
+    """
+
+    task: I32
+    load_ptr: I64
+    links: I32
+    loads: I64
+    shares: I64
+    constants: F64
+    bandwidth: F64
+    draws: bool
+
+
+class Listing(NamedTuple):
+    """The groups of a stage along some axes, in the order in which its mesh lists their members; G of them.
+
+    Attributes:
+        groups: (G, size) places.
+        row: (G,) vertex of the set of devices of each, which stages of one rank share.
+        message: (G,) vertex of the message of its collectives.
+        transfers: of an all-to-all, if there is one.
+        key: of the sets of devices.
+    """
+
+    groups: I64
+    row: I64
+    message: I64
+    transfers: AllToAll | None
+    key: bytes
+
+
+class AllToAll(NamedTuple):
+    """(G, pairs) vertices of the transfers of an all-to-all, from (pairs,) members to (pairs,) members."""
+
+    message: I64
+    sender: I64
+    receiver: I64
+
+
+class Transfers(NamedTuple):
+    """What is sent from one mesh to another: places and bytes, and (n,) the vertex of each; -1 where it is local."""
+
+    routes: Routes
+    message: I64
+
+
+class Patterns:
+    """Devices, groups and messages of an iteration, as vertices 0 .. n_vertices - 1: devices come first.
+
+    Attributes:
+        listings: (stage, axes) -> the groups.
+        hops: (stage, axis) -> (D,) vertices of what each place sends to the next one along the axis.
+        transfers: (link, whether it is its gradient) -> what is sent.
+        tied: sums of weights that stages share, and the vertex of each.
+        everyone: vertex of a sum among all devices, -1 if there is none.
+        n_vertices: how many there are.
+    """
+
+    def __init__(
+        self,
+        strategy: StagedStrategy,
+        graph: OperatorGraph,
+        n_devices: int,
+        stages: Sequence[StageGraph],
+        costs: Sequence[StageCosts],
+        exchanges: Sequence[Exchanges],
+    ) -> None:
+        """List what an iteration sends.
+
+        Args:
+            strategy, graph: what is lowered.
+            n_devices: of the cluster.
+            stages, costs: of the strategy.
+            exchanges: what each stage sends inside of itself.
+        """
+        self._strategy, self._graph, self._n_devices = strategy, graph, n_devices
+        self.n_vertices = n_devices
+        self._colors: list[Any] = []
+        self._edges: list[tuple[Any, Any, Any]] = []
+        # Messages in the order of their vertices: members of collectives, or both ends of transfers.
+        self._messages: list[tuple[str, I64, I64 | I32]] = []
+        self._numbers: dict[object, int] = {}
+        self._color_devices(stages, costs)
+        # Stages of one rank share rows, and where their meshes list members alike, messages.
+        self._rows: dict[tuple[int, bytes], I64] = {}
+        self._messages_of: dict[tuple[int, bytes], I64] = {}
+        self._all_to_alls: dict[tuple[int, bytes], AllToAll] = {}
+        self._transfers_of: dict[object, Transfers] = {}
+        self.listings = {
+            (stage, axes): self._listing(stage, axes, all_to_all)
+            for stage, several in enumerate(exchanges)
+            for axes, all_to_all in several.collectives.items()
+        }
+        self._hops_of: dict[object, I64] = {}
+        self.hops = {
+            (stage, axis): self._hops(stage, axis) for stage, several in enumerate(exchanges) for axis in several.hops
+        }
+        self.transfers: dict[tuple[Link, bool], Transfers] = {}
+        for link in dict.fromkeys(link for stage in stages for several in stage.sends.values() for link in several):
+            for gradient in (False, True)[: 1 + link.gradient]:
+                self.transfers[link, gradient] = self._transfers(link, gradient)
+        self.tied: list[tuple[TiedGroup, int]] = []
+        self._tie(tied_groups(strategy, graph))
+        self.everyone = self._everyone() if strategy.clips else -1
+
+    def taskgraph(self) -> TaskGraph:
+        """Return all messages as tasks that do not wait: each once, and collectives as all-gathers behind them.
+
+        What a collective waits for depends on its kind (an all-reduce goes round twice), its loads do not.
+        """
+        count, nothing = sum(len(vertices) for _, vertices, _ in self._messages), -1
+        kind, src, dst, group = np.full((4, count), nothing)
+        ptr: list[I64] = [np.zeros(1, np.int64)]
+        members: list[I64 | I32] = [np.zeros(0, np.int32)]
+        n_groups = first = 0
+        for name, vertices, ends in self._messages:
+            rows = slice(first, first + len(vertices))
+            first = rows.stop
+            if name == "transfer":
+                kind[rows], (src[rows], dst[rows]) = TaskKind.TRANSFER, ends
+                continue
+            kind[rows], group[rows] = TaskKind.COLLECTIVE, n_groups + np.arange(len(vertices))
+            n_groups += len(vertices)
+            ptr.append(ptr[-1][-1] + ends.shape[1] * np.arange(1, len(vertices) + 1))
+            members.append(ends.ravel())
+        repeated = np.flatnonzero(kind == TaskKind.COLLECTIVE)
+        collective = np.where(kind == TaskKind.COLLECTIVE, int(Collective.ALL_REDUCE), nothing)
+        total, none = count + len(repeated), np.full(len(repeated), nothing)
+        return TaskGraph(
+            kind=np.append(kind, kind[repeated]),
+            device=np.full(total, nothing),
+            seconds=np.zeros(total),
+            size=np.full(total, 1 << 20),
+            src=np.append(src, none),
+            dst=np.append(dst, none),
+            group=np.append(group, group[repeated]),
+            op=np.zeros(total, np.int32),
+            collective=np.append(collective, np.full(len(repeated), int(Collective.ALL_GATHER))),
+            group_ptr=np.concatenate(ptr),
+            group_members=np.concatenate(members),
+            succ_ptr=np.zeros(total + 1, np.int32),
+            succ=[],
+            n_devices=self._n_devices,
+            op_names=("messages",),
+        )
+
+    @property
+    def messages(self) -> I64:
+        """(M,) the vertex of each message: of the first M tasks of `taskgraph`."""
+        return np.concatenate([np.zeros(0, np.int64), *(vertices for _, vertices, _ in self._messages)])
+
+    def first_of_classes(self, of_message: I64, classes: I64, device: int) -> I64:
+        """Return a message of each class: the first one that a device sends, receives or takes part in, if any does.
+
+        Args:
+            of_message: (M,) class of each message.
+            classes: ascending.
+            device: whose messages come first.
+        """
+        mine = np.zeros(len(of_message), dtype=np.bool_)
+        row = 0
+        for name, vertices, ends in self._messages:
+            mine[row : row + len(vertices)] = (ends == device).any(axis=0 if name == "transfer" else 1)
+            row += len(vertices)
+        order = np.argsort(~mine, kind="stable")
+        numbers, first = np.unique(of_message[order], return_index=True)
+        chosen: I64 = order[first[np.searchsorted(numbers, classes)]]
+        return chosen
+
+    def ends_of(self, message: int) -> tuple[str, Any]:
+        """Return the name of a message's kind, and the members of its group, or sender and receiver, by its number."""
+        for name, vertices, ends in self._messages:
+            if message < len(vertices):
+                return name, ends[:, message] if name == "transfer" else ends[message]
+            message -= len(vertices)
+        raise IndexError(message)
+
+    def host_sets(self, device_host: I32) -> tuple[I64, I64]:
+        """Return a number for the set of hosts of each message, and the hosts of all collectives of several hosts.
+
+        Equal hashes of hosts are taken for equal sets.
+        """
+        sets, remote = [np.zeros(0, np.int64)], np.zeros(int(device_host.max()) + 1, dtype=np.bool_)
+        for name, _, ends in self._messages:
+            hosts = np.sort(device_host[ends.T if name == "transfer" else ends].astype(np.int64), axis=1)
+            duplicate = np.zeros(hosts.shape, dtype=np.bool_)
+            duplicate[:, 1:] = hosts[:, 1:] == hosts[:, :-1]
+            sets.append(np.where(duplicate, np.uint64(0), label(np.uint64(1), hosts)).sum(axis=1).view(np.int64))
+            if name != "transfer":
+                several = hosts[hosts[:, 0] < hosts[:, -1]]
+                remote[several.ravel()] = True
+        return np.concatenate(sets), np.flatnonzero(remote)
+
+    def vertices(self) -> Any:
+        """(V,) uint64 colors of what tells vertices apart by themselves."""
+        return np.concatenate(self._colors)
+
+    def edges(self) -> tuple[Any, Any, Any]:
+        """Return tails, heads and labels of the edges between vertices."""
+        tails, heads, labels = zip(*self._edges, strict=True) if self._edges else ([], [], [])
+        none, no_label = np.zeros(0, np.int64), np.zeros(0, np.uint64)
+        return np.concatenate([none, *tails]), np.concatenate([none, *heads]), np.concatenate([no_label, *labels])
+
+    # ── Vertices ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _number(self, key: object) -> int:
+        """Return a number for a pattern, the same for equal ones."""
+        return self._numbers.setdefault(key, 1 + len(self._numbers))
+
+    def _add(self, count: int, color: Any) -> I64:
+        self._colors.append(np.broadcast_to(np.asarray(color, dtype=np.uint64), (count,)))
+        self.n_vertices += count
+        return np.arange(self.n_vertices - count, self.n_vertices)
+
+    def _edge(self, tails: Any, heads: Any, name: Any) -> None:
+        tails, heads = np.broadcast_arrays(tails, heads)
+        labels = np.broadcast_to(np.asarray(name, dtype=np.uint64), tails.shape)
+        self._edges.append((tails.ravel(), heads.ravel(), labels.ravel()))
+
+    def _color_devices(self, stages: Sequence[StageGraph], costs: Sequence[StageCosts]) -> None:
+        """Color devices by their rank, and by what they compute in each of its stages."""
+        color = np.zeros(self._n_devices, np.uint64)
+        for number, stage in enumerate(stages):
+            rank = int(self._strategy.order.rank_of[number])
+            devices = stage.stage.mesh.devices
+            color[devices] = label(color[devices], np.uint64(rank + 1), costs[number].column)
+            rows = [*stage.stage.shares, *(row for ring in rings_of(stage).values() for row in ring.work)]
+            for row in {row.tobytes(): row for row in rows if (row != row[0]).any()}.values():
+                color[devices] = label(color[devices], bits_of(row))
+        self._colors.append(color)
+
+    def _hops(self, stage: int, axis: int) -> I64:
+        mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
+        ends = np.stack([mesh.devices, mesh.devices[neighbours(mesh, axis)[0]]])
+        key = rank, digest([ends])
+        if key not in self._hops_of:
+            number = self._number(("hop", key))
+            message = self._hops_of[key] = self._add(mesh.n_devices, label(number))
+            self._messages.append(("transfer", message, ends))
+            self._edge(ends[0], message, label(number, 1))
+            self._edge(message, ends[1], label(number, 2))
+        return self._hops_of[key]
+
+    def _everyone(self) -> int:
+        devices, number = devices_of(self._strategy), self._number("everyone")
+        (vertex,) = self._add(1, label(number))
+        self._messages.append(("collective", np.array([vertex]), devices[None]))
+        self._edge(devices, vertex, label(number, 1))
+        return int(vertex)
+
+    def _listing(self, stage: int, axes: tuple[int, ...], all_to_all: bool) -> Listing:
+        mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
+        key, ordered = ordered_groups(mesh, axes)
+        groups = mesh_groups(mesh.sizes, axes)
+        if (rank, key) not in self._rows:
+            number = self._number(("row", rank, key))
+            self._rows[rank, key] = self._add(len(ordered), label(number))
+            self._edge(self._rows[rank, key][:, None], mesh.devices[ordered], label(number, 1))
+        row = np.empty(len(groups), np.int64)
+        row[np.argsort(mesh.devices[groups].min(axis=1))] = self._rows[rank, key]
+        listed = (rank, digest([mesh.devices[groups]]))
+        number = self._number(("listing", listed))
+        if listed not in self._messages_of:
+            message = self._messages_of[listed] = self._add(len(groups), label(number))
+            self._messages.append(("collective", message, mesh.devices[groups]))
+            self._edge(row, message, label(number, 2))
+        if all_to_all and listed not in self._all_to_alls:
+            self._all_to_alls[listed] = self._all_to_all(mesh, groups, row, number)
+        return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(listed), key)
+
+    def _all_to_all(self, mesh: DeviceMesh, groups: I64, row: I64, number: int) -> AllToAll:
+        sender, receiver = np.nonzero(~np.eye(groups.shape[1], dtype=bool))
+        src, dst = (mesh.devices[groups[:, members]].ravel() for members in (sender, receiver))
+        message = self._add(len(src), label(number, 3))
+        self._messages.append(("transfer", message, np.stack([src, dst])))
+        self._edge(src, message, label(number, 4))
+        self._edge(message, dst, label(number, 5))
+        self._edge(np.repeat(row, len(sender)), message, label(number, 6))
+        return AllToAll(message.reshape(len(groups), -1), sender, receiver)
+
+    def _transfers(self, link: Link, gradient: bool) -> Transfers:
+        strategy, tensor = self._strategy, self._graph.operators[link.op].outputs[link.output]
+        ends = [(link.sent, link.source), (link.arrives, link.target)][:: -1 if gradient else 1]
+        (sent, source), (arrives, target) = ends
+        key = (tensor.shape, tensor.itemsize, sent, source, arrives, target)
+        if key in self._transfers_of:
+            return self._transfers_of[key]
+        meshes = strategy.stages[source].mesh, strategy.stages[target].mesh
+        routes = routes_between(tensor, sent, meshes[0], arrives, meshes[1])
+        away = ~routes.local
+        src, dst = meshes[0].devices[routes.source[away]], meshes[1].devices[routes.target[away]]
+        number = self._number(key)
+        vertex = np.full(len(away), -1, dtype=np.int64)
+        vertex[away] = message = self._add(int(away.sum()), label(number, routes.nbytes[away]))
+        self._messages.append(("transfer", message, np.stack([src, dst])))
+        self._edge(src, message, label(number, 1))
+        self._edge(message, dst, label(number, 2))
+        stays = self._add(int(routes.local.sum()), label(number, 3))  # nothing is sent, but what comes next waits
+        self._edge(meshes[0].devices[routes.source[routes.local]], stays, label(number, 4))
+        self._transfers_of[key] = Transfers(routes, vertex)
+        return self._transfers_of[key]
+
+    def _tie(self, groups: Sequence[TiedGroup]) -> None:
+        """Add the sums of tied weights."""
+        for group in groups:
+            number = self._number(("tied", group.owner))
+            (vertex,) = self._add(1, label(number, group.nbytes, len(group.members)))
+            stages = np.array([member.stage for member in group.members])
+            self._messages.append(("collective", np.array([vertex]), group.devices[None]))
+            self._edge(group.devices, vertex, label(number, stages))
+            self.tied.append((group, int(vertex)))
+
+    def with_loads(self, loads: MessageLoads) -> tuple[Any, Any, Any, Any]:
+        """Return colors of all vertices and links, and the edges between them, those of loads among them."""
+        messages = self.messages
+        color = np.append(self.vertices(), label(np.uint64(7), bits_of(loads.bandwidth)))
+        first = np.searchsorted(loads.task, loads.task)
+        flow = np.arange(len(loads.task)) - first  # its number among those of its message
+        extra = np.flatnonzero(loads.task >= len(messages))
+        of_task = np.append(messages, self._again())
+        constants = label(flow, *(bits_of(column) for column in loads.constants.T))
+        with np.errstate(over="ignore"):
+            np.add.at(color, of_task[loads.task], constants)
+            if len(extra):
+                np.add.at(color, of_task[loads.task[extra]], constants[extra] * np.uint64(3))
+        once = loads.task < len(messages)
+        rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
+        listed = once[rows]
+        tails, heads, labels = self.edges()
+        return (
+            color,
+            np.append(tails, of_task[loads.task[rows[listed]]]).astype(np.int32),
+            np.append(heads, self.n_vertices + loads.links[listed]).astype(np.int32),
+            np.append(labels, label(np.uint64(8), flow[rows[listed]], loads.loads[listed])),
+        )
+
+    def _again(self) -> I64:
+        """Return the vertices of the collectives, which `taskgraph` has once more behind all messages."""
+        return np.concatenate(
+            [np.zeros(0, np.int64), *(vertices for name, vertices, _ in self._messages if name == "collective")]
+        )

@@ -1,0 +1,83 @@
+"""What the operators of a stage cost at each of its places, with one column for all places that cost the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.graph import Operator
+from topoplan.model.staged import Stage
+from topoplan_engine.lowering.spmd_costs import DeviceCosts
+
+__all__ = ["StageCosts", "shared_passes", "with_gradients"]
+
+
+class StageCosts(NamedTuple):
+    """What the operators of a stage cost, by their places in it; `updates` are those of `OptimizerCosts`, if any.
+
+    Places that cost the same have one column: ``column`` (D,) is that of each place.
+    """
+
+    passes: Sequence[DeviceCosts]
+    updates: Sequence[F64 | None]
+    column: I64
+
+    def merged(self) -> StageCosts:
+        """Return the same costs with one column for all places that cost the same."""
+        different = {id(price): price for price in self.passes}.values()
+        rows = [row for price in different for row in price.rows()]
+        rows += [
+            row for update in {id(each): each for each in self.updates if each is not None}.values() for row in update
+        ]
+        uneven = [row for row in rows if (row != row[0]).any()]
+        if not uneven:
+            return self.at(np.zeros(1, np.int64))._replace(column=np.zeros(len(self.column), np.int64))
+        _, first, column = np.unique(np.stack(uneven), axis=1, return_index=True, return_inverse=True)
+        return self.at(first)._replace(column=column.ravel())
+
+    def at(self, places: I64) -> StageCosts:
+        """Return the costs at some places, with a column for each of them."""
+        column = self.column[places]
+        spread: dict[int, DeviceCosts] = {}
+        for price in self.passes:
+            if id(price) not in spread:
+                spread[id(price)] = price.at(column)
+        updates = [None if each is None else each[:, column] for each in self.updates]
+        return StageCosts([spread[id(price)] for price in self.passes], updates, np.arange(len(places)))
+
+
+def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:
+    """Return what operators cost where places have more or less than a part of them (`Stage.shares`)."""
+    priced: dict[tuple[int, int], DeviceCosts] = {}
+    result = []
+    for price, row in zip(passes, stage.share_of.tolist() or [-1] * len(passes), strict=True):
+        if row >= 0 and (id(price), row) not in priced:
+            priced[id(price), row] = _times(price, stage.shares[row])
+        result.append(price if row < 0 else priced[id(price), row])
+    return result
+
+
+def _times(price: DeviceCosts, share: F64) -> DeviceCosts:
+    """Return a price with a share of its seconds and of what comes and goes of its bytes."""
+    stays = price.memory if price.kept is None else price.kept
+    most = float(share.max())
+    return price._replace(
+        forward=price.forward * share,
+        backward=price.backward * share,
+        weight_gradient=price.weight_gradient * share,
+        memory=stays + (price.memory - stays) * share,
+        gradients=None if price.gradients is None else (price.gradients[0] * most, price.gradients[1] * most),
+    )
+
+
+def with_gradients(price: DeviceCosts, operator: Operator, itemsize: int) -> DeviceCosts:
+    """Return a price whose gradients of weights have so many bytes a number; 0 for as many as weights."""
+    if not itemsize or price.states is None or not operator.weights:
+        return price
+    states = price.states * [[1.0], [itemsize / operator.weights[0].itemsize], [1.0]]
+    more = (states - price.states).sum(axis=0)
+    kept = None if price.kept is None else price.kept + more
+    return price._replace(states=states, kept=kept, memory=price.memory + more)

@@ -1,0 +1,67 @@
+"""Folded iterations of a problem's states: where one task can stand for many; the last one is kept with its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topoplan.model.cluster import Cluster
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.timeline import Timeline
+from topoplan.plugin.simulate import Simulate
+from topoplan.search.protocol import State
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.folding.layout import FoldedIteration
+from topoplan_engine.simulation.quotients import FoldedRun, Folds
+
+__all__ = ["FoldedStates"]
+
+#: Passes of the smallest staged iteration that is folded, and tasks of the smallest one whose draws of paths are left
+#: to chance no more: each message loads all of its equal paths.
+_FOLDED, _FOLDED_DRAWS = 20_000, 1 << 21
+
+
+class FoldedStates:
+    """Folds iterations, if the simulator can run them so."""
+
+    def __init__(self, simulate: Simulate, lowering: Lowering, cluster: Cluster) -> None:
+        self._simulate = simulate if isinstance(simulate, Folds) else None
+        self._lowering, self._cluster = lowering, cluster
+        # The key of the last state, its iteration if it is folded, and what that takes.
+        self._last: tuple[bytes, FoldedIteration | None] = b"", None
+        self._run: FoldedRun | None = None
+
+    def iteration(self, state: State) -> FoldedIteration | None:
+        """Return one task for each class of tasks of a staged strategy; None where all are simulated.
+
+        Those of small iterations are, and of larger ones, too, as far as they draw paths.
+        """
+        strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
+        if simulate is None or not isinstance(strategy, StagedStrategy) or self._lowering.n_tasks(strategy) < _FOLDED:
+            return None
+        key = strategy.key + fabric.key
+        if self._last[0] != key:
+            self._last, self._run = (key, None), None
+            if simulate.has_folds(fabric, self._cluster):
+                folded = self._lowering.fold(strategy, lambda t: simulate.message_loads(t, fabric, self._cluster))
+                if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
+                    self._last = key, folded
+        return self._last[1]
+
+    def seconds(self, state: State) -> float | None:
+        """Return the time of an iteration; None if it is not folded."""
+        run = self._of(state)
+        return None if run is None else run.makespan
+
+    def timeline(self, state: State, whole: Callable[[], TaskGraph]) -> Timeline:
+        """Return the timeline of a state that is folded, of which ``whole`` makes all tasks."""
+        run = self._of(state)
+        assert run is not None
+        assert self._simulate is not None
+        return self._simulate.folded_timeline(run, whole)
+
+    def _of(self, state: State) -> FoldedRun | None:
+        folded = self.iteration(state)
+        if folded is not None and self._run is None and self._simulate is not None:
+            self._run = self._simulate.run_folded(folded, state.fabric, self._cluster)
+        return self._run

@@ -1,0 +1,233 @@
+"""Folded iterations of staged plans: one task for each class of tasks takes what all tasks take, on any fabric."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+
+import attrs
+import numpy as np
+import pytest
+
+from topoplan import Cluster, Host, Topology, TopoplanError, optimize
+from topoplan.model.machine import HostModel
+from topoplan.plugin.components import TopologyContext
+from topoplan_engine.lowering.folding.classes import classes_of
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.network.building import build_fabric
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation.breakdown import time_breakdown
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_machine_nvidia import DEVICES
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import Settings
+from topoplan_simulator_fluid import Fluid
+from topoplan_simulator_fluid.folded import message_loads
+from topoplan_simulator_fluid.max_min import ALWAYS
+from topoplan_simulator_fluid.model import Model
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+    "hidden_act": "silu",
+}
+EXPERTS = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+LAYOUTS = ["tp-cp-ep-dp-pp", "tp-pp-cp-ep-dp", "dp-tp-cp-ep-pp", "cp-dp-pp-tp-ep", "pp-tp-cp-dp-ep"]
+# Where a pair of hosts has one path, nothing is drawn.
+ONE_PATH = {
+    "bigswitch": {},
+    "fattree": {"paths": 1},
+    "torus": {"paths": 1},
+    "dragonfly": {"paths": 1},
+    "hyperx": {"paths": 1},
+    "jellyfish": {"paths": 1},
+    "random": {"paths": 1},
+    "topoopt": {"paths": 1},
+    "bcube": {"paths": 1},
+    "slim-fly": {"paths": 1},
+    "fully-connected": {},
+}
+LARGEST = 1e-9
+
+
+def write(folder, **changes):
+    path = folder / f"{len(list(folder.iterdir()))}.json"
+    path.write_text(json.dumps({**CONFIG, **changes}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    @cache
+    def build(kind, layers):
+        changes = EXPERTS if kind == "experts" else {"tie_word_embeddings": kind == "tied"}
+        config = write(folder, num_hidden_layers=layers, **changes)
+        return HuggingFace(config=config, sequence_length=32).build(32)
+
+    return build
+
+
+def cluster_of(hosts, devices, interfaces=1):
+    cluster = Cluster.uniform(n_hosts=hosts, devices_per_host=devices, interfaces=interfaces)
+    return attrs.evolve(cluster, machines={device.name.lower(): HostModel(device=device) for device in DEVICES})
+
+
+def fabric_of(name, cluster, options):
+    topology = Host.discover().make(Topology, name, options)
+    return build_fabric(topology, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+
+
+def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None):
+    """A hybrid plan, a cluster and a fabric; None for what does not go together."""
+    draw = random.Random(seed)
+    hosts, devices = draw.choice([2, 4, 8, 16]), draw.choice([1, 2, 4])
+    topology = topology or draw.choice(sorted(options_of))
+    kind = draw.choice(["dense", "tied", "experts"])
+    graph = model_of(kind, draw.choice([2, 4]))
+    settings = Settings(
+        tp=draw.choice([1, 2, 4, 8]),
+        pp=draw.choice([1, 2, 4]),
+        cp=draw.choice([1, 1, 2]),
+        ep=draw.choice([1, 2]) if kind == "experts" else 1,
+        zero=draw.choice([0, 1, 2, 3]),
+        schedule=draw.choice(["1f1b", "gpipe", "interleaved:2", "zb-h1"]),
+        recompute=draw.choice(["none", "selective", "full"]),
+        micro_batch=draw.choice([1, 2]),
+        layout=draw.choice(LAYOUTS),
+        bucket_mb=draw.choice([0, 0.05]),
+        cp_comm=draw.choice(["gather", "ring", "ulysses"]),
+        zigzag=draw.choice([True, False]),
+        clip=draw.choice([True, False, False]),
+        shard=draw.choice([0, 0, 2]),
+        reshard=draw.choice([True, True, False]),
+        grads=draw.choice(["weights", "fp32"]),
+    )
+    cluster = cluster_of(hosts, devices, draw.choice([1, 2, 4]))
+    try:
+        strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+        return graph, cluster, fabric_of(topology, cluster, options_of[topology]), strategy
+    except TopoplanError:
+        return None
+
+
+def some_plans(first, count, model_of, **options):
+    """The first plans of a stream of draws that go together."""
+    plans = (drawn_plan(seed, model_of, **options) for seed in range(first, first + 100 * count))
+    return [plan for plan, _ in zip((plan for plan in plans if plan is not None), range(count), strict=False)]
+
+
+def both(graph, cluster, fabric, strategy):
+    """Return what an iteration is, whole and folded."""
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+    network, model = Network(fabric, cluster), Model()
+    taskgraph = lowering.lower(strategy)
+    # With many flows on other networks than a switch, a whole iteration renews rates a little late.
+    whole = model.simulate(model.prepare(taskgraph, network)._replace(late_ends=ALWAYS))
+    folded = lowering.fold(strategy, lambda messages: message_loads(messages, network))
+    folded.taskgraph.check()
+    assert folded.n_tasks == taskgraph.n_tasks
+    return whole, model.simulate_folded(folded, network)[0], folded
+
+
+def assert_equal(whole, outcome):
+    assert outcome.makespan == pytest.approx(whole.makespan, rel=LARGEST)
+    np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=LARGEST, atol=1.0)
+
+
+@pytest.mark.parametrize("topology", sorted(ONE_PATH))
+def test_folded_plans_take_what_whole_ones_take(topology, model_of):
+    plans = some_plans(1000, 3, model_of, topology=topology)
+    assert len(plans) == 3
+    for plan in plans:
+        whole, outcome, _ = both(*plan)
+        assert_equal(whole, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_two_hundred_folded_plans_take_what_whole_ones_take(part, model_of):
+    plans = some_plans(100_000 * (part + 1), 20, model_of)
+    assert len(plans) == 20
+    for plan in plans:
+        whole, outcome, _ = both(*plan)
+        assert_equal(whole, outcome)
+
+
+def test_devices_that_differ_are_not_folded(model_of):
+    graph, cluster = model_of("dense", 4), cluster_of(4, 4)
+    slower = np.ones(16)
+    slower[5] = 0.7
+    strategy, _ = strategy_of(Settings(tp=4, pp=2), graph, 16)
+    equal = both(graph, cluster, fabric_of("bigswitch", cluster, {}), strategy)
+    cluster = attrs.evolve(cluster, device_speed=slower)
+    whole, outcome, folded = both(graph, cluster, fabric_of("bigswitch", cluster, {}), strategy)
+    assert_equal(whole, outcome)
+    assert outcome.makespan > equal[1].makespan
+    assert folded.taskgraph.n_tasks > equal[2].taskgraph.n_tasks
+
+
+def test_tasks_do_not_grow_with_replicas(model_of):
+    graph, sizes = model_of("dense", 4), []
+    for hosts in (4, 8, 16):
+        cluster = cluster_of(hosts, 4)
+        strategy, _ = strategy_of(Settings(tp=4, pp=2, micro_batch=32 // hosts), graph, cluster.n_devices)
+        assert strategy.micro_batches == 2
+        sizes.append(both(graph, cluster, fabric_of("bigswitch", cluster, {}), strategy)[2].taskgraph.n_tasks)
+    assert len(set(sizes)) == 1
+
+
+def test_drawn_paths_are_spread_by_their_weights(model_of):
+    """A draw of equal paths is off from what all of them carry together by what chance makes of few messages."""
+    graph, cluster = model_of("dense", 4), cluster_of(16, 2)
+    strategy, _ = strategy_of(Settings(tp=2, pp=2), graph, 32)
+    whole, outcome, folded = both(graph, cluster, fabric_of("fattree", cluster, {"paths": 16}), strategy)
+    assert folded.draws
+    assert outcome.makespan == pytest.approx(whole.makespan, rel=0.2)
+    assert outcome.link_bytes.sum() == pytest.approx(whole.link_bytes.sum(), rel=1e-3)
+
+
+def test_a_large_plan_reports_what_its_whole_iteration_is(tmp_path):
+    config = write(tmp_path)
+    options = {"servers": 8, "gpus_per_server": 8, "batch_size": 64, "device": "h100", "precision": "bf16"}
+    searcher = Stated(tp=4, pp=2, zero=1)
+    plan = optimize(HuggingFace(config=config, sequence_length=32), searchers=[searcher], **options).plan
+    assert "one for all that are equal" in plan.timeline.simulated
+    timeline = Fluid().build()(plan.taskgraph, plan.fabric, plan.cluster)
+    assert plan.taskgraph.n_tasks == len(plan.taskgraph.kind)
+    assert plan.timeline.makespan == pytest.approx(timeline.makespan, rel=LARGEST)
+    for name in ("device_busy", "link_bytes", "link_busy"):
+        np.testing.assert_allclose(getattr(plan.timeline, name), getattr(timeline, name), rtol=LARGEST, err_msg=name)
+    for name in ("device", "link", "chain", "collective"):
+        assert getattr(plan.timeline.bounds, name) == pytest.approx(getattr(timeline.bounds, name), rel=LARGEST), name
+    parts, whole_parts = (time_breakdown(plan.taskgraph, each) for each in (plan.timeline, timeline))
+    for field in attrs.fields(type(parts)):
+        name = field.name
+        assert getattr(parts, name) == pytest.approx(getattr(whole_parts, name), rel=1e-6, abs=1e-12), name
+
+
+def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
+    tail, head = np.arange(6, dtype=np.int32), np.array([1, 2, 3, 4, 5, 0], dtype=np.int32)
+    colors, labels = np.zeros(6, np.uint64), np.zeros(6, np.uint64)
+    assert classes_of(colors, tail, head, labels).of.tolist() == [0, 0, 0, 0, 0, 0]
+    colors[0] = 1
+    found = classes_of(colors, tail, head, labels).of
+    assert len(set(found.tolist())) > 1  # edges have a direction: all six are told apart
+    both_ways = [np.concatenate(ends) for ends in ((tail, head), (head, tail))]
+    assert classes_of(colors, *both_ways, np.zeros(12, np.uint64)).of.tolist() == [0, 1, 2, 3, 2, 1]
