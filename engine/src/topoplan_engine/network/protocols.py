@@ -10,7 +10,7 @@ in ``src/graph/tuning.cc`` of NCCL 2.28), without its factors on trees of middle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import attrs
 from topoplan.arrays import FrozenMapping
 from topoplan_engine.network.rounds import RoundsPrice
 
-__all__ = ["MACHINES", "NCCL", "Chosen", "Protocol", "Tuning", "tuning_of"]
+__all__ = ["MACHINES", "NCCL", "PCI", "Chosen", "Protocol", "Tuning", "measured", "tuning_of"]
 
 _US, _GB = 1e-6, 1e9
 
@@ -157,8 +157,52 @@ NCCL = Tuning(
 )
 #: The same over PCI Express inside hosts.
 PCI = attrs.evolve(NCCL, inside={**NCCL.inside, "tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)})
+
+
+def measured(
+    begin: float,
+    factor: float,
+    ll128: float,
+    simple: float,
+    most: float,
+    local: float,
+    rings: tuple[tuple[int, float], ...] = (),
+) -> Tuning:
+    """Return NCCL's constants, with six that were fitted to measurements of rings in one host.
+
+    Args:
+        begin: microseconds that every collective takes, beside those of its protocol.
+        factor: on latencies inside hosts.
+        ll128, simple: shares of the links' rate.
+        most: GB/s of a bus with protocol LL.
+        local: see `Tuning`.
+        rings: see `Tuning.links_used`.
+    """
+    base = {name: _three(begin + base for base in NCCL.base[name]) for name in ("ring", "tree")}
+    hops = {name: _three(factor * hop for hop in NCCL.inside[name]) for name in ("ring", "tree")}
+    return attrs.evolve(
+        NCCL,
+        base={**NCCL.base, **base},
+        inside={**NCCL.inside, **hops},
+        share={**NCCL.share, "ring": (0.5, ll128, simple)},
+        most=(most, *NCCL.most[1:]),
+        local=local,
+        links_used=rings,
+    )
+
+
+def _three(values: Iterable[float]) -> _Three:
+    first, second, third = values
+    return first, second, third
+
+
+#: Rings of GPUs 0 .. n-1 along NVLinks, of six, in the hybrid cube mesh of DGX-1 (V100); of five GPUs one has links to
+#: one other alone, so that a ring of NVLinks is not there, and the two are NCCL's way over another GPU.
+_CUBE_MESH = tuple((n, rings / 6) for n, rings in ((2, 1), (3, 2), (4, 4), (5, 2), (6, 2), (7, 4), (8, 6)))
 #: Kind of device, in lower case up to its first dash -> constants.
 MACHINES: Mapping[str, Tuning] = {
+    "v100": measured(6.548, 1.555, 0.6416, 0.9131, 20.0, 2000.0, _CUBE_MESH),
+    "a100": measured(24.8, 1.085, 0.9192, 1.0, 20.0, 507.5),
     "h100": attrs.evolve(NCCL, most=(141.0, 39.0, 20.4)),
     "h200": attrs.evolve(NCCL, most=(141.0, 39.0, 20.4)),
     "b200": attrs.evolve(NCCL, share={**NCCL.share, "nvls": (0, 0, 0.74)}, most=(282.0, 39.0, 20.4)),

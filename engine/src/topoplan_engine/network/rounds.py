@@ -307,8 +307,8 @@ class _Tree(NamedTuple):
         else:
             ends = np.append(owner[1:] != owner[:-1], True) if len(owner) else np.zeros(0, dtype=bool)
             once = np.flatnonzero(np.roll(ends, 1) if up else ends)
-        bytes_on: F64 = np.bincount(links[once], nbytes[rows][owner[once]], minlength=self.network.n_links)
-        return bytes_on.astype(np.float64)
+        on_links = np.bincount(links[once], nbytes[rows][owner[once]], minlength=self.network.n_links)
+        return on_links.astype(np.float64)
 
 
 def _first_paths(network: Network, source: I64 | I32, target: I64 | I32) -> tuple[I64, I32, float]:
