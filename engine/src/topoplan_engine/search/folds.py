@@ -37,7 +37,9 @@ class FoldedStates:
         Those of small iterations are, and of larger ones, too, as far as they draw paths.
         """
         strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
-        if simulate is None or not isinstance(strategy, StagedStrategy) or self._lowering.n_tasks(strategy) < _FOLDED:
+        if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed:
+            return None
+        if self._lowering.n_tasks(strategy) < _FOLDED:
             return None
         key = strategy.key + fabric.key
         if self._last[0] != key:
