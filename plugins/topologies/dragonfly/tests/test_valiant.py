@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topoplan import Fabric, TopoplanError
-from topoplan.model.interfaces import check_routes
+from topoplan_engine.interfaces import check_routes
 from topoplan_samples.graph_fabrics import made
 from topoplan_topology_dragonfly import Dragonfly
 
