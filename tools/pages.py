@@ -33,6 +33,10 @@ PLANS = (*TIMES, "engine/src/topoplan_engine/search", "plugins/searchers", "plug
 #: Page -> the command that makes it, and the paths that it rests on: scripts, what they read, and code.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs/physics.md": ("benchmarks/physics.py --write docs/physics.md", ("benchmarks/physics.py", *TIMES)),
+    "docs/machines.md": (
+        "benchmarks/machines.py --write docs/machines.md",
+        ("benchmarks/machines.py", "plugins/machines", "plugins/topologies/rails/src", *TIMES),
+    ),
     "docs/strategies.md": (
         "benchmarks/strategies.py --write docs/strategies.md",
         ("benchmarks/strategies.py", "benchmarks/plan_rows.py", "plugins/schedules", "libs/operators/src", *TIMES),
