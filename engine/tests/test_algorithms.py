@@ -233,3 +233,29 @@ def test_choices_say_which_collectives_may_stay_as_they_are():
     assert "nvls" in [each.name for each in choice.algorithms[Collective.ALL_REDUCE]]
     assert not CollectiveChoice("")
     assert TaskKind.COLLECTIVE not in choice.algorithms
+
+
+@pytest.mark.parametrize("simulator", ["fluid", "flexnet"])
+@pytest.mark.parametrize("kind", [Collective.ALL_TO_ALL, Collective.BROADCAST])
+def test_one_task_takes_as_long_as_its_transfers_between_joins(simulator, kind):
+    fabric, cluster = built(4)
+    size = 4 * 10**6
+    single = graph([collective(range(4), size, kind=kind)], cluster)
+    pairs = [(i, j) for i in range(4) for j in range(4) if i != j and (i == 0 or kind is Collective.ALL_TO_ALL)]
+    each = size // 4 if kind is Collective.ALL_TO_ALL else size
+    transfers = graph([transfer(i, j, each) for i, j in pairs], cluster)
+    run = HOST.make("simulator", simulator).build()
+    timeline = run(single, fabric, cluster)
+    assert timeline.makespan == run(transfers, fabric, cluster).makespan
+    assert timeline.start.tolist() == [0.0]
+    assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
+    assert run.record(single, fabric, cluster)[0].makespan == timeline.makespan
+
+
+@pytest.mark.parametrize("name", ["direct", "staggered", "pairwise", "pxn"])
+def test_an_all_to_all_by_an_algorithm_is_one_entity(name):
+    fabric, cluster = built(8)
+    tasks = [collective(range(8), SIZE, kind=Collective.ALL_TO_ALL)]
+    latencies = 7 if name == "pairwise" else 1
+    expected = 2 * latencies * LATENCY + SIZE * 7 / 8 / NETWORK
+    assert seconds(fabric, cluster, tasks, algorithms=f"all-to-all={name}") == pytest.approx(expected, rel=1e-6)

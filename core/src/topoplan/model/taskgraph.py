@@ -36,7 +36,8 @@ class TaskKind(IntEnum):
 class Collective(IntEnum):
     """What a collective does, in the words of NCCL and astra-sim.
 
-    All but the all-to-all and the broadcast are single tasks of a task graph; those two are transfers between joins.
+    All-to-alls and broadcasts are single tasks, or transfers between two joins, as simulators without algorithms for
+    them run them.
     """
 
     ALL_REDUCE = 0
@@ -64,7 +65,7 @@ class TaskGraph(OneLine):
             passes between its last dependency and its first byte.  Unused (0) for transfers.
         size: (T,) bytes of a transfer, or of the tensor shard that an all-reduce sums; half the bytes of the tensor
             of an all-gather or a reduce-scatter, so that two of them put as much on every link as one all-reduce
-            of ``size``; 0 for compute and joins.
+            of ``size``; of the tensor of one member of an all-to-all; 0 for compute and joins.
         src, dst: (T,) devices of a transfer; -1 otherwise.
         group: (T,) row of ``group_ptr`` of a collective; -1 otherwise.
         group_ptr, group_members: compressed rows, devices of each group in ring order.
@@ -177,8 +178,6 @@ class TaskGraph(OneLine):
         """Raise where the kind of a collective is missing, or is none that one task can be."""
         self._in_range(where, "collective", self.collective[collective], 0, max(Collective) + 1)
         self._in_range(where, "collective of other tasks", self.collective[~collective], -1, 0)
-        several = np.isin(self.collective, (Collective.ALL_TO_ALL, Collective.BROADCAST))
-        self._refuse(where, several, "is no single task (write transfers between two joins)")
         join = self.collective == Collective.JOIN
         self._refuse(where, join & ((self.size > 0) | (members > 1)), "must have one member and 0 bytes")
 

@@ -88,11 +88,13 @@ class Lowering:
 
     Attributes:
         graph, cluster, costs: what is lowered, and for what.
+        one_task: all-to-alls of programs are one task each, which a simulator runs by an algorithm, rather than a
+            transfer for each pair of members.
         pieces: the fragments of placed strategies, by number.
     """
 
-    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
-        self.graph, self.cluster, self.costs = graph, cluster, costs
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
+        self.graph, self.cluster, self.costs, self.one_task = graph, cluster, costs, one_task
         self._fragments = FragmentCache(graph, cluster, costs)
         self.pieces = Pieces(self._fragments)
         self._by_kind: dict[tuple[type[Strategy], bool], StrategyLowering] = {}
@@ -201,19 +203,19 @@ class Lowering:
     def _of_kind(self, kind: type[Strategy], *, placed: bool = False) -> StrategyLowering:
         lowering = self._by_kind.get((kind, placed))
         if lowering is None:
-            lowering = _lowering_of(kind, self._fragments, self.pieces, placed=placed)
+            lowering = _lowering_of(kind, self._fragments, self.pieces, placed=placed, one_task=self.one_task)
             self._by_kind[kind, placed] = lowering
         return lowering
 
 
 def _lowering_of(
-    kind: type[Strategy], fragments: FragmentCache, pieces: Pieces, *, placed: bool = False
+    kind: type[Strategy], fragments: FragmentCache, pieces: Pieces, *, placed: bool = False, one_task: bool = False
 ) -> StrategyLowering:
     """Make the lowering of one kind of strategies, of stages whose operators are placed or run programs."""
     if kind is SpmdStrategy:
         from topoplan_engine.lowering.spmd import SpmdLowering
 
-        return SpmdLowering(fragments.graph, fragments.cluster, fragments.costs)
+        return SpmdLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
     if kind is PlacedStrategy:
         from topoplan_engine.lowering.placements import PlacementLowering
 
@@ -225,5 +227,5 @@ def _lowering_of(
     if kind is StagedStrategy:
         from topoplan_engine.lowering.staged import StagedLowering
 
-        return StagedLowering(fragments.graph, fragments.cluster, fragments.costs)
+        return StagedLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
     raise TypeError(f"no lowering for strategies of type {kind.__name__}")

@@ -196,9 +196,9 @@ class WholeLayout:
 
     columns: Mapping[str, Any] = {}
 
-    def __init__(self, strategy: StagedStrategy, graph: OperatorGraph) -> None:
+    def __init__(self, strategy: StagedStrategy, graph: OperatorGraph, *, one_task: bool = False) -> None:
         self._strategy, self._graph = strategy, graph
-        self.groups = TaskColumns()
+        self.groups = TaskColumns(one_task=one_task)
 
     def places(self, stage: int) -> Places:
         """Return the places of a stage."""

@@ -39,15 +39,16 @@ __all__ = ["SpmdLowering"]
 class SpmdLowering:
     """Lowers SPMD programs; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
-    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
-        self._graph, self._cluster = graph, cluster
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
+        """Lower programs of a graph; ``one_task``: see `topoplan_engine.lowering.Lowering`."""
+        self._graph, self._cluster, self._one_task = graph, cluster, one_task
         self._of_program = ProgramPrices(graph, cluster, costs)
         # The last program, with its number of micro-batches.
         self._priced: tuple[SpmdProgram, int, list[DeviceCosts]] | None = None
 
     def lower(self, strategy: SpmdStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
-        return program_taskgraph(self._graph, strategy, self._prices(strategy))
+        return program_taskgraph(self._graph, strategy, self._prices(strategy), one_task=self._one_task)
 
     def n_tasks(self, strategy: SpmdStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""

@@ -57,15 +57,18 @@ __all__ = [
 ]
 
 
-def program_taskgraph(graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
+def program_taskgraph(
+    graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts], *, one_task: bool = False
+) -> TaskGraph:
     """Return the task graph of one iteration.
 
     Args:
         graph: the model.
         strategy: one that fits it (`topoplan_engine.sharding.programs.why_invalid`).
         prices: of every operator on every device, by the micro-batches of ``strategy``.
+        one_task: see `topoplan_engine.lowering.Lowering`.
     """
-    writer = _AllDevices(strategy.program, strategy.micro_batches)
+    writer = _AllDevices(strategy.program, strategy.micro_batches, one_task=one_task)
     write_program(writer, graph, strategy, prices)
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
@@ -348,8 +351,8 @@ class ProgramWriter(ABC, Generic[Tasks]):
 class _AllDevices(TaskColumns, ProgramWriter[I64]):
     """Collects the tasks of every device."""
 
-    def __init__(self, program: SpmdProgram, copies: int) -> None:
-        TaskColumns.__init__(self)
+    def __init__(self, program: SpmdProgram, copies: int, *, one_task: bool = False) -> None:
+        TaskColumns.__init__(self, one_task=one_task)
         ProgramWriter.__init__(self, copies)
         self._mesh, self._devices = program.mesh, program.n_devices
 
@@ -370,7 +373,7 @@ class _AllDevices(TaskColumns, ProgramWriter[I64]):
     def _communicate(
         self, kind: Collective, nbytes: int, axes: tuple[int, ...], *, op: int, micro_batch: int
     ) -> tuple[I64, I64]:
-        common = {"op": op, "micro_batch": micro_batch}
+        common: dict[str, Any] = {"op": op, "micro_batch": micro_batch}
         members = mesh_groups(self._mesh, axes)
         all_to_all = kind is Collective.ALL_TO_ALL
         size = pair_bytes(nbytes, members.shape[1]) if all_to_all else ring_bytes(kind, nbytes)

@@ -54,8 +54,9 @@ __all__ = ["StagedLowering"]
 class StagedLowering:
     """Lowers staged strategies; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
-    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction) -> None:
-        self._graph, self._cluster, self._costs = graph, cluster, costs
+    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
+        """Lower strategies of a graph; ``one_task``: see `topoplan_engine.lowering.Lowering`."""
+        self._graph, self._cluster, self._costs, self._one_task = graph, cluster, costs, one_task
         self._prices = ProgramPrices(graph, cluster, costs)
         self._last: tuple[StagedStrategy, tuple[StageGraph, ...], list[StageCosts]] | None = None
 
@@ -64,7 +65,7 @@ class StagedLowering:
         check_size(self.n_tasks(strategy))
         stages, costs = self._stages(strategy)
         names = tuple(op.name for op in self._graph.operators)
-        assembly = Assembly(strategy, stages, costs, WholeLayout(strategy, self._graph))
+        assembly = Assembly(strategy, stages, costs, WholeLayout(strategy, self._graph, one_task=self._one_task))
         columns, successors = assembly.columns()
         return TaskGraph(
             **columns,

@@ -36,14 +36,17 @@ class TaskColumns:
 
     Attributes:
         n_tasks: tasks so far.
+        one_task: an all-to-all is one task, unless its members have different shares of it.
     """
 
-    def __init__(self, groups: TaskColumns | None = None) -> None:
+    def __init__(self, groups: TaskColumns | None = None, *, one_task: bool = False) -> None:
         """Collect tasks.
 
         Args:
             groups: whose groups these tasks have, too; None: their own.
+            one_task: see above; as of ``groups``, if there are any.
         """
+        self.one_task = one_task if groups is None else groups.one_task
         self.n_tasks = 0
         # Of tasks that were added together: how many, and their columns, of which a number holds for all of them.
         self._rows: list[tuple[int, dict[str, Any]]] = []
@@ -71,7 +74,7 @@ class TaskColumns:
         """Add one collective of a kind in each group.
 
         Args:
-            kind: an all-to-all is transfers of every pair between two joins.
+            kind: an all-to-all is transfers of every pair between two joins, or one task (``one_task``).
             members: (groups, size) places of a mesh; each is in one group.
             device_of_place: (D,) the device at each place.
             shares: (D,) of an all-to-all: how many times ``size`` each place gets, or gives; None: once.
@@ -85,6 +88,9 @@ class TaskColumns:
         group_of = np.empty(groups * size, dtype=np.int64)
         group_of[members] = np.arange(groups)[:, None]
         devices = device_of_place[members]
+        if kind is Collective.ALL_TO_ALL and self.one_task and shares is None:
+            tasks = self._add_collective(kind, devices, **{**columns, "size": columns["size"] * size})
+            return tasks[group_of], tasks[group_of]
         if kind is not Collective.ALL_TO_ALL:
             tasks = self._add_collective(kind, devices, **columns)
             return tasks[group_of], tasks[group_of]

@@ -11,7 +11,7 @@ time is one draw of many.  `Simulation.makespans` prices one task graph under se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -21,7 +21,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
 from topoplan.model.recording import LinkUse, Recording
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
@@ -48,6 +48,7 @@ from topoplan_engine.simulation.phases import excerpt, phased_makespan, phased_r
 from topoplan_engine.simulation.quotients import FoldedRun
 from topoplan_engine.simulation.recording import recorded
 from topoplan_engine.simulation.waiting import Run
+from topoplan_engine.simulation.written_out import written_out
 
 __all__ = ["Model", "Simulation"]
 
@@ -220,7 +221,9 @@ class Simulation(Simulate):
         iteration = self._iteration(taskgraph, fabric, cluster)
         outcome, links = self._model.record(iteration.prepared)
         timeline = self._timeline(iteration, outcome)
-        origin = origin_of_rows(taskgraph, iteration.taskgraph, server=self._server)
+        joined = written_out(taskgraph, self._algorithms)
+        rows = origin_of_rows(joined.taskgraph, iteration.taskgraph, server=self._server)
+        origin = np.where(rows < 0, -1, joined.origin[rows])
         run = Run(
             iteration.prepared.tasks,
             outcome,
@@ -229,6 +232,16 @@ class Simulation(Simulate):
             self._model.processing_times(iteration.prepared),
         )
         return timeline, recorded(run, origin, fabric.n_links)
+
+    @property
+    def runs_all_to_alls(self) -> bool:
+        """Whether an all-to-all may be one task: it has an algorithm."""
+        return Collective.ALL_TO_ALL in self._algorithms
+
+    @property
+    def _algorithms(self) -> Collection[Collective]:
+        """The collectives that have algorithms."""
+        return self._model.algorithms.algorithms if self._chosen else ()  # type: ignore[attr-defined]
 
     def _iteration(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> _Iteration:
         network = self._networks.get(fabric, cluster)
@@ -244,8 +257,12 @@ class Simulation(Simulate):
         busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
         start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
+        joined = written_out(original, self._algorithms)
+        if len(joined.task):
+            start = start.copy()
+            start[joined.task] = outcome.start[joined.join]
         if self._server:
-            extra = server_origin(original)[original.n_tasks :]
+            extra = joined.origin[server_origin(joined.taskgraph)[joined.taskgraph.n_tasks :]]
             rows = slice(taskgraph.n_tasks - len(extra), taskgraph.n_tasks)  # barriers stand before them
             start, finish = start.copy(), finish.copy()
             np.minimum.at(start, extra, outcome.start[rows])
@@ -436,6 +453,7 @@ class Simulation(Simulate):
         return links and Interfaces(*links, network.paths.bandwidth, self._model.message_bytes)
 
     def _rewritten(self, taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
+        taskgraph = written_out(taskgraph, self._algorithms).taskgraph
         if self._barriers:
             taskgraph = with_barriers(taskgraph)
         if self._serial:
