@@ -7,6 +7,7 @@ operators; `layers_of` finds those that are the same operator of equal layers, b
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import NamedTuple
 
 import attrs
@@ -15,8 +16,9 @@ from topoplan.model.graph import OperatorGraph
 
 __all__ = ["Layers", "first_equal", "layers_of"]
 
-#: The last graph, and its answer: comparing two graphs takes as long as deriving it.
-_last: tuple[OperatorGraph | None, tuple[int, ...]] = (None, ())
+#: The last graphs, and their answers: comparing two graphs takes as long as deriving it.
+_last: deque[tuple[OperatorGraph, tuple[int, ...]]] = deque(maxlen=16)
+_last_layers: deque[tuple[OperatorGraph, Layers]] = deque(maxlen=4)
 
 #: A number in a name that counts layers: a part of a path (``layers.3.attention``, ``h/3/mlp``), or behind a word for
 #: layers (``layer3_linear1``, ``enc3_attention``).  What it counts has a name of its own behind it.
@@ -28,12 +30,12 @@ _NUMBER = re.compile(
 
 def first_equal(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) for each operator, the first one of the graph that differs from it in its name alone."""
-    global _last
-    last_graph, numbers = _last
-    if last_graph is not graph:
-        first: dict[object, int] = {}
-        numbers = tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
-        _last = graph, numbers
+    for known, numbers in _last:
+        if known is graph:
+            return numbers
+    first: dict[object, int] = {}
+    numbers = tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
+    _last.append((graph, numbers))
     return numbers
 
 
@@ -55,6 +57,9 @@ def layers_of(graph: OperatorGraph) -> Layers:
     ``layers.0.up`` and ``layers.1.up`` are, if all operators of both layers are equal in turn; ``layers.0.up`` and
     ``layers.0.down`` are not.
     """
+    for known, layers in _last_layers:
+        if known is graph:
+            return layers
     patterns: list[str] = []
     layer: list[str] = []
     operators: dict[str, list[tuple[str, int]]] = {}
@@ -68,4 +73,5 @@ def layers_of(graph: OperatorGraph) -> Layers:
     first: dict[object, int] = {}
     keys = zip(patterns, first_equal(graph), (kind_of[name] for name in layer), strict=True)
     numbers = [first.setdefault(key, k) if layer[k] else k for k, key in enumerate(keys)]
-    return Layers(tuple(numbers), tuple(layer))
+    _last_layers.append((graph, Layers(tuple(numbers), tuple(layer))))
+    return _last_layers[-1][1]

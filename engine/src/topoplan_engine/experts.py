@@ -15,8 +15,19 @@ from topoplan.model.graph import Operator, OperatorGraph, Tensor
 __all__ = ["expert_dims"]
 
 
+#: The last graph, and its answer.
+_last: tuple[OperatorGraph | None, tuple[int, ...]] = (None, ())
+
+
 def expert_dims(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) the dimension of experts in each operator; -1 if it has none."""
+    global _last
+    if _last[0] is not graph:
+        _last = graph, _expert_dims(graph)
+    return _last[1]
+
+
+def _expert_dims(graph: OperatorGraph) -> tuple[int, ...]:
     expert_dim = [_counted(op) for op in graph.operators]
     neighbours: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in graph.operators]
     for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
 
-__all__ = ["build_search", "build_simulate", "strategy_fault"]
+__all__ = ["KnowsBest", "build_search", "build_simulate", "strategy_fault"]
 
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
@@ -151,6 +151,14 @@ def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric
     return ""
 
 
+@runtime_checkable
+class KnowsBest(Protocol):
+    """What a search has that proposes nothing which it knows to be slower than the best plan of all searchers."""
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far that fits."""
+
+
 class _GuardedSearch(Search):
     """A searcher under way whose every call is checked.
 
@@ -160,6 +168,12 @@ class _GuardedSearch(Search):
 
     def __init__(self, search: Search, who: str, allowed: Allowed) -> None:
         self._search, self.who, self._allowed = search, who, allowed
+
+    def know_best(self, cost: float) -> None:
+        """Pass the seconds of the best plan on to a search that makes use of them."""
+        if isinstance(self._search, KnowsBest):
+            with calling(f"{self.who}: know_best"):
+                self._search.know_best(cost)
 
     def ask(self) -> list[Candidate]:
         """Propose candidates."""

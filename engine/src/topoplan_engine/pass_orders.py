@@ -293,21 +293,27 @@ def _needs_of(order: PassOrder) -> list[list[int]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _edges(order: PassOrder) -> tuple[list[int], list[list[int]]]:
-    """Return how many passes each one waits for, and those that wait for it."""
+def _edges(order: PassOrder) -> tuple[list[int], list[list[tuple[int, int]]]]:
+    """Return how many passes each one waits for; and those that wait for it, with the border that is crossed."""
     tails, heads = order.edges
-    followers: list[list[int]] = [[] for _ in order.kind]
-    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
-        followers[tail].append(head)
+    chunks = order.chunk[tails], order.chunk[heads]
+    back = (chunks[0] > chunks[1]) * (order.n_chunks - 1)
+    borders = np.where(chunks[0] == chunks[1], -1, np.minimum(*chunks) + back)
+    borders[: len(tails) - len(order.needs[0])] = -1  # the order of each rank
+    followers: list[list[tuple[int, int]]] = [[] for _ in order.kind]
+    for tail, head, border in zip(tails.tolist(), heads.tolist(), borders.tolist(), strict=True):
+        followers[tail].append((head, border))
     return np.bincount(heads, minlength=len(followers)).tolist(), followers
 
 
-def ideal_times(order: PassOrder, seconds: F64) -> tuple[F64, F64]:
+def ideal_times(order: PassOrder, seconds: F64, sending: F64 | None = None) -> tuple[F64, F64]:
     """Return begin and end of each pass where each begins as soon as its rank and what it needs are done.
 
     Args:
         order: of passes.
         seconds: (4, n_chunks) of each kind of pass; backward passes without one for weights take both.
+        sending: (2, n_chunks - 1) from the end of a chunk's pass until the next chunk can begin with its output, and
+            the other way with its gradient; None: no time.
     """
     waits, followers = _edges(order)
     waits = list(waits)
@@ -318,10 +324,11 @@ def ideal_times(order: PassOrder, seconds: F64) -> tuple[F64, F64]:
     )
     start, ready = [0.0] * len(waits), [row for row, count in enumerate(waits) if not count]
     lengths = duration.tolist()
+    between = [*(np.zeros(2 * order.n_chunks - 2) if sending is None else sending.ravel()).tolist(), 0.0]
     for row in ready:
         end = start[row] + lengths[row]
-        for head in followers[row]:
-            start[head] = max(start[head], end)
+        for head, border in followers[row]:
+            start[head] = max(start[head], end + between[border])
             waits[head] -= 1
             if not waits[head]:
                 ready.append(head)

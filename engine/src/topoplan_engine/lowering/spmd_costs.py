@@ -332,11 +332,16 @@ def program_memory_use(strategy: SpmdStrategy, graph: OperatorGraph, prices: lis
     return memory_use_of(program_memory(strategy, graph, prices), states, undivided)
 
 
-def operator_bytes(program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts]) -> list[OperatorBytes]:
-    """Return the bytes of every operator on every device; equal operators with equal shardings share theirs."""
+def operator_bytes(
+    program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts], equal: Sequence[int] | None = None
+) -> list[OperatorBytes]:
+    """Return the bytes of every operator on every device; equal operators with equal shardings share theirs.
+
+    ``equal`` has a number for each operator that equal ones share, where it is known (`first_equal`).
+    """
     shared: dict[object, OperatorBytes] = {}
     result = []
-    for index, (first, price) in enumerate(zip(first_equal(graph), prices, strict=True)):
+    for index, (first, price) in enumerate(zip(equal or first_equal(graph), prices, strict=True)):
         shardings = (program.rules[index], program.stored[index]) if graph.operators[index].weights else ()
         key = first, id(price), shardings
         if key not in shared:

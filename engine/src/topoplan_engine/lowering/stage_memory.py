@@ -19,11 +19,12 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.pass_order import Pass
+from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
@@ -94,8 +95,9 @@ class StageBytes(NamedTuple):
             costs: of its operators.
             crossing: weights that stages share.
         """
-        prices = costs.passes
-        rows = operator_bytes(stage.stage.program, _alone(graph, stage.stage.operators), list(prices))
+        prices, numbers, equal = costs.passes, stage.stage.operators.tolist(), first_equal(graph)
+        alone = _alone(graph, stage.stage.operators)
+        rows = operator_bytes(stage.stage.program, alone, list(prices), [equal[op] for op in numbers])
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
         separate = strategy.order.row_of[:, number] >= 0
@@ -295,10 +297,9 @@ def _copies(
     return total
 
 
-def staged_peak(strategy: StagedStrategy, stages: Sequence[StageBytes], n_devices: int) -> StagedPeak:
+def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) -> StagedPeak:
     """Return the peak of the bytes that each device holds."""
     total, gathered, of_batch, in_use = np.zeros((4, n_devices))
-    order = strategy.order
     for stage in stages:
         total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
         of_batch[stage.devices] += stage.activations[stage.column]

@@ -125,8 +125,12 @@ class StagedLowering:
         """Return what ``strategy`` asks of the network, host by host."""
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
+    def parts(self, strategy: StagedStrategy) -> tuple[Sequence[StageGraph], Sequence[StageCosts], Sequence[StageBytes]]:
+        """Return graph, costs and bytes of each stage, for those that put other pipelines together of such stages."""
+        return *self._stages(strategy), self._bytes(strategy)
+
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
-        return staged_peak(strategy, self._bytes(strategy), self._cluster.n_devices)
+        return staged_peak(strategy.order, self._bytes(strategy), self._cluster.n_devices)
 
     def _bytes(self, strategy: StagedStrategy) -> list[StageBytes]:
         stages, costs = self._stages(strategy)

@@ -17,6 +17,7 @@ Where a plan is to be written in a format that cannot say programs or pipelines,
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
@@ -31,7 +32,7 @@ from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment
-from topoplan_engine.guarded import build_search
+from topoplan_engine.guarded import KnowsBest, build_search
 
 __all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
 
@@ -155,6 +156,7 @@ class PortfolioMember(Search):
         self._states: list[Trial] = []
         self._share = share
         self._turns = self._candidates = 0
+        self._best_cost = math.inf
         self.leads = self.behind = False
 
     @property
@@ -207,6 +209,7 @@ class PortfolioMember(Search):
                 for trial in self._states:
                     self._search.adopt(trial)
                 self._states.clear()
+                self.know_best(self._best_cost)
             if self._search is None or self._is_late:
                 return []
             candidates = self._search.ask()
@@ -228,6 +231,12 @@ class PortfolioMember(Search):
             self._states.append(trial)
         elif self._search is not None:
             self._search.adopt(trial)
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far that fits."""
+        self._best_cost = cost
+        if isinstance(self._search, KnowsBest):
+            self._search.know_best(cost)
 
     @property
     def reached(self) -> Trial | None:

@@ -398,6 +398,8 @@ class SearchRun:
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):
                     peer.leads = peer is search
+                    if self.best.fits:
+                        peer.know_best(self.best.cost)
                 if peer is not search and (across != axis or axis == "network"):
                     self._give(index, self.best)
             self._on_progress("new_best", self.progress())

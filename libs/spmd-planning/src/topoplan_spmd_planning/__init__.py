@@ -7,6 +7,7 @@ Data flows through the modules in this order:
 * `prices` prices instructions and reshardings ("conversions") with the estimator, as HiDup does.
 * `columns` encodes both as integer columns; `counting` bounds the number of states before the search.
 * `kernel` searches, in the tables of `tables`; `planning` runs it and reads the plan.
+* `machine` prices collectives on a cluster and its fabric, for planners that minimize seconds.
 * `strategy` converts a plan into a strategy, and `proposing` into a candidate.
 
 The searchers ``hidup`` and ``spmd`` share these modules; ``spmd`` has its own prices and search space.  Shardings are

@@ -8,7 +8,7 @@ import pytest
 from topoplan import Cluster, TopologyContext
 from topoplan.model.taskgraph import Collective
 from topoplan_samples.tasks import collective, task_graph
-from topoplan_searcher_spmd.machine import Machine
+from topoplan_spmd_planning.machine import Machine
 from topoplan_simulator_fluid import Fluid
 from topoplan_topology_bigswitch import BigSwitch
 

@@ -26,7 +26,7 @@ from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_spmd import Spmd, limits
 from topoplan_searcher_spmd.bounds import _parameters, with_bound
-from topoplan_searcher_spmd.machine import Machine
+from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.search import SpmdSearch

@@ -28,7 +28,7 @@ from topoplan_samples.problems import state_of
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_searcher_spmd import Spmd, planning
 from topoplan_searcher_spmd.limits import fastest_within, measured
-from topoplan_searcher_spmd.machine import Machine
+from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.search import SpmdSearch, data_parallel

@@ -38,6 +38,7 @@ class Auto(Searcher):
     plans: bool = option(True, help="begin with plans that are the best by estimates")
     programs: bool = option(True, help="a planner of SPMD programs takes turns")
     pipelines: bool = option(True, help="a planner of pipelines takes turns")
+    hybrids: bool = option(True, help="a planner of pipelines of sharded programs takes turns, for models with layers")
     unequal_layers: bool = option(
         False, help="programs may plan equal layers unequally, where that is more than 1 % faster"
     )
@@ -45,7 +46,8 @@ class Auto(Searcher):
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
-        planners = [name for name, takes_part in (("spmd", self.programs), ("pipeline", self.pipelines)) if takes_part]
+        kinds = (("spmd", self.programs), ("pipeline", self.pipelines), ("hybrid", self.hybrids))
+        planners = [name for name, takes_part in kinds if takes_part]
         unequal = {"spmd": {"unequal-layers": True}} if self.unequal_layers else {}
         companions = [Choice(name, unequal.get(name, {})) for name in planners]
         if self.network and topology.rebuilds:
@@ -60,6 +62,7 @@ class Auto(Searcher):
             self,
             programs=self.programs and SpmdStrategy not in kinds,
             pipelines=self.pipelines and StagedStrategy not in kinds,
+            hybrids=self.hybrids and StagedStrategy not in kinds,
         )
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:

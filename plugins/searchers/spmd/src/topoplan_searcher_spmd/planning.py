@@ -23,7 +23,7 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.gather_units import gathers
 from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
-from topoplan_searcher_spmd.machine import Machine
+from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
 from topoplan_searcher_spmd.uniform import Repeats, by_boundary, repeats_of, variants

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from topoplan_engine.experiment import Choice
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.recomputation import ATTENTION, regions_of
 from topoplan_engine.sharding.programs import why_invalid
-from topoplan_engine.sharding.signatures import queries_signature, signatures
+from topoplan_engine.sharding.signatures import queries_signature
 from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
@@ -43,51 +44,132 @@ from topoplan_searcher_stated.megatron import (
 )
 from topoplan_searcher_stated.settings import Settings, settings_of
 
-__all__ = ["strategy_of"]
+__all__ = ["MeshRules", "Rules", "devices_of", "order_of", "stages_on", "strategy_of"]
 
 
-def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int) -> tuple[StagedStrategy, Degrees]:
+class MeshRules(NamedTuple):
+    """How the operators of a model are cut on a mesh.
+
+    Attributes:
+        axes: of the mesh.
+        rules: (n_ops,) of each operator, along each axis.
+        copied: operators that make keys and values, of which several tensor-parallel devices have the same.
+    """
+
+    axes: tuple[str, ...]
+    rules: Sequence[tuple[Signature, ...]]
+    copied: frozenset[int]
+
+    def of_some(self, operators: Sequence[int]) -> MeshRules:
+        """Return the rules of some operators, which are numbered anew."""
+        copied = frozenset(place for place, op in enumerate(operators) if op in self.copied)
+        return MeshRules(self.axes, [self.rules[op] for op in operators], copied)
+
+
+class Rules:
+    """How the operators of a model are cut, for many plans."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self.graph = graph
+
+    def on_mesh(self, degrees: Degrees, options: Settings) -> MeshRules:
+        """Return how operators are cut on the meshes of a plan.
+
+        Raises:
+            TopoplanError: nothing can be cut along a tensor axis, or keys and values cannot be copied.
+        """
+        return self._on_axes(degrees.mesh_axes, degrees.tp, degrees.sequence, options.cp_comm == "ulysses")
+
+    @functools.cache  # noqa: B019  of one search, as long as it lives
+    def _on_axes(self, axes: tuple[str, ...], tp: int, sequence: bool, by_heads: bool) -> MeshRules:
+        along = {axis: self._along(axis, tp, sequence, by_heads) for axis in axes}
+        copied: frozenset[int] = frozenset()
+        if "kv" in axes:
+            copied = copied_operators(self.graph, along["kv"])
+            along["kv"] = queries_rules(self.graph, along["kv"], copied)
+        return MeshRules(axes, list(zip(*along.values(), strict=True)), copied)
+
+    @functools.cache  # noqa: B019
+    def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool) -> Sequence[Signature]:
+        graph = self.graph
+        if axis in ("tp", "kv"):
+            rules = tensor_rules(graph, tp, sequence=sequence)
+            if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
+                raise TopoplanError(f"plan: tp={tp}: model {graph.name!r} has no matrices to cut (tp=1)")
+            return rules
+        if axis == "ep":
+            return expert_rules(graph)
+        return sample_rules(graph) if axis in ("dp", "shard") else position_rules(graph, by_heads=by_heads)
+
+
+def strategy_of(
+    stated: Stated | Settings, graph: OperatorGraph, n_devices: int, rules: Rules | None = None
+) -> tuple[StagedStrategy, Degrees]:
     """Return the strategy, and its degrees.
+
+    Args:
+        stated: the plan.
+        graph, n_devices: what it is for.
+        rules: of the graph, where many plans are made.
 
     Raises:
         TopoplanError: degrees, devices, layers, heads or batch do not go together; the message names what would.
     """
     options = settings_of(stated, graph) if isinstance(stated, Stated) else stated
     degrees = degrees_of(options, graph, n_devices)
-    order = _order(options, degrees)
-    stage_of = stages_of(graph, degrees.pp, order, options.layers)
-    axes = degrees.mesh_axes
-    along = {axis: _rules(graph, degrees, axis, options) for axis in axes}
-    copied: frozenset[int] = frozenset()
-    if "kv" in axes:
-        copied = copied_operators(graph, along["kv"])
-        along["kv"] = queries_rules(graph, along["kv"], copied)
-    rules = list(zip(*along.values(), strict=True))
-    _check_even(graph, degrees, axes, rules)
-    sizes = tuple(degrees.of(axis) for axis in axes)
-    devices = _devices(degrees)
+    order = order_of(options.schedule, degrees.pp, degrees.micro_batches)
+    stage_of = stages_of(graph, order, options.layers)
+    mesh_rules = (rules or Rules(graph)).on_mesh(degrees, options)
+    _check_even(graph, degrees, mesh_rules.axes, mesh_rules.rules)
+    sizes = tuple(degrees.of(axis) for axis in mesh_rules.axes)
+    devices = devices_of(degrees)[order.rank_of]
+    regions = regions_of(options.recompute, graph)
+    stages = stages_on(graph, mesh_rules, sizes, options, stage_of.tolist(), list(devices), regions)
+    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
+    if reason := why_invalid(strategy, graph, n_devices):
+        raise TopoplanError(f"plan: {reason}")
+    return strategy, degrees
+
+
+def stages_on(
+    graph: OperatorGraph,
+    mesh_rules: MeshRules,
+    sizes: tuple[int, ...],
+    options: Settings,
+    stage_of: Sequence[int],
+    devices: Sequence[I32],
+    regions: I32,
+) -> list[Stage]:
+    """Return the stages of a plan.
+
+    Args:
+        graph: the model.
+        mesh_rules: how its operators are cut.
+        sizes: of the mesh of each stage.
+        options: what the plan says beside degrees.
+        stage_of: (n_ops,) stage of each operator.
+        devices: of each stage, at the places of its mesh.
+        regions: (n_ops,) that run again.
+    """
+    axes, rules = mesh_rules.axes, mesh_rules.rules
     bucket = round(options.bucket_mb * 1e6)
     sharing = "shard" if "shard" in axes else "dp"
     sliced = axes.index(sharing) if options.zero == 3 else None
-    summed = {(op, axes.index("kv")) for op in copied}
-    programs = stage_programs(
-        graph, stage_of.tolist(), [sizes] * order.n_chunks, rules, bucket, sliced, summed, options.reshard
-    )
+    summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
+    programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
     shares = _Shares.of(graph, rules, sizes, axes, options.skew)
     ring = axes.index("cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
-    regions = regions_of(options.recompute, graph)
     shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []
     for number, program in enumerate(programs):
-        mesh = DeviceMesh(axes=axes, sizes=sizes, devices=devices[order.rank_of[number]])
-        operators = np.flatnonzero(stage_of == number)
+        operators = np.flatnonzero(np.array(stage_of) == number)
         rerun = regions[operators] if (regions[operators] >= 0).any() else ()
         stages.append(
             Stage(
                 operators=operators,
-                mesh=mesh,
+                mesh=DeviceMesh(axes=axes, sizes=sizes, devices=devices[number]),
                 body=program,
                 zero=zero,
                 recomputed=rerun,
@@ -99,10 +181,7 @@ def strategy_of(stated: Stated | Settings, graph: OperatorGraph, n_devices: int)
                 gather_bytes=1 if options.gather == "fp8" else 0,
             )
         )
-    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
-    if reason := why_invalid(strategy, graph, n_devices):
-        raise TopoplanError(f"plan: {reason}")
-    return strategy, degrees
+    return stages
 
 
 class _Shares(NamedTuple):
@@ -141,33 +220,24 @@ class _Shares(NamedTuple):
         return cls(np.array([*rows]), of_operator)
 
 
-def _order(options: Settings, degrees: Degrees) -> PassOrder:
-    """Return the order of passes; ``interleaved:2`` is short for two chunks."""
-    text = options.schedule
+def order_of(text: str, ranks: int, micro_batches: int) -> PassOrder:
+    """Return the order of passes of a schedule; ``interleaved:2`` is short for two chunks.
+
+    Raises:
+        TopoplanError: there is no such schedule, or it has none for so many.
+    """
     name, _, number = text.partition(":")
     choice = Choice.parse(f"{name}:chunks={number}" if number.isdigit() else text, "schedule")
-    schedule = Host.discover().make(PipelineSchedule, choice.name, choice.options)
+    schedule = _host().make(PipelineSchedule, choice.name, choice.options)
     try:
-        return schedule.order(degrees.pp, degrees.micro_batches)
+        return schedule.order(ranks, micro_batches)
     except TopoplanError as error:
         raise TopoplanError(f"plan: {error}") from None
 
 
-def _rules(graph: OperatorGraph, degrees: Degrees, axis: str, options: Settings) -> list[Signature]:
-    if axis in ("tp", "kv"):
-        if degrees.tp == 1:
-            return [signatures(op)[-1] for op in graph.operators]
-        rules = tensor_rules(graph, degrees.tp, sequence=degrees.sequence)
-        if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
-            raise TopoplanError(f"plan: tp={degrees.tp}: model {graph.name!r} has no matrices to cut (tp=1)")
-        return rules
-    if axis == "ep":
-        return expert_rules(graph)
-    if degrees.of(axis) == 1 and axis != "dp":
-        return [signatures(op)[-1] for op in graph.operators]
-    return (
-        sample_rules(graph) if axis in ("dp", "shard") else position_rules(graph, by_heads=options.cp_comm == "ulysses")
-    )
+@functools.cache
+def _host() -> Host:
+    return Host.discover()
 
 
 def _check_even(
@@ -220,7 +290,7 @@ def _what(op: Operator, dim: int) -> str:
     return f"iterations of {op.dims[dim].name!r}"
 
 
-def _devices(degrees: Degrees) -> I32:
+def devices_of(degrees: Degrees) -> I32:
     """(ranks of the pipeline, devices) the devices of each rank, in the order of their places in a mesh."""
     strides = degrees.strides
     axes = ["pp", *degrees.mesh_axes]

@@ -76,7 +76,7 @@ _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 def words_of(settings: Settings, degrees: Degrees) -> str:
     """Return a plan in the words of ``--plan``, with what was left out."""
     words = {
-        **{axis: degrees.of(axis) for axis in ("tp", "cp", "pp", "dp")},
+        **{axis: getattr(degrees, axis) for axis in ("tp", "cp", "ep", "pp", "dp") if axis != "ep" or degrees.ep > 1},
         "sp": "yes" if degrees.sequence else "no",
         "zero": settings.zero,
         "micro-batch": settings.micro_batch,

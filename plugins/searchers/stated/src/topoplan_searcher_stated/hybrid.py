@@ -1,13 +1,17 @@
-"""Searches hybrid plans: combinations of degrees, micro-batch, schedule, ZeRO and recomputation.
+"""Searches hybrid plans: combinations of degrees, micro-batch, schedule, layers, ZeRO, recomputation and layout.
 
-grid of settings ─► `estimates`: seconds and memory by formulas ─► the fastest that fit, simulated one by one
-└─► settings next to the best: layout, schedules, ...
+    shapes ─► estimates: the least that saves enough memory ─► variants of the best shapes ─► neighbours of the best
+    └► the best so far, early                                                     the best of all, simulated one by one ◄┘
+
+`estimates` takes milliseconds for a plan and comes close to the simulator, so that the search goes on estimates, and
+few plans are simulated: those that may be faster than the best one, of whichever searcher.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import functools
+import heapq
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,141 +19,271 @@ import attrs
 
 from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError, Trial, stop_if_wanted
 from topoplan_searcher_stated import Hybrid
-from topoplan_searcher_stated.construct import strategy_of
-from topoplan_searcher_stated.degrees import degrees_of, divisors, words_of
+from topoplan_searcher_stated.balance import balanced_layers
+from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
+from topoplan_searcher_stated.degrees import degrees_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
+from topoplan_searcher_stated.grid import LADDERS, LAYOUTS, SCHEDULES, moved_borders, neighbours, shapes
+from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.settings import Settings
+from topoplan_searcher_stated.small_model import layer_numbers
 
 __all__ = ["HybridSearch"]
 
-#: Largest micro-batch of a data parallel device that is tried.
-_LARGEST_MICRO_BATCH = 16
-#: Plans that are estimated in one turn.
-_TURN = 16
-_LAYOUTS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-cp-ep-dp")
+#: Shapes after which the best plan so far is simulated first; then after twice as many each time.
+_EARLY = 8
+#: Shapes whose variants are estimated: the fastest, and the fastest were there no bubbles.
+_BEAM = 12
+#: Plans from which neighbours are estimated, and steps from each.
+_CLIMBS, _STEPS = 3, 12
+#: A plan is simulated if its estimate is no more than this times the best simulated time.
+_NEAR = 1.02
+#: Smallest improvement by which a climb goes on.
+_BETTER = 0.999
 
 
 class HybridSearch(Search):
-    """Proposes plans in the order of their estimates, then those next to the best one."""
+    """Estimates plans in small turns, and proposes the most promising ones one by one."""
 
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
-        self._estimates = Estimates(problem)
-        self._grid: Iterator[Settings] = self._settings()
-        self._estimated: list[tuple[bool, float, Settings]] = []
-        self._queue: list[Settings] | None = None
-        self._tried: dict[Settings, float] = {}
+        self._rules, self._n_layers = Rules(problem.graph), layer_numbers(problem.graph).count
+        if self._n_layers < 2:
+            raise TopoplanError(
+                f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages (searchers "
+                "that need none: spmd, pipeline, auto)"
+            )
+        self._estimates: Estimates | None = None
+        self._steps: Iterator[Settings | None] | None = None
+        self._usable = float(problem.cluster.usable_memory.min())
+        #: Seconds by plan; infinite where it does not fit or cannot be built.
+        self._seconds: dict[Settings, float] = {}
+        self._memory: dict[Settings, float] = {}
+        self._simulated: dict[Settings, float] = {}
         self._plan_of: dict[bytes, Settings] = {}
-        self._asked: list[Settings] = []
-        self._best: tuple[float, Settings] | None = None
+        self._asked: Settings | None = None
+        self._passed_over = 0
+        self._best_cost = math.inf
 
     @property
     def plans(self) -> bool:
-        """Whether the grid is still being estimated."""
-        return self._queue is None
+        """Whether plans are still being estimated."""
+        return self._steps is not None
+
+    def adopt(self, trial: Trial) -> None:
+        """Plan for the fabric of the first ``trial``."""
+        super().adopt(trial)
+        if self._estimates is None:
+            self._estimates = Estimates(self._problem, trial.state.fabric, self._rules)
+            self._steps = self._all_steps()
 
     def ask(self) -> Sequence[Candidate]:
-        """Estimate some plans; after the last one propose plans one by one."""
-        if self.state is None:
+        """Estimate some plans; propose one where it is time to."""
+        if self.state is None or self._steps is None:
             return []
-        if self._queue is None:
-            self._estimate()
-        if self._queue is None:
+        settings = next(self._steps, self)
+        if settings is self:
+            self._steps = None
+        if not isinstance(settings, Settings):
             return []
-        while self._queue:
-            settings = self._queue.pop(0)
-            if settings in self._tried:
-                continue
-            self._tried[settings] = float("inf")
-            try:
-                strategy, _ = strategy_of(settings, self._problem.graph, self._problem.cluster.n_devices)
-            except TopoplanError:  # heads, positions or channels do not divide
-                continue
-            self._plan_of[strategy.key] = settings
-            self._asked = [settings]
-            return [Candidate(base=State(strategy, self.state.fabric))]
-        return []
+        try:
+            strategy, _ = strategy_of(settings, self._problem.graph, self._problem.cluster.n_devices, self._rules)
+        except TopoplanError:  # heads, positions or channels do not divide
+            self._simulated[settings] = math.inf
+            return []
+        self._plan_of[strategy.key] = settings
+        self._asked = settings
+        return [Candidate(base=State(strategy, self.state.fabric))]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take the price of the last proposal; what lies next to a new best is tried next."""
-        for settings, trial in zip(self._asked, trials, strict=False):
-            self._tried[settings] = trial.cost
-            if trial.fits and (self._best is None or trial.cost < self._best[0]):
-                self._best = trial.cost, settings
-            if not self._queue and self._best is not None:
-                self._queue = [each for each in self._next_to(self._best[1]) if each not in self._tried]
-        self._asked = []
+        """Take the price of the last proposal."""
+        for trial in trials:
+            assert self._asked is not None
+            self._simulated[self._asked] = trial.cost if trial.fits else math.inf
+            if trial.fits:
+                self._best_cost = min(self._best_cost, trial.cost)
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far, of whichever searcher."""
+        self._best_cost = min(self._best_cost, cost)
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
-        """Return the plan in the words of ``--plan``, and how many were estimated and simulated."""
-        settings = self._plan_of.get(strategy.key) if strategy is not None else self._best and self._best[1]
+        """Return the plan in the words of ``--plan``, its estimate, and how many were estimated and simulated."""
+        settings = self._plan_of.get(strategy.key) if strategy is not None else self._best_simulated()
         if settings is None:
             return None
         degrees = degrees_of(settings, self._problem.graph, self._problem.cluster.n_devices)
         return {
             "plan": words_of(settings, degrees),
             "micro_batches": degrees.micro_batches,
-            "plans_estimated": len(self._estimated),
-            "plans_simulated": sum(cost < float("inf") for cost in self._tried.values()),
+            "planned_iteration_time_s": self._seconds.get(settings),
+            "plans_estimated": len(self._memory),
+            "plans_simulated": sum(cost < math.inf for cost in self._simulated.values()),
+            "plans_estimated_slower": self._passed_over,
         }
 
-    def _estimate(self) -> None:
-        """Estimate the next plans of the grid; when there are no more, order all."""
-        settings = list(itertools.islice(self._grid, _TURN))
-        usable = float(self._problem.cluster.usable_memory.min())
-        for plan in settings:
-            stop_if_wanted()
-            with contextlib.suppress(TopoplanError):  # an operator has no such cut
-                estimate = self._estimates.of(plan)
-                self._estimated.append((estimate.memory > usable, estimate.seconds, plan))
-        if not settings:
-            self._estimated.sort(key=lambda row: row[:2])
-            self._queue = [plan for _, _, plan in self._estimated[: self._options.shortlist]]
+    def _best_simulated(self) -> Settings | None:
+        costs = {plan: cost for plan, cost in self._simulated.items() if cost < math.inf}
+        return min(costs, key=lambda plan: costs[plan], default=None)
 
-    def _settings(self) -> Iterator[Settings]:
-        """Go through all plans that go together."""
-        n_devices, batch = self._problem.cluster.n_devices, self._problem.graph.batch_size
-        layers = max(1, self._estimates.n_layers)
-        for tensor, ranks in itertools.product(divisors(n_devices), divisors(n_devices)):
-            if n_devices % (tensor * ranks) or layers % ranks:
+    # ── What is estimated, and when what is simulated ───────────────────────────────────────────────────────
+
+    def _all_steps(self) -> Iterator[Settings | None]:
+        """Yield None after some estimates, and plans to simulate."""
+        early = _EARLY
+        fastest: dict[Settings, Settings] = {}
+        for number, shape in enumerate(shapes(self._problem, self._n_layers)):
+            plan = self._fastest(self._climbed_ladders(shape))
+            if plan is not None:
+                fastest[shape] = plan
+            yield None
+            if number + 1 >= early and fastest:
+                early = 2 * (number + 1)
+                yield from self._proposed(sorted(fastest.values(), key=self._estimated)[:1])
+        beam = sorted(fastest.values(), key=self._estimated)[:_BEAM]
+        beam += sorted(fastest.values(), key=self._without_bubbles)[:_BEAM]
+        for plan in dict.fromkeys(beam):
+            yield from self._variants(plan)
+        yield from self._climbs()
+        yield from self._proposed(self._ranking())
+        if not any(cost < math.inf for cost in self._simulated.values()):
+            yield from sorted(self._memory, key=lambda plan: self._memory[plan])[:_CLIMBS]
+        yield from self._climbs_by_simulation()
+
+    def _proposed(self, plans: Sequence[Settings]) -> Iterator[Settings]:
+        """Yield those of some plans, the fastest first, that may be faster than the best."""
+        for plan in plans:
+            if plan in self._simulated:
                 continue
-            data = n_devices // (tensor * ranks)
-            for micro_batch in divisors(batch):
-                if micro_batch > _LARGEST_MICRO_BATCH or batch % (data * micro_batch):
-                    continue
-                for schedule in self._schedules(ranks, layers, batch // (data * micro_batch)):
-                    for recompute, zero in itertools.product(("none", "full"), (0, 1) if data > 1 else (0,)):
-                        yield Settings(
-                            tp=tensor,
-                            pp=ranks,
-                            micro_batch=micro_batch,
-                            schedule=schedule,
-                            recompute=recompute,
-                            zero=zero,
-                        )
+            if self._seconds[plan] > _NEAR * self._best_cost:
+                self._passed_over += 1
+            elif len(self._simulated) < self._options.shortlist:
+                yield plan
 
-    def _schedules(self, ranks: int, layers: int, micro_batches: int) -> Iterator[str]:
-        yield "1f1b"
-        if ranks > 1 and micro_batches % ranks == 0:
-            for chunks in divisors(layers // ranks):
-                if 1 < chunks <= 4:
-                    yield f"interleaved:{chunks}"
+    def _climbs(self) -> Iterator[None]:
+        """Estimate neighbours of the best plans, and go on from better ones."""
+        for start in self._ranking()[:_CLIMBS]:
+            current = start
+            for _ in range(_STEPS):
+                best = current
+                for plan in self._neighbours(current):
+                    if self._estimated(plan) < self._estimated(best):
+                        best = plan
+                    yield None
+                if self._estimated(best) >= _BETTER * self._estimated(current):
+                    break
+                current = best
 
-    def _next_to(self, best: Settings) -> Iterator[Settings]:
-        """Go through plans that differ from the best one in one setting."""
-        for layout in _LAYOUTS:
-            yield attrs.evolve(best, layout=layout)
-        if best.pp > 1:
-            for schedule in ("zb-h1", "zbv", "1f1b", "gpipe", "interleaved:2", "interleaved:4"):
-                yield attrs.evolve(best, schedule=schedule)
-        for factor in (2, 0.5):
-            size = best.micro_batch * factor
-            if size >= 1 and size == int(size):
-                yield attrs.evolve(best, micro_batch=int(size))
-        for zero in (0, 1, 2, 3):
-            yield attrs.evolve(best, zero=zero)
-        for recompute in ("none", "selective", "full"):
-            yield attrs.evolve(best, recompute=recompute)
-        for sequence in (True, False):
-            if best.tp > 1:
-                yield attrs.evolve(best, sp=sequence)
+    def _climbs_by_simulation(self) -> Iterator[Settings | None]:
+        """Simulate neighbours of the best simulated plan that are estimated to be near it."""
+        done: set[Settings] = set()
+        while (best := self._best_simulated()) is not None and best not in done:
+            done.add(best)
+            close = []
+            for plan in self._neighbours(best):
+                if self._estimated(plan) <= _NEAR * self._best_cost:
+                    close.append(plan)
+                yield None
+            yield from self._proposed(sorted(close, key=self._estimated))
+
+    def _ranking(self) -> list[Settings]:
+        """Return the plans that fit and have the best estimates; of equal ones that which was estimated first."""
+        fits = (plan for plan in self._seconds if self._seconds[plan] < math.inf)
+        return heapq.nsmallest(4 * self._options.shortlist, fits, key=self._estimated)
+
+    def _climbed_ladders(self, plan: Settings) -> Iterator[Settings]:
+        """Yield the first plan of each ladder that fits."""
+        for ladder in LADDERS:
+            if ladder[0][0] == 3 and plan.pp > 1:  # weights would be gathered for each micro-batch
+                continue
+            for zero, recompute in ladder:
+                saving = attrs.evolve(plan, zero=zero, recompute=recompute)
+                if self._fits(saving):
+                    yield saving
+                    break
+
+    def _fastest(self, plans: Iterator[Settings]) -> Settings | None:
+        best = min(plans, key=self._estimated, default=None)
+        return best if best is not None and self._estimated(best) < math.inf else None
+
+    def _variants(self, plan: Settings) -> Iterator[None]:
+        """Go through schedules and layers of chunks; then through layouts of the fastest of these."""
+        best = plan
+        for schedule in SCHEDULES if plan.pp > 1 else ("1f1b",):
+            for layers in self._layers(attrs.evolve(plan, schedule=schedule, layers="")):
+                variant = self._fastest(self._climbed_ladders(attrs.evolve(plan, schedule=schedule, layers=layers)))
+                if variant is not None and self._estimated(variant) < self._estimated(best):
+                    best = variant
+                yield
+        for layout in self._layouts(best):
+            self._estimated(attrs.evolve(best, layout=layout))
+            yield
+
+    def _layouts(self, plan: Settings) -> list[str]:
+        """Return layouts that differ in where the devices of a plan lie."""
+        cluster = self._problem.cluster
+        degrees = {axis: getattr(plan, axis) for axis in ("tp", "cp", "ep", "pp")}
+        degrees["dp"] = cluster.n_devices // (plan.tp * plan.cp * plan.pp * plan.ep)
+        different: dict[tuple[str, ...], str] = {}
+        for layout in LAYOUTS if cluster.n_hosts > 1 else LAYOUTS[:1]:
+            different.setdefault(tuple(axis for axis in layout.split("-") if degrees[axis] > 1), layout)
+        return list(different.values())
+
+    def _neighbours(self, plan: Settings) -> Iterator[Settings]:
+        stop_if_wanted()
+        moved = moved_borders(self._counts(plan)) if plan.pp > 1 else ()
+        layers = [*self._layers(attrs.evolve(plan, layers="")), *map(text_of, moved)]
+        for each in neighbours(plan, layers, self._layouts(plan)):
+            if each.pp > 1 and not each.layers:
+                yield from (attrs.evolve(each, layers=option) for option in self._layers(each))
+            else:
+                yield each
+
+    def _counts(self, plan: Settings) -> Sequence[int]:
+        try:
+            return layer_counts(self._problem.graph, order_of(plan.schedule, plan.pp, 2 * plan.pp), plan.layers)
+        except TopoplanError:
+            return ()
+
+    @functools.cache  # noqa: B019  of one search, as long as it lives
+    def _layers(self, plan: Settings) -> tuple[str, ...]:
+        """Return layers of chunks: equally many if that goes, and such that the slowest chunk is fastest."""
+        assert self._estimates is not None
+        try:
+            chunks = order_of(plan.schedule, plan.pp, 2 * plan.pp).n_chunks
+            *seconds, behind = self._estimates.layer_seconds(plan)
+        except TopoplanError:
+            return ()
+        if chunks > self._n_layers:
+            return ()
+        options = [""] if self._n_layers % chunks == 0 else []
+        balanced = balanced_layers(seconds, behind, chunks)
+        if chunks > 1 and balanced != (self._n_layers // chunks,) * chunks:
+            options.append(text_of(balanced))
+        return tuple(options)
+
+    # ── Estimates ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fits(self, plan: Settings) -> bool:
+        """Whether a plan fits into memory; one that cannot be built does not."""
+        assert self._estimates is not None
+        if plan not in self._memory:
+            stop_if_wanted()
+            try:
+                self._memory[plan] = self._estimates.memory(plan)
+            except TopoplanError:  # degrees, layers, heads or schedule do not go together
+                self._memory[plan] = math.inf
+        return self._memory[plan] <= self._usable
+
+    def _estimated(self, plan: Settings) -> float:
+        """Return the estimated seconds of a plan that fits; infinite for others."""
+        assert self._estimates is not None
+        if plan not in self._seconds:
+            self._seconds[plan] = self._estimates.seconds(plan) if self._fits(plan) else math.inf
+        return self._seconds[plan]
+
+    def _without_bubbles(self, plan: Settings) -> float:
+        assert self._estimates is not None
+        *layers, behind = self._estimates.layer_seconds(plan)
+        degrees = degrees_of(plan, self._problem.graph, self._problem.cluster.n_devices)
+        return (sum(layers) + behind) * degrees.micro_batches / plan.pp

@@ -14,56 +14,66 @@ Source: NVIDIA/Megatron-LM@d98e8a64, ``--account-for-embedding-in-pipeline-split
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from topoplan import OperatorGraph, PassOrder, TopoplanError
 from topoplan.arrays import I32
-from topoplan_engine.equal_operators import layers_of
 from topoplan_searcher_stated.degrees import divisors, nearest
+from topoplan_searcher_stated.small_model import layer_numbers
 
-__all__ = ["stages_of"]
+__all__ = ["layer_counts", "stages_of", "text_of"]
 
 _ENDS = ("embedding", "head")
 
 
-def stages_of(graph: OperatorGraph, ranks: int, order: PassOrder, text: str) -> I32:
+def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
     """(n_ops,) the stage of each operator.
 
     Args:
         graph: the model.
-        ranks: of the pipeline.
-        order: of its passes; has the number of stages.
+        order: of the passes of the pipeline, which has the number of ranks and stages.
         text: see the module.
 
     Raises:
         TopoplanError: the model has no layers, their number does not divide, or is not that of the text.
     """
-    names = layers_of(graph).layer
-    layers = list(dict.fromkeys(name for name in names if name))
-    chunks = order.n_chunks
-    if not layers and (chunks > 1 or text):
-        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
-    if chunks == 1 and not text:
-        return np.zeros(len(names), dtype=np.int32)
-    ends = text.split("+")
-    if all(end in _ENDS for end in ends):
-        counts = _even(graph, len(layers), ranks, chunks, ends)
-    else:
-        counts = _counts(text, graph, len(layers), chunks) if text else _even(graph, len(layers), ranks, chunks, [])
-    stage_of_layer = dict(zip(layers, np.repeat(np.arange(chunks), counts).tolist(), strict=True))
-    stage, current = np.zeros(len(names), dtype=np.int32), 0
-    last = max(index for index, name in enumerate(names) if name)
-    for index, name in enumerate(names):
-        current = max(current, stage_of_layer[name]) if name else current
-        stage[index] = chunks - 1 if index > last else current
-    empty = np.setdiff1d(np.arange(chunks), stage)
+    numbers, counts = layer_numbers(graph), layer_counts(graph, order, text)
+    stage_of_layer = np.repeat(np.arange(len(counts)), counts) if numbers.count else np.zeros(1, dtype=np.int64)
+    of_layer = np.array([0, *stage_of_layer, len(counts) - 1], dtype=np.int32)
+    stage: I32 = of_layer[np.array(numbers.of) + 1]
+    empty = np.setdiff1d(np.arange(len(counts)), stage)
     if len(empty):
         raise TopoplanError(
             f"plan: layers={text}: stage {empty[0]} has no operator (the first and the last may have 0)"
         )
     return stage
+
+
+def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]:
+    """(stages,) layers of each stage; see `stages_of`."""
+    n_layers, ranks, chunks = layer_numbers(graph).count, order.n_ranks, order.n_chunks
+    if not n_layers and (chunks > 1 or text):
+        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
+    if chunks == 1 and not text:
+        return [n_layers]
+    ends = text.split("+")
+    if all(end in _ENDS for end in ends):
+        return _even(graph, n_layers, ranks, chunks, ends)
+    return _counts(text, graph, n_layers, chunks) if text else _even(graph, n_layers, ranks, chunks, [])
+
+
+def text_of(counts: Sequence[int]) -> str:
+    """Return layers of stages as text.
+
+    >>> text_of((1, 2, 2, 2, 1))
+    '1+2*3+1'
+    """
+    runs = [(count, len(list(run))) for count, run in itertools.groupby(counts)]
+    return "+".join(str(count) if length == 1 else f"{count}*{length}" for count, length in runs)
 
 
 def _even(graph: OperatorGraph, n_layers: int, ranks: int, chunks: int, ends: list[str]) -> list[int]:

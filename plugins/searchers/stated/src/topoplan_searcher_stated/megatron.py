@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from topoplan import Operator, OperatorGraph, Role, TopoplanError
 from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature
-from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.equal_operators import first_equal, layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 
@@ -57,17 +57,16 @@ class _Made(NamedTuple):
 
 def sample_rules(graph: OperatorGraph) -> list[Signature]:
     """Return signatures that cut samples, where an operator has any."""
-    return [_cut(op, op.sample_dim) for op in graph.operators]
+    return _cut_each(graph, [op.sample_dim for op in graph.operators])
 
 
 def position_rules(graph: OperatorGraph, *, by_heads: bool = False) -> list[Signature]:
     """Return signatures that cut positions, where an operator has any; ``by_heads``: attention by heads (Ulysses)."""
-    slots = _slots_dims(graph)
-    return [
-        routing_signature(op)
-        or _cut(op, heads_dim(op) if by_heads and heads_dim(op) >= 0 else slots[index] if slots[index] >= 0 else dim)
-        for index, (op, dim) in enumerate(zip(graph.operators, positions_dims(graph), strict=True))
-    ]
+    slots, positions = _slots_dims(graph), positions_dims(graph)
+    heads = [heads_dim(op) if by_heads else -1 for op in graph.operators]
+    dims = (next((dim for dim in several if dim >= 0), -1) for several in zip(heads, slots, positions, strict=True))
+    cut = _cut_each(graph, list(dims))
+    return [routing_signature(op) or rule for op, rule in zip(graph.operators, cut, strict=True)]
 
 
 def heads_dim(op: Operator) -> int:
@@ -100,12 +99,25 @@ def _slots_dims(graph: OperatorGraph) -> list[int]:
     return dims
 
 
+#: The last graph, and its answers by size.
+_copies: tuple[OperatorGraph | None, dict[int, int]] = (None, {})
+
+
 def copies_of_heads(graph: OperatorGraph, size: int) -> int:
     """Return how many of ``size`` tensor-parallel devices have the same heads of keys and values: 1 if none are copied.
 
     All attention has as many heads, each head of keys and values as many of queries that they can share, and what makes
     heads is cut by them.
     """
+    global _copies
+    if _copies[0] is not graph:
+        _copies = graph, {}
+    if size not in _copies[1]:
+        _copies[1][size] = _copies_of_heads(graph, size)
+    return _copies[1][size]
+
+
+def _copies_of_heads(graph: OperatorGraph, size: int) -> int:
     heads = {
         (op.dims[h].size, op.dims[h + 1].size)
         for op in graph.operators
@@ -204,6 +216,17 @@ def positions_dims(graph: OperatorGraph) -> list[int]:
         dims.append(dim)
         axis_of.append(followed.index(dim) if dim >= 0 else -1)
     return dims
+
+
+def _cut_each(graph: OperatorGraph, dims: Sequence[int]) -> list[Signature]:
+    """Return signatures that cut a dimension of each operator; equal operators share theirs."""
+    known: dict[tuple[int, int], Signature] = {}
+    rules = []
+    for op, first, dim in zip(graph.operators, first_equal(graph), dims, strict=True):
+        if (first, dim) not in known:
+            known[first, dim] = _cut(op, dim)
+        rules.append(known[first, dim])
+    return rules
 
 
 def _cut(op: Operator, dim: int) -> Signature:

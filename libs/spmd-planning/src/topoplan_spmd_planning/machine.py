@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan import AnyFabric, Cluster
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.resharding import Local
 
@@ -68,20 +68,36 @@ class Machine:
     def links(self, groups: I64) -> Links:
         """Return what (groups, members) devices have of the network if all groups use it at the same time."""
         cluster, members = self._cluster, groups.shape[1]
-        host = cluster.device_host[groups]
-        cell = np.arange(len(groups))[:, None] * cluster.n_hosts + host
-        occupancy = np.bincount(cell.ravel(), minlength=len(groups) * cluster.n_hosts).reshape(-1, cluster.n_hosts)
-        leaves = (occupancy > 0) & (occupancy < members)
-        egress, hop = leaves.sum(axis=0), _LINKS * cluster.latency if leaves.any() else 0.0
+        cells = np.arange(len(groups), dtype=np.int64)[:, None] * cluster.n_hosts + cluster.device_host[groups]
+        cell, occupancy = np.unique(cells, return_counts=True)  # of a group in a host
+        group, host = np.divmod(cell, cluster.n_hosts)
+        leaves = occupancy < members
+        egress, hop = np.bincount(host[leaves], minlength=cluster.n_hosts), _LINKS * cluster.latency * leaves.any()
+        # Of k devices of a ring that leaves their host, the link of each carries (k - 1) / k of what leaves.
+        passed = _largest(host, np.where(leaves, (occupancy - 1) / occupancy, occupancy > 1), cluster.n_hosts)
         with np.errstate(divide="ignore"):
-            # Of k devices of a ring that leaves their host, the link of each carries (k - 1) / k of what leaves.
-            passed = np.where(leaves, (occupancy - 1) / np.maximum(occupancy, 1), occupancy > 1).max(axis=0)
             bandwidth = float(np.minimum(self._out / egress, cluster.inside_bandwidth / passed).min())
-        stops = int((occupancy > 0).sum(axis=1).max()) if leaves.any() else members
-        sent_pairs = (occupancy * (members - occupancy)).sum(axis=0)
+        stops = int(np.bincount(group).max()) if leaves.any() else members
+        sent_pairs = np.bincount(host, occupancy * (members - occupancy), cluster.n_hosts)
         pair = float((sent_pairs / self._out).max())
-        neighbours = np.where(occupancy > 0, occupancy - 1, 0).max(axis=0)
-        return Links(members, stops, bandwidth, hop, max(pair, float((neighbours / cluster.inside_bandwidth).max())))
+        neighbours = _largest(host, occupancy - 1, cluster.n_hosts)
+        pair = max(pair, float((neighbours / cluster.inside_bandwidth).max()))
+        return Links(members, stops, bandwidth, float(hop), pair)
+
+    def pair_seconds(self, senders: I32, receivers: I32) -> float:
+        """Return the seconds per byte of the slowest of (n,) devices that each send to another one at the same time."""
+        cluster = self._cluster
+        source, target = cluster.device_host[senders], cluster.device_host[receivers]
+        away = np.bincount(source[source != target], minlength=cluster.n_hosts)
+        inside = np.bincount(source[source == target], minlength=cluster.n_hosts) > 0
+        return float(max((away / self._out).max(), (inside / cluster.inside_bandwidth).max()))
+
+
+def _largest(host: I64, values: np.ndarray, n_hosts: int) -> F64:
+    """(H,) the largest of the values of each host; 0 where it has none."""
+    largest = np.zeros(n_hosts)
+    np.maximum.at(largest, host, values)
+    return largest
 
 
 def _outward(cluster: Cluster, fabric: AnyFabric) -> F64:

@@ -1,0 +1,137 @@
+"""Which plans there are: degrees that go together, and for each of them what may save memory or time.
+
+    shapes: tp, cp, ep, pp, micro-batch ─► a ladder of what saves memory, up to the first step that fits
+    variants of a shape: schedule, layers of chunks, layout         neighbours: plans that differ in one setting
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from topoplan import Problem
+from topoplan_engine.experts import expert_dims
+from topoplan_engine.recomputation import ATTENTION
+from topoplan_searcher_stated.degrees import divisors
+from topoplan_searcher_stated.megatron import positions_dims
+from topoplan_searcher_stated.settings import Settings
+
+__all__ = ["LADDERS", "LAYOUTS", "SCHEDULES", "moved_borders", "neighbours", "shapes"]
+
+#: Largest micro-batch of a data parallel device that is tried.
+_LARGEST_MICRO_BATCH = 16
+#: Widest tensor parallel group: so many hosts, or so many devices of hosts that have few.
+_HOSTS, _DEVICES = 2, 16
+#: Positions that a device has at least.
+_POSITIONS = 512
+#: What saves more and more memory, and takes more and more time: (zero, recompute).
+LADDERS: tuple[tuple[tuple[int, str], ...], ...] = (
+    ((0, "none"), (1, "none"), (1, "selective"), (1, "full")),
+    ((3, "none"), (3, "selective"), (3, "full")),
+)
+LAYOUTS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-cp-ep-dp")
+SCHEDULES = ("1f1b", "interleaved:2", "interleaved:3", "interleaved:4", "zb-h1", "zb-h2", "zbv", "v-half")
+
+
+def shapes(problem: Problem, n_layers: int) -> list[Settings]:
+    """Return plans of all degrees and micro-batches that go together, those that just hold the weights first."""
+    graph, cluster = problem.graph, problem.cluster
+    n_devices, batch = cluster.n_devices, graph.batch_size
+    experts, positions = _experts(problem), _positions(problem)
+    widest = max(_DEVICES, _HOSTS * n_devices // cluster.n_hosts)
+    found = []
+    for tp, pp, cp in itertools.product(divisors(n_devices), divisors(n_devices), divisors(n_devices)):
+        if tp > widest or pp > max(1, n_layers) or n_devices % (tp * pp * cp):
+            continue
+        if cp > 1 and (experts or positions % cp or positions // cp < _POSITIONS):
+            continue
+        dp = n_devices // (tp * pp * cp)
+        if batch % dp:
+            continue
+        for ep, micro_batch in itertools.product(divisors(math.gcd(dp, experts or 1)), divisors(batch // dp)):
+            if micro_batch <= _LARGEST_MICRO_BATCH:
+                found.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
+    parts = _parts_that_hold_weights(problem)
+    return sorted(found, key=lambda plan: abs(math.log(plan.tp * plan.pp * plan.cp * max(1, plan.ep / 2) / parts)))
+
+
+def _experts(problem: Problem) -> int:
+    """Return how many experts the model has; 0 for none."""
+    dims = expert_dims(problem.graph)
+    counts = [op.dims[dim].size for op, dim in zip(problem.graph.operators, dims, strict=True) if dim >= 0]
+    return math.gcd(*counts) if counts else 0
+
+
+def _positions(problem: Problem) -> int:
+    """Return how many positions attention has; 1 where it has none."""
+    operators, dims = problem.graph.operators, positions_dims(problem.graph)
+    sizes = [op.dims[dim].size for op, dim in zip(operators, dims, strict=True) if dim >= 0 and op.kind in ATTENTION]
+    return math.gcd(*sizes) if sizes else 1
+
+
+def _parts_that_hold_weights(problem: Problem) -> float:
+    """Return into how many parts weights, with eight times as many bytes for their state, must be cut about."""
+    nbytes = sum(tensor.nbytes for op in problem.graph.operators for tensor in op.weights)
+    return max(1.0, 8.0 * nbytes / (0.6 * float(problem.cluster.usable_memory.min())))
+
+
+def neighbours(
+    plan: Settings, layers: Sequence[str], layouts: Sequence[str]
+) -> Iterator[Settings]:
+    """Go through plans that differ from one in one setting.
+
+    Args:
+        plan: in full.
+        layers, layouts: that are tried.
+    """
+    for layout in layouts:
+        yield attrs.evolve(plan, layout=layout)
+    if plan.pp > 1:
+        for schedule in (*SCHEDULES, "gpipe", "v-min"):
+            yield attrs.evolve(plan, schedule=schedule, layers="")
+        for each in layers:
+            yield attrs.evolve(plan, layers=each)
+    for size in (2 * plan.micro_batch, plan.micro_batch // 2):
+        if size >= 1:
+            yield attrs.evolve(plan, micro_batch=size)
+    for zero in (0, 1, 2, 3):
+        yield attrs.evolve(plan, zero=zero)
+    for recompute in ("none", "selective", "every:2", "full"):
+        yield attrs.evolve(plan, recompute=recompute)
+    if plan.tp > 1:
+        yield attrs.evolve(plan, sp=plan.sp is False)
+    yield from _traded_degrees(plan)
+
+
+def _traded_degrees(plan: Settings) -> Iterator[Settings]:
+    """Go through plans with twice and half as much of one degree, from data parallelism or another degree."""
+    names = ("tp", "cp", "ep", "pp")
+    for name in names:
+        degree = getattr(plan, name)
+        for value in (2 * degree, degree // 2 if degree % 2 == 0 else 0):
+            if not value:
+                continue
+            changed = attrs.evolve(plan, **{name: value}, layers="")
+            yield changed
+            for other in names:
+                peer = getattr(plan, other)
+                if other != name and value > degree and peer % 2 == 0:
+                    yield attrs.evolve(changed, **{other: peer // 2})
+
+
+def moved_borders(layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Go through layers of chunks where one layer has moved to the next or the previous chunk.
+
+    >>> list(moved_borders((2, 1)))
+    [(1, 2)]
+    """
+    for border in range(len(layers) - 1):
+        for source, target in ((border, border + 1), (border + 1, border)):
+            if layers[source] > 1:
+                moved = list(layers)
+                moved[source] -= 1
+                moved[target] += 1
+                yield tuple(moved)
