@@ -125,7 +125,9 @@ class StagedLowering:
         """Return what ``strategy`` asks of the network, host by host."""
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
-    def parts(self, strategy: StagedStrategy) -> tuple[Sequence[StageGraph], Sequence[StageCosts], Sequence[StageBytes]]:
+    def parts(
+        self, strategy: StagedStrategy
+    ) -> tuple[Sequence[StageGraph], Sequence[StageCosts], Sequence[StageBytes]]:
         """Return graph, costs and bytes of each stage, for those that put other pipelines together of such stages."""
         return *self._stages(strategy), self._bytes(strategy)
 

@@ -8,8 +8,8 @@ import pytest
 from topoplan import Cluster, TopologyContext
 from topoplan.model.taskgraph import Collective
 from topoplan_samples.tasks import collective, task_graph
-from topoplan_spmd_planning.machine import Machine
 from topoplan_simulator_fluid import Fluid
+from topoplan_spmd_planning.machine import Machine
 from topoplan_topology_bigswitch import BigSwitch
 
 NBYTES = 1 << 26

@@ -28,13 +28,13 @@ from topoplan_samples.problems import state_of
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_searcher_spmd import Spmd, planning
 from topoplan_searcher_spmd.limits import fastest_within, measured
-from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.planning import fastest_on, fitted
 from topoplan_searcher_spmd.prices import Prices, least_bytes
 from topoplan_searcher_spmd.search import SpmdSearch, data_parallel
 from topoplan_searcher_spmd.space import Mesh, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import columns_of
+from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import SearchTooLongError, solve
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
 from topoplan_topology_bigswitch import BigSwitch

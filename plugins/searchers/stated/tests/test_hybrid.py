@@ -1,13 +1,27 @@
-"""Hybrid plans that are searched: no slower than those of one kind of parallelism, and estimated before."""
+"""Hybrid plans that are searched: no slower than stated ones; estimates have the order of simulated plans."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 
+import attrs
+import numpy as np
 import pytest
 
-from topoplan import optimize, stated_plan
+from topoplan import Host, Problem, TopoplanError, optimize, stated_plan
+from topoplan_engine.keywords import experiment_of
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.setup import set_up_search
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.problems import state_of
+from topoplan_searcher_stated.balance import balanced_layers
+from topoplan_searcher_stated.construct import Rules, strategy_of
+from topoplan_searcher_stated.estimates import Estimates
+from topoplan_searcher_stated.grid import shapes
+from topoplan_searcher_stated.settings import Settings
+from topoplan_searcher_stated.small_model import small_model
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -21,19 +35,106 @@ CONFIG = {
     "max_position_embeddings": 256,
     "hidden_act": "silu",
 }
+MIXTURE = {
+    **CONFIG,
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+OPTIONS = {"servers": 2, "gpus_per_server": 2, "batch_size": 8, "device": "h100", "precision": "bf16"}
+
+
+def model(folder, config):
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return HuggingFace(config=str(path))
 
 
 @pytest.fixture(scope="module")
-def setting(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "config.json"
-    path.write_text(json.dumps(CONFIG))
-    options = {"servers": 2, "gpus_per_server": 4, "batch_size": 16, "device": "h100", "precision": "bf16"}
-    return HuggingFace(config=str(path)), options
+def llama(tmp_path_factory):
+    return model(tmp_path_factory.mktemp("llama"), CONFIG)
 
 
-def test_it_is_no_slower_than_any_plan_of_one_kind(setting):
-    model, options = setting
-    found = optimize(model, searchers=["hybrid:shortlist=12"], **options).plan
-    for plan in ("tp=8", "pp=4", "", "tp=4,pp=2", "pp=2,zero=1"):
-        stated = stated_plan(model, plan, **options)
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return model(tmp_path_factory.mktemp("mixture"), MIXTURE)
+
+
+def problem_of(frontend) -> Problem:
+    return set_up_search(Host.discover(), experiment_of(frontend, **OPTIONS)).problem
+
+
+def test_it_is_no_slower_than_any_plan_of_one_kind(llama):
+    found = optimize(llama, searchers=["hybrid:shortlist=6"], **OPTIONS).plan
+    for plan in ("tp=4", "pp=4", "", "tp=2,pp=2", "pp=2,zero=1", "tp=2,pp=2,schedule=zb-h1"):
+        stated = stated_plan(llama, plan, **OPTIONS)
         assert found.timeline.makespan <= stated.timeline.makespan * (1 + 1e-9), plan
+
+
+def kendall(a, b) -> float:
+    """Kendall's tau of two lists, where pairs that are equal in either count for nothing."""
+    signs = [np.sign((a[i] - a[j]) * (b[i] - b[j])) for i, j in itertools.combinations(range(len(a)), 2)]
+    return float(np.mean(signs))
+
+
+def grid(dense: bool) -> list[Settings]:
+    plans = [
+        Settings(tp=tp, pp=pp, micro_batch=b, schedule=schedule, recompute=recompute, zero=zero)
+        for tp, pp, b in ((1, 1, 2), (2, 2, 1), (1, 2, 2), (4, 1, 4))
+        for schedule in (("1f1b", "zb-h1", "interleaved:2") if pp == 2 else ("1f1b",))
+        for recompute, zero in (("none", 1), ("full", 0))
+    ]
+    extra = [Settings(cp=2, pp=2), Settings(cp=2, cp_comm="ring")] if dense else [Settings(ep=4), Settings(ep=2, pp=2)]
+    return [*plans, *extra, Settings(zero=3), Settings(zero=3, tp=2, micro_batch=2), Settings(pp=2, layers="1+3")]
+
+
+@pytest.mark.parametrize("name", ["llama", "mixture"])
+def test_estimates_have_the_order_of_simulated_plans_and_their_memory(name, request):
+    problem = problem_of(request.getfixturevalue(name))
+    fabric = state_of(problem).fabric
+    estimates = Estimates(problem, fabric, Rules(problem.graph))
+    simulate = Host.discover().make("simulator", "fluid").build()
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    simulated, planned = [], []
+    for plan in grid(name == "llama"):
+        strategy, _ = strategy_of(plan, problem.graph, 4)
+        estimate = estimates.of(plan)
+        simulated.append(simulate.makespan(lowering.lower(strategy), fabric, problem.cluster, math.inf))
+        planned.append(estimate.seconds)
+        assert estimate.memory == pytest.approx(lowering.memory(strategy).max(), rel=0.03), plan
+    assert kendall(simulated, planned) > 0.9
+    assert planned[int(np.argmin(simulated))] <= 1.03 * min(planned)
+
+
+def test_a_small_model_has_each_kind_of_layer_once(llama):
+    graph = problem_of(llama).graph
+    small = small_model(graph)
+    assert small.layers == (0, 1, 1, 1)
+    assert small.behind == 2
+    assert len(small.operators) < len(graph.operators)
+
+
+def test_layers_are_balanced_by_seconds():
+    counts = balanced_layers([1.0] * 126, 1.5, 16)
+    assert sum(counts) == 126
+    assert max([*counts[:-1], counts[-1] + 1.5]) == 8
+
+
+def test_shapes_cut_experts_and_positions(llama, mixture):
+    dense = shapes(problem_of(attrs.evolve(llama, sequence_length=2048)), 4)
+    assert {plan.cp for plan in dense} == {1, 2, 4}
+    assert {plan.ep for plan in dense} == {1}
+    assert {plan.ep for plan in shapes(problem_of(mixture), 4)} == {1, 2, 4}
+
+
+def test_a_model_without_layers_is_refused():
+    with pytest.raises(TopoplanError, match="searcher hybrid: model 'ncf' has no numbered layers"):
+        optimize("ncf", searchers=["hybrid"], servers=1, gpus_per_server=4)
+
+
+def test_auto_proposes_hybrid_plans_and_says_where_there_are_none(llama):
+    result = optimize(llama, searchers=["auto"], budget=40, **OPTIONS).result
+    assert not any("hybrid" in line for line in result.left_out)
+    result = optimize("ncf", searchers=["auto"], budget=30, servers=1, gpus_per_server=4).result
+    assert any(line.startswith("hybrid: ") and "no numbered layers" in line for line in result.left_out)

@@ -23,11 +23,11 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.gather_units import gathers
 from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
-from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
 from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
 from topoplan_searcher_spmd.uniform import Repeats, by_boundary, repeats_of, variants
 from topoplan_spmd_planning.columns import Columns
+from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import Solution, TooManyStatesError, solve
 from topoplan_spmd_planning.program import Verb
 from topoplan_spmd_planning.strategy import program_of, strategy_with, unscheduled

@@ -28,9 +28,9 @@ from topoplan_engine.sharding.mesh import AnyMeshStep, any_mesh_steps, mesh_grou
 from topoplan_searcher_spmd.bounds import min_after
 from topoplan_searcher_spmd.conversions import Conversions, conversions_of
 from topoplan_searcher_spmd.known import LargestPart
-from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.space import Joint, Kind, MeshProgram
 from topoplan_spmd_planning.columns import Columns
+from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.program import Instruction, Verb
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
 

@@ -27,10 +27,10 @@ from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
-from topoplan_spmd_planning.machine import Machine
 from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, OverMemory, PlanTooLargeError, fastest_on, fitted
 from topoplan_searcher_spmd.space import Mesh, meshes, outline
 from topoplan_searcher_spmd.uniform import is_uniform
+from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
 from topoplan_spmd_planning.strategy import unscheduled

@@ -32,7 +32,7 @@ from topoplan_searcher_stated.degrees import Degrees, degrees_of
 from topoplan_searcher_stated.layers import layer_counts
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers, small_model
-from topoplan_searcher_stated.unit_costs import MeshCosts, Ran, UnitTasks, UnitMesh, chained
+from topoplan_searcher_stated.unit_costs import MeshCosts, Ran, UnitMesh, UnitTasks, chained
 from topoplan_spmd_planning.machine import Links, Machine
 
 __all__ = ["Estimate", "Estimates"]
@@ -83,14 +83,12 @@ class Estimates:
         self._machine = Machine(problem.cluster, fabric)
         self._costs = MeshCosts(problem, self._small)
         layer = layer_numbers(problem.graph).of
-        self._tied = any(
-            layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users
-        )
+        self._tied = any(layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users)
 
     @property
     def n_layers(self) -> int:
         """Numbered layers of the model; 0 where it has none."""
-        return layer_numbers(self._graph).count
+        return layer_numbers(self._graph).n_layers
 
     def of(self, plan: Settings) -> Estimate:
         """Estimate a plan.
@@ -182,7 +180,10 @@ class Estimates:
     def _units_of_chunks(self, layers: tuple[int, ...]) -> list[list[int]]:
         """Return the units of each chunk, given how many layers each has."""
         ends = np.cumsum(layers).tolist()
-        chunks = [list(self._small.layers[end - count : end] if end else self._small.layers) for end, count in zip(ends, layers, strict=True)]
+        chunks = [
+            list(self._small.layers[end - count : end] if end else self._small.layers)
+            for end, count in zip(ends, layers, strict=True)
+        ]
         if self._small.behind >= 0:
             chunks[-1].append(self._small.behind)
         return chunks
@@ -206,7 +207,8 @@ class Estimates:
         sizes = tuple(degrees.of(axis) for axis in degrees.mesh_axes)
         along = tuple(axis for axis in range(len(sizes)) if axes >> axis & 1)
         members: I64 = mesh_groups(sizes, along)
-        return self._machine.links(self._devices(degrees)[:, members].reshape(-1, members.shape[1]))
+        groups = self._devices(degrees)[:, members].reshape(-1, members.shape[1])
+        return self._machine.links(groups.astype(np.int64))
 
     @functools.cache  # noqa: B019
     def _devices(self, degrees: Degrees) -> I32:
@@ -251,9 +253,9 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
 
 
 def _rank_end(chunks: Sequence[tuple[float, _Chunk]]) -> float:
-    """Return when a rank has summed its gradients and updated its weights, given the end of its last pass of each chunk.
+    """Return when a rank has summed its gradients and updated its weights.
 
-    Sums begin while the last pass runs, as soon as there is a gradient, and follow each other.
+    It is given the end of its last pass of each chunk.  Sums begin while the last pass runs, as soon as there is a gradient, and follow each other.
     """
     free = 0.0
     for end, chunk in sorted(chunks, key=lambda pair: pair[0]):

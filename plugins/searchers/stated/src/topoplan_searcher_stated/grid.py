@@ -1,7 +1,7 @@
 """Which plans there are: degrees that go together, and for each of them what may save memory or time.
 
-    shapes: tp, cp, ep, pp, micro-batch ─► a ladder of what saves memory, up to the first step that fits
-    variants of a shape: schedule, layers of chunks, layout         neighbours: plans that differ in one setting
+shapes: tp, cp, ep, pp, micro-batch ─► a ladder of what saves memory, up to the first step that fits
+variants of a shape: schedule, layers of chunks, layout         neighbours: plans that differ in one setting
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -78,9 +79,7 @@ def _parts_that_hold_weights(problem: Problem) -> float:
     return max(1.0, 8.0 * nbytes / (0.6 * float(problem.cluster.usable_memory.min())))
 
 
-def neighbours(
-    plan: Settings, layers: Sequence[str], layouts: Sequence[str]
-) -> Iterator[Settings]:
+def neighbours(plan: Settings, layers: Sequence[str], layouts: Sequence[str]) -> Iterator[Settings]:
     """Go through plans that differ from one in one setting.
 
     Args:
@@ -114,15 +113,15 @@ def _traded_degrees(plan: Settings) -> Iterator[Settings]:
         for value in (2 * degree, degree // 2 if degree % 2 == 0 else 0):
             if not value:
                 continue
-            changed = attrs.evolve(plan, **{name: value}, layers="")
-            yield changed
+            changes: dict[str, Any] = {name: value, "layers": ""}
+            yield attrs.evolve(plan, **changes)
             for other in names:
                 peer = getattr(plan, other)
                 if other != name and value > degree and peer % 2 == 0:
-                    yield attrs.evolve(changed, **{other: peer // 2})
+                    yield attrs.evolve(plan, **{**changes, other: peer // 2})
 
 
-def moved_borders(layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def moved_borders(layers: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Go through layers of chunks where one layer has moved to the next or the previous chunk.
 
     >>> list(moved_borders((2, 1)))

@@ -1,7 +1,7 @@
 """Searches hybrid plans: combinations of degrees, micro-batch, schedule, layers, ZeRO, recomputation and layout.
 
     shapes ─► estimates: the least that saves enough memory ─► variants of the best shapes ─► neighbours of the best
-    └► the best so far, early                                                     the best of all, simulated one by one ◄┘
+    └► the best so far, early                                                 the best of all, simulated one by one ◄┘
 
 `estimates` takes milliseconds for a plan and comes close to the simulator, so that the search goes on estimates, and
 few plans are simulated: those that may be faster than the best one, of whichever searcher.
@@ -33,9 +33,9 @@ __all__ = ["HybridSearch"]
 #: Shapes after which the best plan so far is simulated first; then after twice as many each time.
 _EARLY = 8
 #: Shapes whose variants are estimated: the fastest, and the fastest were there no bubbles.
-_BEAM = 12
+_BEAM = 6
 #: Plans from which neighbours are estimated, and steps from each.
-_CLIMBS, _STEPS = 3, 12
+_CLIMBS, _STEPS = 2, 6
 #: A plan is simulated if its estimate is no more than this times the best simulated time.
 _NEAR = 1.02
 #: Smallest improvement by which a climb goes on.
@@ -47,11 +47,11 @@ class HybridSearch(Search):
 
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
-        self._rules, self._n_layers = Rules(problem.graph), layer_numbers(problem.graph).count
+        self._rules, self._n_layers = Rules(problem.graph), layer_numbers(problem.graph).n_layers
         if self._n_layers < 2:
             raise TopoplanError(
-                f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages (searchers "
-                "that need none: spmd, pipeline, auto)"
+                f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages "
+                "(searchers that need none: spmd, pipeline, auto)"
             )
         self._estimates: Estimates | None = None
         self._steps: Iterator[Settings | None] | None = None

@@ -42,7 +42,7 @@ def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
         TopoplanError: the model has no layers, their number does not divide, or is not that of the text.
     """
     numbers, counts = layer_numbers(graph), layer_counts(graph, order, text)
-    stage_of_layer = np.repeat(np.arange(len(counts)), counts) if numbers.count else np.zeros(1, dtype=np.int64)
+    stage_of_layer = np.repeat(np.arange(len(counts)), counts) if numbers.n_layers else np.zeros(1, dtype=np.int64)
     of_layer = np.array([0, *stage_of_layer, len(counts) - 1], dtype=np.int32)
     stage: I32 = of_layer[np.array(numbers.of) + 1]
     empty = np.setdiff1d(np.arange(len(counts)), stage)
@@ -55,7 +55,7 @@ def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
 
 def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]:
     """(stages,) layers of each stage; see `stages_of`."""
-    n_layers, ranks, chunks = layer_numbers(graph).count, order.n_ranks, order.n_chunks
+    n_layers, ranks, chunks = layer_numbers(graph).n_layers, order.n_ranks, order.n_chunks
     if not n_layers and (chunks > 1 or text):
         raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
     if chunks == 1 and not text:

@@ -49,13 +49,13 @@ class LayerNumbers(NamedTuple):
     """The layers of a model, in the order of the model.
 
     Attributes:
-        of: (n_ops,) layer of each operator: -1 before the first one, ``count`` behind the last one.  An operator
+        of: (n_ops,) layer of each operator: -1 before the first one, ``n_layers`` behind the last one.  An operator
             without a layer belongs to the layer before it.
-        count: how many there are; 0 for a model whose operators have no numbers in their names.
+        n_layers: how many there are; 0 for a model whose operators have no numbers in their names.
     """
 
     of: tuple[int, ...]
-    count: int
+    n_layers: int
 
 
 def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
@@ -64,7 +64,7 @@ def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
     Examples:
         >>> from topoplan_frontend_transformer import Transformer
         >>> numbers = layer_numbers(Transformer().build(batch_size=8))
-        >>> numbers.of[0], numbers.of[-1], numbers.count
+        >>> numbers.of[0], numbers.of[-1], numbers.n_layers
         (0, 24, 24)
     """
     names = layers_of(graph).layer

@@ -34,7 +34,7 @@ from topoplan_searcher_stated.construct import MeshRules, stages_on
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import CostsOfSome, SmallModel
 
-__all__ = ["MeshCosts", "Ran", "Tasks", "UnitTasks", "UnitMesh", "chained"]
+__all__ = ["MeshCosts", "Ran", "Tasks", "UnitMesh", "UnitTasks", "chained"]
 
 #: Seconds of a collective: its kind, bytes, and the axes of the mesh along which its members lie, a bit for each.
 SecondsOf = Callable[[Collective, float, int], float]
@@ -103,6 +103,19 @@ class Tasks(NamedTuple):
     parameter: np.ndarray
     leading: int
     before: tuple[tuple[int, ...], ...]
+
+    def part(self, rows: slice, leading: int, before: tuple[tuple[int, ...], ...]) -> Tasks:
+        """Return some of the tasks, which wait for tasks of this part by their numbers in it."""
+        return Tasks(
+            seconds=self.seconds[rows],
+            collective=self.collective[rows],
+            nbytes=self.nbytes[rows],
+            axes=self.axes[rows],
+            shares=self.shares[rows],
+            parameter=self.parameter[rows],
+            leading=leading,
+            before=before,
+        )
 
     def run(self, seconds_of: SecondsOf) -> Ran:
         """Return what the pass takes."""
@@ -199,9 +212,7 @@ class MeshCosts:
         rules = mesh.rules.of_some(small.operators)
         devices = np.arange(int(np.prod(mesh.sizes)), dtype=np.int32)
         regions = regions_of(options.recompute, self._graph)[list(small.operators)]
-        stages = stages_on(
-            small.graph, rules, mesh.sizes, options, small.unit_of, [devices] * small.n_units, regions
-        )
+        stages = stages_on(small.graph, rules, mesh.sizes, options, small.unit_of, [devices] * small.n_units, regions)
         order = _in_turn(small.n_units, mesh)
         return StagedStrategy.of(small.graph, stages, order, mesh.micro_batches, options.clip)
 
@@ -345,8 +356,9 @@ def chained(parts: Sequence[StageBytes]) -> StageBytes:
         if left + unit.rise.total > highest.total:
             highest = unit.rise._replace(total=left + unit.rise.total)
         left += float(unit.change[:, Pass.BACKWARD, 0].sum())
+    # Of two layers that follow each other both are there; units of several layers say what they have together.
     gathered = [unit.gathered for unit in parts]
-    together = max((a + b for a, b in itertools.pairwise(gathered)), default=gathered[0])
+    together = max([*gathered, *(2 * min(pair) for pair in itertools.pairwise(gathered))])
     return StageBytes(
         devices=np.zeros(1, dtype=np.int32),
         column=np.zeros(1, dtype=np.int64),
