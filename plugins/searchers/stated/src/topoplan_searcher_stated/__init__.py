@@ -113,7 +113,7 @@ class Stated(Searcher):
 
 @attrs.frozen(kw_only=True)
 class Hybrid(Searcher):
-    """Tensor, pipeline and data parallelism at once: plans as Megatron-LM runs them, estimated, the best simulated."""
+    """Tensor, context, expert, pipeline and data parallelism at once: many plans estimated, the best simulated."""
 
     name = "hybrid"
     axis = "strategy"

@@ -255,7 +255,8 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
 def _rank_end(chunks: Sequence[tuple[float, _Chunk]]) -> float:
     """Return when a rank has summed its gradients and updated its weights.
 
-    It is given the end of its last pass of each chunk.  Sums begin while the last pass runs, as soon as there is a gradient, and follow each other.
+    It is given the end of its last pass of each chunk.  Sums begin while the last pass runs, as soon as there is a
+    gradient, and follow each other.
     """
     free = 0.0
     for end, chunk in sorted(chunks, key=lambda pair: pair[0]):
