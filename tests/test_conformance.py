@@ -15,7 +15,7 @@ HOST = Host.discover()
 
 #: What components excuse themselves from in their own tests, too: stages cut samples only, the landscape outputs; and
 #: a baseline does not search.
-EXCUSED = {(planner, "check_beats_chance") for planner in ("baseline", "hpgo", "hybrid", "pipeline", "stated")}
+EXCUSED = {(planner, "check_beats_chance") for planner in ("baseline", "hpgo", "pipeline", "stated")}
 
 
 def marks(name, check):

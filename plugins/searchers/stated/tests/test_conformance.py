@@ -11,8 +11,6 @@ def test_conformance(check):
     check()
 
 
-@parametrize_with_checks(
-    Hybrid, expected_failures={"check_beats_chance": "its pipelines need numbered layers, which the model has not"}
-)
+@parametrize_with_checks(Hybrid)
 def test_conformance_of_hybrid(check):
     check()

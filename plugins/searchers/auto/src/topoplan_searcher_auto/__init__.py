@@ -9,7 +9,7 @@ searchers of the network where it can be wired.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -48,8 +48,10 @@ class Auto(Searcher):
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
         kinds = (("spmd", self.programs), ("pipeline", self.pipelines), ("hybrid", self.hybrids))
         planners = [name for name, takes_part in kinds if takes_part]
-        unequal = {"spmd": {"unequal-layers": True}} if self.unequal_layers else {}
-        companions = [Choice(name, unequal.get(name, {})) for name in planners]
+        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False}}
+        if self.unequal_layers:
+            options["spmd"] = {"unequal-layers": True}
+        companions = [Choice(name, options.get(name, {})) for name in planners]
         if self.network and topology.rebuilds:
             companions.append(Choice("rewire"))
         elif self.network and topology.follows_demand:

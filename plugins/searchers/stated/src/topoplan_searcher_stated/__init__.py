@@ -123,6 +123,9 @@ class Hybrid(Searcher):
     shortlist: int = option(
         24, help="plans that are simulated, those with the best estimates", minimum=1, maximum=10**4
     )
+    without_layers: bool = option(
+        True, help="models whose operators have no layer's number get plans of one stage; no: they are refused"
+    )
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Begin to estimate plans."""

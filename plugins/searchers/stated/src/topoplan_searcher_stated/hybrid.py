@@ -48,10 +48,10 @@ class HybridSearch(Search):
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
         self._rules, self._n_layers = Rules(problem.graph), layer_numbers(problem.graph).n_layers
-        if self._n_layers < 2:
+        if self._n_layers < 2 and not options.without_layers:
             raise TopoplanError(
                 f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages "
-                "(searchers that need none: spmd, pipeline, auto)"
+                "(what spmd and pipeline find needs none)"
             )
         self._estimates: Estimates | None = None
         self._steps: Iterator[Settings | None] | None = None

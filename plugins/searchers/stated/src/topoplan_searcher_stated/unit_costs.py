@@ -111,7 +111,6 @@ class Tasks(NamedTuple):
             collective=self.collective[rows],
             nbytes=self.nbytes[rows],
             axes=self.axes[rows],
-            shares=self.shares[rows],
             parameter=self.parameter[rows],
             leading=leading,
             before=before,
