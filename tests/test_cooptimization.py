@@ -12,7 +12,6 @@ import pytest
 
 from topoplan import Candidate, Host, TopoplanError
 from topoplan.model.placement import Placement
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.search.protocol import Run
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.executors import Processes
@@ -25,6 +24,7 @@ from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
 from topoplan_engine.search.whole_run import drive
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_samples.long_tail import at_night
 
 #: Small tables and layers; most of the time is communication.

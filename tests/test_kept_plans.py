@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from topoplan import Candidate, Host, PlacedStrategy, Placement, Search, State, TopoplanError, Trial
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.plugin.components import Kind
 from topoplan_command_sensitivity.provenance import experiment_of
 from topoplan_command_sweep.results import plan_batch_size
@@ -24,6 +23,7 @@ from topoplan_engine.interrupt import Stop
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_studies.measure import measure
 from topoplan_studies.notes import notes
 from topoplan_studies.prices import default_prices

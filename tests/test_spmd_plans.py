@@ -8,8 +8,8 @@ import re
 import pytest
 
 from topoplan.cli import main
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskKind
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_flatbuffer import Flatbuffer
 from topoplan_exporter_json import Json
 from topoplan_samples.as_flows import as_flows

@@ -9,11 +9,11 @@ import pytest
 from topoplan import Collective, TaskKind
 from topoplan.model.sharding import REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
 

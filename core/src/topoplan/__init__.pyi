@@ -19,8 +19,7 @@ from topoplan.model.restriction import AxisUse as AxisUse, PipelineLimits as Pip
 from topoplan.model.restriction import Restriction as Restriction
 from topoplan.model.spmd import SpmdProgram as SpmdProgram
 from topoplan.model.staged import Stage as Stage, StagedStrategy as StagedStrategy, Zero as Zero
-from topoplan.model.strategy import PlacedStrategy as PlacedStrategy, SpmdStrategy as SpmdStrategy
-from topoplan.model.strategy import Strategy as Strategy
+from topoplan.model.strategy import PlacedStrategy as PlacedStrategy, Strategy as Strategy
 from topoplan.model.taskgraph import Collective as Collective, TaskGraph as TaskGraph, TaskKind as TaskKind
 from topoplan.model.timeline import Bounds as Bounds, Timeline as Timeline
 from topoplan.options import option as option
@@ -37,6 +36,7 @@ from topoplan.search.stopping import stop_if_wanted as stop_if_wanted
 from topoplan_engine.exporting import export as export
 from topoplan_engine.replay import simulate_file as simulate_file
 from topoplan_engine.search.optimize import optimize as optimize
+from topoplan_engine.spmd_strategy import SpmdStrategy as SpmdStrategy
 from topoplan_frontend_torch import from_torch as from_torch
 from topoplan_searcher_stated import stated_plan as stated_plan
 

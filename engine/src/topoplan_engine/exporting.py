@@ -19,7 +19,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Exporter, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.blame import naming_plugins
@@ -41,6 +41,7 @@ from topoplan_engine.folders import (
 )
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "Written",

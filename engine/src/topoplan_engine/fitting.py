@@ -21,7 +21,8 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Problem
 from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan.model.strategy import Strategy
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "LeastMemory",

@@ -16,9 +16,10 @@ from topoplan.model.graph import Operator, OperatorGraph, Role, Slices
 from topoplan.model.sharding import Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan.model.strategy import Strategy
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import pieces
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["Cuts", "Group", "groups_of", "names_of"]
 

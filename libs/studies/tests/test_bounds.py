@@ -12,13 +12,14 @@ from topoplan import Candidate, Cluster, CostFunction, PartCosts
 from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
+from topoplan.model.strategy import PlacedStrategy
 from topoplan.plugin.host import Host
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import layer_graph, linear_chain
 from topoplan_samples.long_tail import at_night

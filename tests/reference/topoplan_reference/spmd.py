@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_of
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["reference_program"]
 

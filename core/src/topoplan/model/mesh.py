@@ -7,7 +7,7 @@ what travels inside of a host and what between hosts, is a value that a search m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -37,9 +37,10 @@ class DeviceMesh(OneLine):
         Four devices in two hosts, whose tensor-parallel groups are the pairs of one host:
 
         >>> mesh = DeviceMesh(axes=("dp", "tp"), sizes=(2, 2))
-        >>> mesh.groups("tp").tolist()
+        >>> mesh.devices.reshape(mesh.sizes).tolist()
         [[0, 1], [2, 3]]
-        >>> DeviceMesh(axes=("dp", "tp"), sizes=(2, 2), devices=[0, 2, 1, 3]).groups("tp").tolist()
+        >>> mesh = DeviceMesh(axes=("dp", "tp"), sizes=(2, 2), devices=[0, 2, 1, 3])
+        >>> mesh.devices.reshape(mesh.sizes).tolist()
         [[0, 2], [1, 3]]
     """
 
@@ -78,26 +79,3 @@ class DeviceMesh(OneLine):
     def n_devices(self) -> int:
         """Number of devices."""
         return math.prod(self.sizes)
-
-    def size(self, axis: str) -> int:
-        """Return how many devices there are along an axis, 1 along one that the mesh lacks."""
-        return self.sizes[self.axes.index(axis)] if axis in self.axes else 1
-
-    def groups(self, axes: str | Sequence[str | int]) -> I32:
-        """Return the groups of devices along some axes, given by names or numbers.
-
-        Returns:
-            (groups, members) devices, members in the order of their places.
-
-        Raises:
-            TopoplanError: the mesh has no axis of a name.
-        """
-        numbers = [self._number(axis) for axis in ([axes] if isinstance(axes, str) else axes)]
-        fixed = [axis for axis in range(len(self.sizes)) if axis not in numbers]
-        members = math.prod(self.sizes[axis] for axis in numbers)
-        return i32(self.devices.reshape(self.sizes).transpose(*fixed, *numbers).reshape(-1, members))
-
-    def _number(self, axis: str | int) -> int:
-        if isinstance(axis, str) and axis not in self.axes:
-            raise TopoplanError(f"mesh: has no axis {axis!r} (it has {', '.join(self.axes)})")
-        return self.axes.index(axis) if isinstance(axis, str) else axis

@@ -19,7 +19,7 @@ import numpy as np
 
 from topoplan.arrays import I32, i32, ints
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.graph import Operator
 from topoplan.model.sharding import MeshSharding, Signature, arguments
 
 __all__ = ["SpmdProgram"]
@@ -87,15 +87,6 @@ class SpmdProgram:
         if not n_dims:
             return i32(np.zeros(self.n_devices))
         return i32(np.ravel_multi_index(along, self.degrees(op, n_dims)))
-
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why it does not fit model and devices, or None (soundness: `sharding.programs` of the engine)."""
-        if self.n_devices != n_devices:
-            return f"program: a mesh of {' x '.join(map(str, self.mesh))} for {n_devices} devices"
-        n_ops = len(graph.operators)
-        if len(self.rules) != n_ops or len(self.stored) != n_ops:
-            return f"program: signatures of {len(self.rules)} operators, model {graph.name!r} has {n_ops}"
-        return self.why_unfit(graph.operators, {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()})
 
     def why_unfit(self, operators: Sequence[Operator], fed: Collection[tuple[int, int]]) -> str | None:
         """Return which signature or storage does not fit its operator, or None.

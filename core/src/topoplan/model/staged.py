@@ -24,7 +24,7 @@ from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import Strategy, why_few_samples, why_misnumbered, why_misordered
+from topoplan.model.strategy import Strategy, why_few_samples, why_misordered
 
 __all__ = ["Stage", "StagedStrategy", "Zero"]
 
@@ -280,7 +280,6 @@ class StagedStrategy(OneLine, Strategy):
         """Return why stages, order of passes, graph and cluster do not go together, or None if they do."""
         return (
             _why_incomplete(graph, self.stages)
-            or why_misnumbered(self.stage_of, graph)
             or why_misordered(self.stage_of, graph)
             or self._why_misplaced()
             or self._why_unfit(graph)

@@ -1,9 +1,9 @@
 """Strategies: who computes what, and in which order a batch goes through the devices.
 
-A strategy is one of several kinds, each a type of its own: `PlacedStrategy` (parts of operators on devices),
-`topoplan.model.staged.StagedStrategy` (micro-batches that pass stages) and `SpmdStrategy` (all devices run one
-program).  What every kind can say is in `Strategy`.  Searchers move from strategy to strategy by replacing placements;
-`topoplan_engine.lowering` has a lowering to task graphs for each kind.
+A strategy is a `PlacedStrategy` (any operator on any devices) or a `topoplan.model.staged.StagedStrategy` (stages on
+meshes of their own, which micro-batches pass).  What every kind can say is in `Strategy`.  Searchers move from strategy
+to strategy by replacing placements; `topoplan_engine.lowering` has a lowering to task graphs for each kind, and one
+more kind of its own: `topoplan_engine.spmd_strategy.SpmdStrategy`, whose micro-batches overlap.
 """
 
 from __future__ import annotations
@@ -15,20 +15,12 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, I32, OneLine, digest, i32
+from topoplan.arrays import I32, OneLine, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
-from topoplan.model.spmd import SpmdProgram
 
-__all__ = [
-    "PlacedStrategy",
-    "SpmdStrategy",
-    "Strategy",
-    "why_few_samples",
-    "why_misnumbered",
-    "why_misordered",
-]
+__all__ = ["PlacedStrategy", "Strategy", "why_few_samples", "why_misordered"]
 
 
 @attrs.frozen
@@ -123,77 +115,6 @@ class PlacedStrategy(OneLine, Strategy):
         for index, placement in changes.items():
             placements[index] = placement
         return PlacedStrategy(tuple(placements))
-
-
-@attrs.frozen(repr=False, hash=False)
-class SpmdStrategy(OneLine, Strategy):
-    """Every device runs every operator, each on its share of the tensors; placements only show how that cuts them.
-
-    Stages follow each other on all devices.  Where there are several micro-batches, they take turns in each stage, and
-    one computes while another one communicates (HiDup, Zhang et al., SoCC 2022, section 3.3, with two of them).  With
-    one micro-batch and a stage for every operator the batch goes through in the order of the program.
-
-    Attributes:
-        program: the shardings of all tensors on a mesh of devices.
-        stage_of: (n_ops,) stage of each operator, from 0 without gaps; never falls along an edge.
-        micro_batches: equal parts of the batch.  Activations of all are there when the forward pass ends.
-    """
-
-    program: SpmdProgram
-    stage_of: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
-    micro_batches: int = 1
-
-    @classmethod
-    def of(cls, program: SpmdProgram, graph: OperatorGraph) -> SpmdStrategy:
-        """Return the strategy of a program that takes the whole batch at once."""
-        cuts = [program.degrees(index, len(op.dims)) for index, op in enumerate(graph.operators)]
-        placements = tuple(Placement(cut, np.arange(int(np.prod(cut, dtype=np.int64)))) for cut in cuts)
-        return cls(placements, program, np.arange(len(cuts)))
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @property
-    def whole_batch(self) -> bool:
-        """See `Strategy.whole_batch`."""
-        return self.micro_batches == 1 and bool((self.stage_of == np.arange(len(self.stage_of))).all())
-
-    @property
-    def order_name(self) -> str:
-        """See `Strategy.order_name`."""
-        return "two-microbatch"
-
-    @property
-    def _order_key(self) -> bytes:
-        return digest([self.program, self.stage_of, self.micro_batches])
-
-    def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return placements alone: a program says more than they do, and fits changed ones no longer."""
-        return PlacedStrategy(self.placements).with_changes(changes)
-
-    def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why program, placements, stages and cluster do not go together, or None if they do."""
-        program = self.program
-        if reason := program.why_invalid(graph, n_devices):
-            return reason
-        for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
-            if placement.degrees != (cut := program.degrees(index, len(op.dims))):
-                return f"program: operator {op.name!r} is cut by {cut}, its placement by {placement.degrees}"
-        return (
-            why_misnumbered(self.stage_of, graph)
-            or why_misordered(self.stage_of, graph)
-            or why_few_samples(graph, self.placements, self.micro_batches)
-        )
-
-
-def why_misnumbered(stage_of: I32, graph: OperatorGraph) -> str | None:
-    """Return which stage is missing of (n_ops,) stages, or None."""
-    if len(stage_of) != len(graph.operators):
-        return f"stages of {len(stage_of)} operators, model {graph.name!r} has {len(graph.operators)}"
-    missing = np.setdiff1d(np.arange(stage_of.max() + 1), stage_of)
-    if stage_of.min() < 0 or len(missing):
-        return f"stage {missing[0] if len(missing) else stage_of.min()} has no operator (stages begin at 0)"
-    return None
 
 
 def why_misordered(stage_of: I32, graph: OperatorGraph) -> str | None:

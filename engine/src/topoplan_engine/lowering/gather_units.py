@@ -21,8 +21,8 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "units_of"]
 

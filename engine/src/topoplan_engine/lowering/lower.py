@@ -12,13 +12,14 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryLevels, MemoryUse
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.edge_numbers import EdgeNumbers
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration

@@ -15,7 +15,6 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.gradient_peaks import gradient_order
@@ -32,6 +31,7 @@ from topoplan_engine.lowering.spmd_costs import (
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient, program_quotient
 from topoplan_engine.lowering.spmd_tasks import program_taskgraph
 from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["SpmdLowering"]
 

@@ -18,7 +18,6 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.fragments import weight_seconds
 from topoplan_engine.lowering.gather_units import gather_units
@@ -26,6 +25,7 @@ from topoplan_engine.lowering.gradient_peaks import order_of_edges
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.programs import pieces
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "DeviceCosts",

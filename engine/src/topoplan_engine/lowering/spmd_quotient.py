@@ -31,12 +31,12 @@ from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import ProgramWriter, pair_bytes, ring_bytes, write_program
 from topoplan_engine.lowering.task_columns import NO_TASK
 from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["ProgramQuotient", "block", "program_quotient"]
 

@@ -3,7 +3,7 @@
 Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
 communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
 If the whole batch goes through at once, every operator is a stage of its own.  A two-microbatch overlap
-(`topoplan.model.strategy.SpmdStrategy`) has stages of several operators and several micro-batches: while
+(`topoplan_engine.spmd_strategy.SpmdStrategy`) has stages of several operators and several micro-batches: while
 one micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3;
 it also lets the streams wait for each other between stages, which nothing here needs).
 
@@ -36,7 +36,6 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering.gather_units import GatherUnits, gather_units
@@ -45,6 +44,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, reshards_of
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "GathersAgain",

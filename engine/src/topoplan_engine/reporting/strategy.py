@@ -11,10 +11,11 @@ import attrs
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
 from topoplan_engine.reporting.tables import Column, RowTable, print_line
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["print_strategy", "ranges", "strategy_columns", "strategy_json", "strategy_legend"]
 

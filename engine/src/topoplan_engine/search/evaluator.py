@@ -22,7 +22,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryUse
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Exporter
@@ -43,6 +43,7 @@ from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["Evaluator", "memory_penalty"]
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Exporter, Searcher
 from topoplan_engine.search.setup import SearchSetup
 from topoplan_engine.search.starting import first_state
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["check_outputs_of", "unwritable_kind"]
 

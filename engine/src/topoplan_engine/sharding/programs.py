@@ -16,10 +16,11 @@ from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Signature, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import SpmdStrategy, Strategy
+from topoplan.model.strategy import Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_engine.training import GradientFlow, gradient_flow
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "reshards_under", "why_invalid"]

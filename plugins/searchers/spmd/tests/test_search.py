@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from topoplan import AxisUse, Candidate, Cluster, CostFunction, PartCosts, State, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, Signature, shard
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy
+from topoplan.model.strategy import PlacedStrategy
 from topoplan.model.taskgraph import Collective
 from topoplan_engine import problem_on
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_operators import GraphBuilder, losses
 from topoplan_reference.overlapped import every_plan
 from topoplan_samples.graphs import linear_chain

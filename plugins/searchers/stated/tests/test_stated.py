@@ -515,7 +515,7 @@ def test_layouts_name_the_devices(model):
         assert [sorted(stage.mesh.devices.tolist()) for stage in strategy.stages] == [first, last], layout
         mesh = strategy.stages[0].mesh
         assert mesh.axes == ("dp", "tp")
-        stride = np.diff(mesh.groups("tp")[0])[0]
+        stride = np.diff(mesh.devices.reshape(mesh.sizes)[0])[0]
         assert stride == {"tp-cp-ep-dp-pp": 1, "tp-cp-ep-pp-dp": 1, "dp-tp-cp-ep-pp": 2, "pp-dp-tp-cp-ep": 4}[layout]
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, SpmdStrategy, StagedStrategy, Strategy, Tensor, TopoplanError
+from topoplan import Operator, OperatorGraph, Placement, StagedStrategy, Strategy, Tensor, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
 from topoplan_trainer_plans import PlanLike
 

@@ -6,8 +6,9 @@ process by itself, on samples and heads.
 
 from __future__ import annotations
 
-from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, SpmdStrategy, Strategy
+from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
 from topoplan.model.sharding import Signature
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_trainer_plans import why_not_written
 
 __all__ = ["TORCH", "TorchRestriction", "cuts_positions_of_queries"]

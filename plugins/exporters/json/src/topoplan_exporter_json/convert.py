@@ -41,7 +41,8 @@ from topoplan.model.placement import Placement
 from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
-from topoplan.model.strategy import PlacedStrategy, SpmdStrategy, Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_json.fabrics import FabricFields
 
 __all__ = ["converter", "expectation", "place"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan.model.strategy import SpmdStrategy
 from topoplan_engine.lowering.gather_units import gather_units
+from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.meshes import Kept
 from topoplan_exporter_launch.schedules import schedule_of

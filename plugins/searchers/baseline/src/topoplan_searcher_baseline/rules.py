@@ -28,11 +28,11 @@ from topoplan import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Signature
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import SpmdStrategy
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
+from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["RULES", "Rule", "strategy_of"]
 

@@ -1,0 +1,74 @@
+"""How much program strategies take: lines of what makes task graphs, memory and prices of them, by part and revision.
+
+``python benchmarks/strategy_lines.py REVISION ...`` counts the files that Git has at each revision (``HEAD`` unless
+given), in lines with comments and documents.  Parts are rooms, so that what is added to one counts by itself; what
+serves placements alone (parts and pieces of operators, their symmetry) is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_ENGINE = r"engine/src/topoplan_engine"
+#: Modules of lowering for parts of operators that are placed one by one.
+_PLACED = (
+    "__init__|build|edge_numbers|fragment_cache|fragments|gradient_groups|optimizer_steps|parts|piece_loads|pieces"
+    "|placements"
+)
+#: Part -> the paths of its files.
+PARTS = {
+    "values: strategies, stages, orders, meshes, machines": (
+        r"core/src/topoplan/model/(strategy|schedule|spmd|staged|mesh|pass_order|machine)\.py"
+    ),
+    "lowering and memory": rf"{_ENGINE}/lowering/(?!({_PLACED})\.py)\w+\.py|{_ENGINE}/sharding/stage_\w+\.py",
+    "orders of passes": rf"{_ENGINE}/(pass_orders|pipelines)\.py|plugins/schedules/.*/src/.*\.py",
+    "quotients and folding": (
+        rf"{_ENGINE}/simulation/(deferred|quotients|fold\w*)\.py|plugins/simulators/fluid/src/.*/(programs|fold\w*)\.py"
+    ),
+    "collectives and gradients": rf"{_ENGINE}/simulation/(collectives|gradients)\.py",
+    "prices of networks": (
+        rf"{_ENGINE}/network/(tables|star|rings|ring_loads|link_classes)\.py"
+        r"|plugins/searchers/(spmd|pipeline)/src/.*/machine\.py|plugins/searchers/auto/src/.*/cuts\.py"
+    ),
+    "layouts in exporters": (
+        rf"{_ENGINE}/layout\.py|plugins/exporters/launch/src/.*/(grid|meshes|stages|tensor)\.py"
+        r"|plugins/exporters/dtensor/src/.*/(document|matching)\.py"
+    ),
+}
+
+
+def main(revisions: Sequence[str]) -> None:
+    """Print a row for each part and a column for each revision."""
+    counts = [counted(revision) for revision in revisions]
+    width = max(map(len, PARTS))
+    print("lines of".ljust(width), *(revision.rjust(9) for revision in revisions))
+    for part in PARTS:
+        print(part.ljust(width), *(f"{count[part]:9,}" for count in counts))
+    print("sum".ljust(width), *(f"{sum(count.values()):9,}" for count in counts))
+
+
+def counted(revision: str) -> dict[str, int]:
+    """Return the lines of each part at a revision."""
+    paths = _git("ls-tree", "-r", "--name-only", revision).splitlines()
+    return {
+        part: lines(revision, [path for path in paths if re.fullmatch(pattern, path)])
+        for part, pattern in PARTS.items()
+    }
+
+
+def lines(revision: str, paths: Iterable[str]) -> int:
+    """Return the lines of some files at a revision."""
+    return sum(_git("show", f"{revision}:{path}").count("\n") for path in paths)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["HEAD"])
