@@ -28,6 +28,7 @@ from topoplan import (
     Host,
     OperatorGraph,
     PartCosts,
+    Pass,
     Stage,
     StagedStrategy,
     TopologyContext,
@@ -58,13 +59,13 @@ class Formula(NamedTuple):
         bubble: of ranks, F, B and W; None where nothing is for passes that differ.
         kept: activations of a rank's layers, of ranks and micro-batches.
         chunks: of each rank.
-        about: whether both are rough.
+        about: how they are meant, where that is not exactly.
     """
 
     bubble: Callable[[int, float, float, float], float | None]
     kept: Callable[[int, int], float]
     chunks: int = 1
-    about: bool = False
+    about: str = ""
 
 
 def _equal(share: float) -> Callable[[int, float, float, float], float | None]:
@@ -84,8 +85,11 @@ FORMULAS = {
     "zb-h1": Formula(lambda p, f, b, w: (p - 1) * (f + b - w), lambda p, m: p),
     "zb-h2": Formula(lambda p, f, b, w: (p - 1) * (f + b - 2 * w), lambda p, m: 2 * p - 1),
     "zbv": Formula(_equal(0.0), lambda p, m: p, 2),
-    "v-half": Formula(_equal(1 / 2), lambda p, m: p / 2, 2, about=True),
-    "v-min": Formula(_equal(2 / 3), lambda p, m: p / 3, 2, about=True),
+    "dualpipe": Formula(
+        lambda p, f, b, w: (p / 2 - 1) * (f + 2 * (b + w) - 3 * w), lambda p, m: p + 1, about="at most "
+    ),
+    "v-half": Formula(_equal(1 / 2), lambda p, m: p / 2, 2, about="about "),
+    "v-min": Formula(_equal(2 / 3), lambda p, m: p / 3, 2, about="about "),
 }
 
 
@@ -101,7 +105,7 @@ class Row(NamedTuple):
     formula_kept: float
     kept: float
     makespan: float
-    about: bool
+    about: str
 
 
 class _Equal(CostFunction):
@@ -132,17 +136,18 @@ class _Equal(CostFunction):
 def chain(schedule: str, ranks: int, micro_batches: int, host: Host) -> tuple[OperatorGraph, StagedStrategy]:
     """Return a model with one operator for each chunk, and the pipeline of these."""
     order = host.make("schedule", schedule).order(ranks, micro_batches)
+    first = (order.row_of[Pass.FORWARD] >= 0).argmax(axis=1).tolist()  # tells copies of the model apart
+    parts = [first[:chunk].count(copy) for chunk, copy in enumerate(first)]
     builder = GraphBuilder("chain", micro_batches)
     x = builder.input((1,))
-    for _ in range(order.n_chunks):
+    for _ in range(max(parts) + 1):
         x = builder.linear(x, 1, bias=False)
     graph = builder.build()
     uncut = [next(r for r in signatures(op) if r.dim < 0 and {*r.outputs} == {REPLICATED}) for op in graph.operators]
-    numbers = list(range(order.n_chunks))
-    programs = stage_programs(graph, numbers, [(1,)] * len(numbers), [(rule,) for rule in uncut], 0)
+    programs = stage_programs(graph, range(max(parts) + 1), [(1,)] * len(uncut), [(rule,) for rule in uncut], 0)
     stages = [
-        Stage(operators=[number], mesh=DeviceMesh(axes=["tp"], sizes=[1], devices=[rank]), body=program)
-        for number, rank, program in zip(numbers, order.rank_of.tolist(), programs, strict=True)
+        Stage(operators=[part], mesh=DeviceMesh(axes=["tp"], sizes=[1], devices=[rank]), body=programs[part])
+        for part, rank in zip(parts, order.rank_of.tolist(), strict=True)
     ]
     return graph, StagedStrategy.of(graph, stages, order, micro_batches)
 
@@ -192,9 +197,8 @@ def schedules_table(table: Sequence[Row]) -> str:
 
     def cells(row: Row) -> list[str]:
         sizes = [str(row.ranks), str(row.micro_batches), ", ".join(f"{each:g}" for each in row.seconds)]
-        about = "about " if row.about else ""
-        times = [f"{about}{row.formula:.4g}", f"{row.simulated:.4g}", f"{row.makespan:.4g}"]
-        return [row.schedule, *sizes, *times, f"{about}{row.formula_kept:.3g}", f"{row.kept:.3g}"]
+        times = [f"{row.about}{row.formula:.4g}", f"{row.simulated:.4g}", f"{row.makespan:.4g}"]
+        return [row.schedule, *sizes, *times, f"{row.about}{row.formula_kept:.3g}", f"{row.kept:.3g}"]
 
     head = ["schedule", "ranks", "micro-batches", "F, B, W (s)"]
     head += ["bubble by formula (s)", "simulated", "iteration", "kept by formula", "at the peak of memory"]

@@ -179,7 +179,8 @@ class StagedStrategy(OneLine, Strategy):
     """Stages on meshes of their own, and the order in which ranks run their passes.
 
     Attributes:
-        stages: in the order in which a micro-batch goes through them: the chunks of ``order``.
+        stages: in the order in which a micro-batch goes through them: the chunks of ``order``.  Where ``order`` deals
+            micro-batches to several sets of chunks, each is a copy of the model with the same stages.
         order: which pass of which stage each rank of the pipeline runs, in turn.  The stages of one rank have the same
             devices, or some of the same where operators are placed; those of different ranks have none in common.
         micro_batches: equal parts of the batch.
@@ -199,9 +200,9 @@ class StagedStrategy(OneLine, Strategy):
         """Return the strategy, whose placements follow from its stages.
 
         Raises:
-            TopoplanError: the stages do not have every operator of the graph once.
+            TopoplanError: the stages do not have every operator of the graph once, in each copy of the model.
         """
-        if reason := _why_incomplete(graph, stages):
+        if reason := _why_incomplete(graph, stages, order):
             raise TopoplanError(f"strategy: {reason}")
         return cls(_placements(graph, stages), tuple(stages), order, micro_batches, clips)
 
@@ -237,12 +238,22 @@ class StagedStrategy(OneLine, Strategy):
         return len(self.stages) == 1 and self.micro_batches == 1 and not self.is_placed
 
     @functools.cached_property
-    def stage_of(self) -> I32:
-        """(n_ops,) the stage of each operator."""
-        stage = np.zeros(len(self.placements), dtype=np.int32)
+    def copy_of(self) -> I32:
+        """(stages,) the copy of the model that each stage belongs to."""
+        return _copy_of(self.stages, self.order)
+
+    @functools.cached_property
+    def stage_of_copies(self) -> I32:
+        """(copies, n_ops) the stage of each operator."""
+        stage = np.zeros((int(self.copy_of.max()) + 1, len(self.placements)), dtype=np.int32)
         for number, each in enumerate(self.stages):
-            stage[each.operators] = number
+            stage[self.copy_of[number], each.operators] = number
         return i32(stage)
+
+    @functools.cached_property
+    def stage_of(self) -> I32:
+        """(n_ops,) the stage of each operator; of the first copy of the model."""
+        return i32(self.stage_of_copies[0])
 
     @functools.cached_property
     def rank_of(self) -> I32:
@@ -279,7 +290,7 @@ class StagedStrategy(OneLine, Strategy):
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why stages, order of passes, graph and cluster do not go together, or None if they do."""
         return (
-            _why_incomplete(graph, self.stages)
+            _why_incomplete(graph, self.stages, self.order)
             or why_misordered(self.stage_of, graph)
             or self._why_misplaced()
             or self._why_unfit(graph)
@@ -293,11 +304,18 @@ class StagedStrategy(OneLine, Strategy):
             return f"order {order.name!r}: has {order.n_chunks} chunks for {len(stages)} stages (must be equal)"
         if order.n_micro_batches != self.micro_batches:
             return f"order {order.name!r}: has {order.n_micro_batches} micro-batches, the strategy {self.micro_batches}"
-        if (order.row_of[Pass.FORWARD] < 0).any():
-            return f"order {order.name!r}: two copies of the model in one pipeline are not lowered yet"
+        copies = [
+            [stages[k] for k in np.flatnonzero(self.copy_of == copy)] for copy in range(len(self.stage_of_copies))
+        ]
+        for several in zip(*copies, strict=False):
+            parts = {(stage.operators.tobytes(), stage.mesh.sizes, stage.body, stage.zero) for stage in several}
+            if len(parts) > 1 or len({*map(len, copies)}) > 1:
+                return f"order {order.name!r}: copies of the model must have equal stages, each on other devices"
         for number in np.flatnonzero((order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)).tolist():
             if (stages[number].regions < 0).all():
                 return f"order {order.name!r}: recomputes stage {number}, no operator of which is recomputed"
+        if self.is_placed and self.copy_of.any():
+            return f"order {order.name!r}: needs two copies of the model, whose stages run programs and are not placed"
         if len({stage.is_placed for stage in stages}) > 1:
             return "operators of some stages are placed one by one, those of others run a program (all must be alike)"
         owner: dict[int, int] = {}
@@ -335,9 +353,9 @@ class StagedStrategy(OneLine, Strategy):
     def _why_no_program(self, graph: OperatorGraph) -> str | None:
         """Return which program does not fit its operators, or None."""
         fed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
-        stage_of = self.stage_of
         sources = {(v, into): u for u, _, v, into in graph.edges.reshape(-1, 4).tolist()}
         for number, stage in enumerate(self.stages):
+            stage_of = self.stage_of_copies[self.copy_of[number]]
             inside = {
                 (position, into)
                 for position, op in enumerate(stage.operators.tolist())
@@ -363,22 +381,30 @@ def _by(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _why_incomplete(graph: OperatorGraph, stages: Sequence[Stage]) -> str | None:
+def _copy_of(stages: Sequence[Stage], order: PassOrder) -> I32:
+    """(stages,) the copy of the model of each stage: those with the same first micro-batch; one if there is none."""
+    if len(stages) != order.n_chunks:
+        return i32(np.zeros(len(stages)))
+    return i32(np.unique((order.row_of[Pass.FORWARD] >= 0).argmax(axis=1), return_inverse=True)[1])
+
+
+def _why_incomplete(graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder) -> str | None:
     """Return which operator is in no stage or in two, or None."""
-    numbers = np.concatenate([stage.operators for stage in stages]) if stages else np.zeros(0, dtype=np.int32)
-    if len(numbers) and numbers.max() >= len(graph.operators):
-        return f"a stage has operator {numbers.max()}, model {graph.name!r} has {len(graph.operators)}"
-    times = np.bincount(numbers, minlength=len(graph.operators))
-    odd = np.flatnonzero(times != 1)
-    if not len(odd):
-        return None
-    return f"operator {graph.operators[odd[0]].name!r} is in {times[odd[0]]} stages (must be in one)"
+    copy = _copy_of(stages, order)
+    for number in range(int(copy.max(initial=0)) + 1):
+        numbers = [stage.operators for stage, of in zip(stages, copy, strict=True) if of == number]
+        times = np.bincount(np.concatenate([np.zeros(0, np.int32), *numbers]), minlength=len(graph.operators))
+        if len(times) > len(graph.operators):
+            return f"a stage has operator {len(times) - 1}, model {graph.name!r} has {len(graph.operators)}"
+        if len(odd := np.flatnonzero(times != 1)):
+            return f"operator {graph.operators[odd[0]].name!r} is in {times[odd[0]]} stages (must be in one)"
+    return None
 
 
 def _placements(graph: OperatorGraph, stages: Sequence[Stage]) -> tuple[Placement, ...]:
     """Return how each operator is cut, and the devices that have its parts first."""
     placements: list[Placement | None] = [None] * len(graph.operators)
-    for stage in stages:
+    for stage in reversed(stages):  # that of the first copy of the model last
         for position, op in enumerate(stage.operators.tolist()):
             placements[op] = stage.placement(position, len(graph.operators[op].dims))
     return tuple(placement for placement in placements if placement is not None)

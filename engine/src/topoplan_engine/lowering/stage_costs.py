@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,10 +10,13 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator
+from topoplan.model.sharding import arguments
 from topoplan.model.staged import Stage
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
+from topoplan_engine.sharding.programs import pieces
+from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["StageCosts", "shared_passes", "with_gradients"]
+__all__ = ["StageCosts", "shared_passes", "summed_bytes", "with_gradients"]
 
 
 class StageCosts(NamedTuple):
@@ -58,6 +62,18 @@ def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCos
             priced[id(price), row] = _times(price, stage.shares[row])
         result.append(price if row < 0 else priced[id(price), row])
     return result
+
+
+def summed_bytes(stage: StageGraph) -> int:
+    """Return the bytes of the gradients that a device of a stage has once they are summed."""
+    total = 0.0
+    for op, operator in enumerate(stage.graph.operators):
+        for argument in range(len(operator.inputs), len(operator.inputs) + len(operator.weights)):
+            stored, tensor = stage.program.stored[op][argument], arguments(operator)[argument]
+            shares = [stage.program.mesh[axis] for axis in stage.stage.zero.axes if not stored[axis].sliced]
+            nbytes = tensor.elements * (stage.stage.gradient_bytes or tensor.itemsize)
+            total += nbytes / (pieces(stage.program, stored) * math.prod(shares)) if stage.backward[op] else 0.0
+    return round(total)
 
 
 def _times(price: DeviceCosts, share: F64) -> DeviceCosts:

@@ -38,6 +38,10 @@ from topoplan_engine.training import gradient_flow, tensors_read
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
 
 
+#: A backward pass that makes the gradients of weights, too; numbered behind `Pass`.
+_WITH_WEIGHTS = len(Pass)
+
+
 class StagedPeak(NamedTuple):
     """(D,) bytes that each device holds at most, and what of them comes and goes.
 
@@ -61,8 +65,8 @@ class StageBytes(NamedTuple):
         states: (3, K) bytes of weights, gradients and optimizer state.
         undivided: (K,) bytes that stay, of which no more is known.
         activations: (K,) of the whole batch, if everything is kept.
-        change: (2, 4, K) bytes of one micro-batch that are there after each `Pass` and were not before: of activations,
-            and of gradients that wait for those of weights.
+        change: (2, 5, K) bytes of one micro-batch that are there after each `Pass` and were not before: of activations,
+            and of gradients that wait for those of weights; last after a backward pass with gradients of weights.
         rise: what a backward pass has at most beyond what is there at its begin.
         gathered: bytes of weights that are gathered for a forward pass and given back.
     """
@@ -108,11 +112,12 @@ class StageBytes(NamedTuple):
         regions, boundary = stage.stage.regions, tensors.kept[:, None]
         freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
-        change, waiting = np.zeros((2, 4, activations.shape[1]))
+        change, waiting = np.zeros((2, _WITH_WEIGHTS + 1, activations.shape[1]))
         after = np.where(regions[:, None] >= 0, boundary + tensors.received[:, None], freed)
         repeated = (freed - after)[regions >= 0].sum(axis=0)
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
+        change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
         change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
         waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
@@ -183,7 +188,11 @@ class _Held(NamedTuple):
         prices: Sequence[DeviceCosts],
         rows: Sequence[OperatorBytes],
     ) -> _Held:
-        n, regions, stage_of = len(rows), stage.stage.regions, strategy.stage_of.tolist()
+        n, regions, stage_of = (
+            len(rows),
+            stage.stage.regions,
+            strategy.stage_of_copies[strategy.copy_of[number]].tolist(),
+        )
         place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
         boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
@@ -307,7 +316,9 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
     rises, in_backward = np.array([stage.rise for stage in stages]).T
     for rank in range(order.n_ranks):
         rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
-        kind, chunk = order.kind[rows], order.chunk[rows]
+        kind, chunk = order.kind[rows].astype(np.int64), order.chunk[rows]
+        whole = (kind == Pass.BACKWARD) & (order.row_of[Pass.WEIGHTS, chunk, order.micro_batch[rows]] < 0)
+        after = np.where(whole, _WITH_WEIGHTS, kind)
         chunks = np.unique(chunk).tolist()
         devices = np.sort(stages[chunks[0]].devices)
         of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
@@ -315,7 +326,7 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
         change = np.zeros((2, len(kind), different.shape[1]))
         for number, column in zip(chunks, different, strict=True):
             mine = chunk == number
-            change[:, mine] = stages[number].change[:, kind[mine]][:, :, column]
+            change[:, mine] = stages[number].change[:, after[mine]][:, :, column]
         backward = kind == Pass.BACKWARD
         # A backward pass begins with what is there before it, any other one ends with what is there behind it.
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
@@ -349,7 +360,10 @@ def staged_activations(
     computes = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
     count, devices = strategy.micro_batches, taskgraph.n_devices
     micro_batch = 0 if taskgraph.micro_batch is None else taskgraph.micro_batch[computes]
-    slot = (strategy.stage_of[taskgraph.op[computes]] * count + micro_batch) * devices + taskgraph.device[computes]
+    first_of = np.unique(strategy.copy_of, return_index=True)[1]  # (copies,) the first stage of each
+    copy_of = (strategy.order.row_of[Pass.FORWARD][first_of] >= 0).argmax(axis=0)  # (micro-batches,)
+    stage_of = strategy.stage_of_copies[copy_of[micro_batch], taskgraph.op[computes]]
+    slot = (stage_of * count + micro_batch) * devices + taskgraph.device[computes]
     forward = taskgraph.kind[computes] == TaskKind.FORWARD
     first, end = np.full((2, len(stages) * count * devices), np.inf)
     start, finish = timeline.start[computes], timeline.finish[computes]

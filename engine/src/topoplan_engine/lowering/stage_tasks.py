@@ -44,10 +44,16 @@ END = len(Pass)
 
 
 class Variant(NamedTuple):
-    """Which of the micro-batches of a stage: whether it is the first one that runs forward, and the last one back."""
+    """Which of the micro-batches of a stage.
+
+    Attributes:
+        first, last: whether it is the first one that runs forward, and the last one back.
+        separate: passes that it has beside the forward and backward ones.
+    """
 
     first: bool
     last: bool
+    separate: frozenset[Pass]
 
 
 class Part(NamedTuple):
@@ -208,7 +214,6 @@ class StageTasks:
         costs: StageCosts,
         variant: Variant,
         places: Places,
-        separate: frozenset[Pass],
         layout: Layout,
     ) -> None:
         """Write the tasks.
@@ -218,10 +223,10 @@ class StageTasks:
             costs: of its operators.
             variant: of its micro-batches.
             places: of the stage.
-            separate: which passes the order has beside the forward and backward ones.
             layout: has the groups of all stages.
         """
-        self._stage, self._costs, self._variant, self._separate = stage, costs.at(places.rows), variant, separate
+        self._stage, self._costs, self._variant = stage, costs.at(places.rows), variant
+        self._separate = variant.separate
         self._further = layout.columns
         self._writer = _Writer(stage.stage.mesh, places, layout.groups)
         self.parts: dict[int, Part] = {}

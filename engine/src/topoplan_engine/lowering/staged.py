@@ -34,7 +34,7 @@ from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.places import Layout, WholeLayout
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, ProgramPrices
-from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, with_gradients
+from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
     StagedPeak,
@@ -93,7 +93,7 @@ class StagedLowering:
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
         passes = sum(len(stage.operators) * stage.mesh.n_devices for stage in strategy.stages)
-        return 2 * passes * strategy.micro_batches
+        return 2 * passes * strategy.micro_batches // len(strategy.stage_of_copies)
 
     def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
         """Return None: see `symmetry`."""
@@ -180,13 +180,24 @@ class _Copies(NamedTuple):
 
     Attributes:
         tasks: variant -> the tasks of one micro-batch.
-        variant: (micro-batches,) of each.
+        variant: (micro-batches,) of each; None for one that another copy of the model runs.
         offset: (micro-batches,) number of its first task.
     """
 
     tasks: dict[Variant, StageTasks]
-    variant: list[Variant]
+    variant: list[Variant | None]
     offset: I64
+
+    def of(self, micro_batch: int) -> StageTasks:
+        """Return the tasks of a micro-batch that runs here, as if they were numbered from 0."""
+        variant = self.variant[micro_batch]
+        assert variant is not None
+        return self.tasks[variant]
+
+    @property
+    def last(self) -> int:
+        """The micro-batch that ends last."""
+        return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
 
 
 class Assembly:
@@ -216,7 +227,7 @@ class Assembly:
         """Return the columns of all tasks but those of groups, and those of successors."""
         self._send()
         self._order_ranks()
-        sums = self._sum_tied()
+        sums = self._sum_tied() + self._sum_copies_of_model()
         if self._strategy.clips:
             self._clip(sums)
         columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
@@ -231,14 +242,17 @@ class Assembly:
         """Write a stage once for each variant of its micro-batches, and copy it for all of them."""
         order, count = self._strategy.order, self._strategy.micro_batches
         rows = order.row_of[:, number]
-        separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
-        first = int(rows[Pass.FORWARD].argmin())
-        last = int(rows[Pass.WEIGHTS if Pass.WEIGHTS in separate else Pass.BACKWARD].argmax())
-        variants = [Variant(k == first, k == last) for k in range(count)]
+        here = rows[Pass.FORWARD] >= 0
+        first = int(np.where(here, rows[Pass.FORWARD], len(order.kind)).argmin())
+        last = int(rows.max(axis=0).argmax())
+        variants: list[Variant | None] = [None] * count
+        for k in np.flatnonzero(here).tolist():
+            separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if rows[kind, k] >= 0)
+            variants[k] = Variant(k == first, k == last, separate)
         tasks: dict[Variant, StageTasks] = {}
         offset = np.zeros(count, dtype=np.int64)
-        for variant in dict.fromkeys(variants):
-            written = StageTasks(self._stages[number], costs, variant, self._places[number], separate, self.layout)
+        for variant in dict.fromkeys(each for each in variants if each is not None):
+            written = StageTasks(self._stages[number], costs, variant, self._places[number], self.layout)
             tasks[variant] = written
             members = np.flatnonzero([each == variant for each in variants])
             offset[members] = self._count + written.n_tasks * np.arange(len(members))
@@ -279,7 +293,7 @@ class Assembly:
         count, sends = self._strategy.micro_batches, self.layout.sends(link, gradient)
         away = ~sends.local
         n = int(away.sum())
-        members = np.arange(count)
+        members = np.flatnonzero([variant is not None for variant in self._copies[source].variant])
         columns = {
             "kind": TaskKind.TRANSFER,
             "size": _sizes(sends.nbytes[away], np.ones(n, np.int64), np.zeros(n, np.int64), members, count),
@@ -289,18 +303,19 @@ class Assembly:
             "micro_batch": np.repeat(members, n),
             **sends.columns,
         }
-        tasks = self._add(columns, n * count).reshape(count, n) if n else np.zeros((count, 0), dtype=np.int64)
-        for k in range(count):
+        some = len(members)
+        tasks = self._add(columns, n * some).reshape(some, n) if n else np.zeros((some, 0), dtype=np.int64)
+        for row, k in enumerate(members.tolist()):
             leaves = self._ends_of(source, k, "leaves", (link, gradient))
             waits = self._ends_of(target, k, "arrives", (link, gradient))
             for end in leaves:
-                self._edge(end[sends.source[away]], tasks[k])
+                self._edge(end[sends.source[away]], tasks[row])
             for wait in waits:
-                self._edge(tasks[k], wait[sends.target[away]])
+                self._edge(tasks[row], wait[sends.target[away]])
                 for end in leaves if sends.local.any() else ():
                     self._edge(end[sends.source[sends.local]], wait[sends.target[sends.local]])
         kind = Pass.BACKWARD if gradient else Pass.FORWARD
-        in_turn = np.argsort(self._strategy.order.row_of[kind, source])
+        in_turn = np.argsort(self._strategy.order.row_of[kind, source, members])
         self._edge(tasks[in_turn[:-1]], tasks[in_turn[1:]])
 
     def _reader(self, link: Link) -> int:
@@ -312,7 +327,7 @@ class Assembly:
 
     def _ends_of(self, stage: int, micro_batch: int, name: str, key: object) -> list[I64]:
         copies = self._copies[stage]
-        tasks = copies.tasks[copies.variant[micro_batch]]
+        tasks = copies.of(micro_batch)
         return [end + copies.offset[micro_batch] for end in getattr(tasks, name).get(key, ())]
 
     # ── The order of passes ─────────────────────────────────────────────────────────────────────────────────
@@ -320,7 +335,7 @@ class Assembly:
     def _order_ranks(self) -> None:
         """Let every pass follow the one before it on its rank, stream by stream."""
         order = self._strategy.order
-        last = [[variant.last for variant in each.variant].index(True) for each in self._copies]
+        last = [each.last for each in self._copies]
         for rank in range(order.n_ranks):
             rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
             kind, chunk, micro_batch = (
@@ -332,12 +347,12 @@ class Assembly:
 
     def _order_rank(self, passes: Sequence[tuple[int, int, int]]) -> None:
         streams: dict[bytes, list[tuple[tuple[I64, I64], int]]] = {}
-        ends: dict[tuple[int, int, Variant], list[tuple[bytes, tuple[I64, I64]]]] = {}
+        ends: dict[tuple[int, int, Variant | None], list[tuple[bytes, tuple[I64, I64]]]] = {}
         for kind, chunk, micro_batch in passes:
             copies = self._copies[chunk]
             key = kind, chunk, copies.variant[micro_batch]
             if key not in ends:
-                ends[key] = list(self._streams_of(kind, chunk, copies.tasks[key[2]]))
+                ends[key] = list(self._streams_of(kind, chunk, copies.of(micro_batch)))
             for stream, first_and_last in ends[key]:
                 streams.setdefault(stream, []).append((first_and_last, int(copies.offset[micro_batch])))
         for rows in streams.values():
@@ -365,8 +380,8 @@ class Assembly:
             after, before = [], []
             for member, place in zip(tied.group.members, tied.numbers, strict=True):
                 copies = self._copies[member.stage]
-                last = next(k for k, variant in enumerate(copies.variant) if variant.last)
-                tasks = copies.tasks[copies.variant[last]]
+                last = copies.last
+                tasks = copies.of(last)
                 before += [int(end[place] + copies.offset[last]) for end in tasks.summed[member.op, member.argument]]
                 if member.op in tasks.updated:
                     after.append(int(tasks.updated[member.op][place] + copies.offset[last]))
@@ -383,14 +398,41 @@ class Assembly:
             sums.append(int(task))
         return sums
 
+    def _sum_copies_of_model(self) -> list[int]:
+        """Sum the gradients of stages that are the same in several copies of the model; return the sums.
+
+        Each device sums what it has, after its own sums, with the devices at its place of the other copies.
+        """
+        strategy, sums = self._strategy, []
+        for several in np.unique(strategy.stage_of_copies, axis=1).T.tolist() if strategy.copy_of.any() else ():
+            stages = [strategy.stages[number] for number in several]
+            devices = np.sort(np.column_stack([stage.mesh.devices for stage in stages]), axis=1)
+            columns = {
+                "kind": TaskKind.COLLECTIVE,
+                "collective": Collective.ALL_REDUCE,
+                "size": summed_bytes(self._stages[several[0]]),
+                "op": int(stages[0].operators[0]),
+                "group": self.layout.groups.numbers(devices),
+            }
+            tasks = self._add(columns, len(devices))
+            for number in several:
+                copies = self._copies[number]
+                parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
+                for kind in (Pass.BACKWARD, Pass.WEIGHTS):
+                    for _, end in _streams(parts.get(kind)):
+                        self._edge(end + offset, tasks)
+                for first, _ in _streams(parts.get(END)):
+                    self._edge(tasks, first + offset)
+            sums += tasks.tolist()
+        return sums
+
     def _clip(self, sums: Sequence[int]) -> None:
         """Let updates, and gathers of weights, wait for the norm of all gradients, which all devices add up."""
         columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": 4}
         (norm,) = self._add({**columns, **self.layout.everyone()}, 1)
         self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
         for copies in self._copies:
-            last = next(k for k, variant in enumerate(copies.variant) if variant.last)
-            parts, offset = copies.tasks[copies.variant[last]].parts, copies.offset[last]
+            parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
             before = [ends[1] for kind in (Pass.BACKWARD, Pass.WEIGHTS) for ends in _streams(parts.get(kind))]
             after = [ends[0] for ends in _streams(parts.get(END))]
             tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in (before, after))

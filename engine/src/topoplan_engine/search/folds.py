@@ -34,10 +34,12 @@ class FoldedStates:
     def iteration(self, state: State) -> FoldedIteration | None:
         """Return one task for each class of tasks of a staged strategy; None where all are simulated.
 
-        Those of small iterations are, and of larger ones, too, as far as they draw paths.
+        Those of small iterations are, and of larger ones, too, as far as they draw paths or have copies of the model.
         """
         strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
         if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed:
+            return None
+        if len(strategy.stage_of_copies) > 1:
             return None
         if self._lowering.n_tasks(strategy) < _FOLDED:
             return None

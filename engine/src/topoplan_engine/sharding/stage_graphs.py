@@ -11,6 +11,7 @@ the reshardings inside of a stage follow as those of any program, once for all o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -96,6 +97,12 @@ def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageG
     links = _links(strategy, graph)
     copies: dict[int, set[tuple[int, int]]] = {}
     for tied in crossing_weights(strategy, graph):
+        if len(strategy.stage_of_copies) > 1:
+            names = [graph.operators[op].name for op in (tied.owner, tied.users[0][0])]
+            raise TopoplanError(
+                f"order {strategy.order.name!r}: {names[0]!r} and {names[1]!r} share a weight on two ranks, which is "
+                "not summed over two copies of the model (give each its own, or choose another schedule)"
+            )
         for op, argument in tied.users:
             if strategy.rank_of[op] != strategy.rank_of[tied.owner]:
                 copies.setdefault(int(strategy.stage_of[op]), set()).add((op, argument))
@@ -117,15 +124,16 @@ def crossing_weights(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[Ti
 
 def _links(strategy: StagedStrategy, graph: OperatorGraph) -> dict[Link, list[tuple[int, int]]]:
     """Return what goes between stages, with (operator, argument) that read it."""
-    flow, stage_of = gradient_flow(graph), strategy.stage_of.tolist()
-    position = [0] * len(stage_of)
+    flow = gradient_flow(graph)
+    position = [0] * len(graph.operators)
     for stage in strategy.stages:
         for place, op in enumerate(stage.operators.tolist()):
             position[op] = place
     links: dict[Link, list[tuple[int, int]]] = {}
     trained: dict[tuple[object, ...], bool] = {}
     rows = []
-    for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
+    edges = itertools.product(strategy.stage_of_copies.tolist(), graph.edges.reshape(-1, 4).tolist())
+    for stage_of, (u, output, v, argument) in edges:
         if stage_of[u] == stage_of[v]:
             continue
         arrives = strategy.stages[stage_of[v]].program.stored[position[v]][argument]

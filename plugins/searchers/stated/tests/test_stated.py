@@ -671,6 +671,52 @@ def test_what_cannot_run_again_is_one_line(model, recompute, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"zero": 1}, {"tp": 2}, {"recompute": "full"}, {"grads": "fp32", "clip": True}]
+)
+def test_dualpipe_has_two_copies_of_the_model(model, options):
+    """Ranks r and p - 1 - r have the same two stages; devices at the same places sum the gradients of each once."""
+    graph, tp = model("llama", 16), options.get("tp", 1)
+    cluster = build_cluster(ClusterOptions(servers=8 * tp, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    plans = {
+        name: strategy_of(Stated(pp=4, dp=2, schedule=name, **options), graph, 8 * tp)[0]
+        for name in ("1f1b", "dualpipe")
+    }
+    both = plans["dualpipe"]
+    assert both.stage_of_copies.shape == (2, len(graph.operators))
+    assert both.order.rank_of[both.stage_of_copies[0]].tolist() == [
+        3 - rank for rank in both.order.rank_of[both.stage_of_copies[1]]
+    ]
+    tasks = {name: lowering.lower(plan) for name, plan in plans.items()}
+    tasks["dualpipe"].check()
+    for kind in (TaskKind.FORWARD, TaskKind.BACKWARD):
+        seconds = {name: each.seconds[each.kind == kind].sum() for name, each in tasks.items()}
+        assert seconds["dualpipe"] == pytest.approx(seconds["1f1b"], rel=1e-9), "no micro-batch runs twice"
+    moved = {name: each.size[each.kind == TaskKind.TRANSFER].sum() for name, each in tasks.items()}
+    assert moved["dualpipe"] == moved["1f1b"]
+    uses = {name: lowering.memory_use(plan) for name, plan in plans.items()}
+    assert uses["dualpipe"].weights.sum() == 2 * uses["1f1b"].weights.sum()
+    assert uses["dualpipe"].weights[0] == uses["1f1b"].weights[[0, 6 * tp]].sum()
+    itemsize = 4 if "grads" in options else 2
+    mirrored = [sum(nbytes(tasks["dualpipe"], Collective.ALL_REDUCE, [k * tp, (6 + k) * tp])) for k in (0, 1)]
+    of_ends = sum(
+        w.nbytes // 2 * itemsize
+        for op, stage in zip(graph.operators, plans["1f1b"].stage_of.tolist(), strict=True)
+        for w in op.weights
+        if stage in (0, 3)
+    )
+    if tp == 1:
+        assert mirrored == [of_ends // (2 if "zero" in options else 1)] * 2
+    timeline = Fluid().build()(tasks["dualpipe"], star(8 * tp, 1e11, 1e-6), cluster)
+    assert np.isfinite(timeline.makespan)
+
+
+def test_dualpipe_sums_no_weights_that_stages_share(model):
+    with pytest.raises(TopoplanError, match=r"order 'dualpipe': 'transformer.wte' and 'lm_head' share a weight"):
+        strategy_of(Stated(pp=4, schedule="dualpipe"), model("gpt2"), 4)
+
+
 # ── Memory: GPT-3 of 175 billion parameters ─────────────────────────────────────────────────────────────────────────
 
 
@@ -745,7 +791,7 @@ def test_activations_of_the_first_stage_of_gpt_3(options, gibibytes):
         ({"cp": 16, "layout": "cp-tp-ep-dp"}, "layout=cp-tp-ep-dp: must name each of tp, cp, ep, dp, pp once"),
         ({"ep": 2}, "ep=2: model 'llama' has no experts"),
         ({"zero": 4}, r"zero=4 \(must be 0, 1, 2 or 3\)"),
-        ({"tp": 4, "pp": 2, "schedule": "dualpipe"}, "two copies of the model in one pipeline are not lowered yet"),
+        ({"pp": 4, "schedule": "dualpipe"}, r"4 micro-batches on 4 ranks \(must be even, and at least two .*: 8\)"),
         ({"pp": 4, "schedule": "1f2b"}, "no schedule named '1f2b'"),
     ],
 )

@@ -31,7 +31,7 @@ def exchanges_of(
         rows = strategy.order.row_of[:, number]
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
         layout = _OnePlace(stage.stage.mesh)
-        StageTasks(stage, costs[number], Variant(first=True, last=True), layout.places(0), separate, layout)
+        StageTasks(stage, costs[number], Variant(True, True, separate), layout.places(0), layout)
         exchanges.append(Exchanges(layout.noted, tuple(layout.hops)))
     return exchanges
 

@@ -77,8 +77,8 @@ class RooflineCosts(CostFunction):
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
         columns = (first_equal(graph), self._backward, self._weight_share, self._saved, self._trained, self._gradients)
-        columns = (*columns, self._is_product)
-        self._like = [first.setdefault(row, number) for number, row in enumerate(zip(*columns, strict=True))]
+        rows = zip(*columns, self._is_product, strict=True)
+        self._like = [first.setdefault(row, number) for number, row in enumerate(rows)]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
 

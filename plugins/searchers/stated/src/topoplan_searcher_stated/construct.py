@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan import (
@@ -14,6 +15,7 @@ from topoplan import (
     Host,
     Operator,
     OperatorGraph,
+    Pass,
     PassOrder,
     PipelineSchedule,
     Stage,
@@ -124,7 +126,10 @@ def strategy_of(
     sizes = tuple(degrees.of(axis) for axis in mesh_rules.axes)
     devices = devices_of(degrees)[order.rank_of]
     regions = regions_of(options.recompute, graph)
-    stages = stages_on(graph, mesh_rules, sizes, options, stage_of.tolist(), list(devices), regions)
+    parts = _parts(order)
+    different = stages_on(graph, mesh_rules, sizes, options, stage_of.tolist(), devices[: max(parts) + 1], regions)
+    meshes = [DeviceMesh(axes=mesh_rules.axes, sizes=sizes, devices=each) for each in devices]
+    stages = [attrs.evolve(different[part], mesh=mesh) for part, mesh in zip(parts, meshes, strict=True)]
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
@@ -182,6 +187,12 @@ def stages_on(
             )
         )
     return stages
+
+
+def _parts(order: PassOrder) -> list[int]:
+    """(chunks,) which part of the model each chunk has: the k-th one of each copy of the model has the k-th."""
+    first = (order.row_of[Pass.FORWARD] >= 0).argmax(axis=1).tolist()  # chunks of one copy have the same micro-batches
+    return [first[:chunk].count(copy) for chunk, copy in enumerate(first)]
 
 
 class _Shares(NamedTuple):

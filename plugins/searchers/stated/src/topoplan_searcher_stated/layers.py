@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topoplan import OperatorGraph, PassOrder, TopoplanError
+from topoplan import OperatorGraph, Pass, PassOrder, TopoplanError
 from topoplan.arrays import I32
 from topoplan_searcher_stated.degrees import divisors, nearest
 from topoplan_searcher_stated.small_model import layer_numbers
@@ -31,7 +31,7 @@ _ENDS = ("embedding", "head")
 
 
 def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
-    """(n_ops,) the stage of each operator.
+    """(n_ops,) the stage of each operator, in the first copy of the model.
 
     Args:
         graph: the model.
@@ -54,8 +54,9 @@ def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
 
 
 def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]:
-    """(stages,) layers of each stage; see `stages_of`."""
-    n_layers, ranks, chunks = layer_numbers(graph).n_layers, order.n_ranks, order.n_chunks
+    """(stages,) layers of each stage of a copy of the model; see `stages_of`."""
+    n_layers, ranks = layer_numbers(graph).n_layers, order.n_ranks
+    chunks = int((order.row_of[Pass.FORWARD, :, 0] >= 0).sum())  # of one copy of the model
     if not n_layers and (chunks > 1 or text):
         raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
     if chunks == 1 and not text:
