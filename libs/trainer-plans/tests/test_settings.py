@@ -172,6 +172,12 @@ def test_stages_of_different_depth(flags, layers, schedule):
     assert (plan["layers"], plan["schedule"]) == (layers, schedule)
 
 
+def test_flags_in_a_text_of_several_lines():
+    text = 'OPTIONS=" \\\n  --tensor-model-parallel-size 8 \\\n  --bf16\n\n  --micro-batch-size 2"\nexec "$OPTIONS"\n'
+    found = trainer_settings(text, "run.sh").plan
+    assert (found["tp"], found["micro-batch"], found["grads"]) == ("8", "2", "fp32")
+
+
 def test_modules_that_run_again():
     text = "--tensor-model-parallel-size 2 --recompute-granularity selective --recompute-modules core_attn moe_act \\\n"
     text += "  --seq-length 4096"

@@ -82,8 +82,8 @@ def _flags(text: str, name: str) -> tuple[dict[str, str], dict[str, str]]:
             line = f"{in_yaml[1]} {in_yaml[2]}"
         try:
             parts = shlex.split(line, comments=True)
-        except ValueError:  # a quote that ends on a later line, as of an embedded program
-            continue
+        except ValueError:  # a quote that ends on a later line, as of an embedded program or of a list of flags
+            parts = re.sub("[\"']", " ", line).split() if "--" in line else []
         words += [_out_of_list(word) for part in parts for word in re.sub(r"^\w+\+?=\(", "(", part).split()]
     flags: dict[str, str] = {}
     for place, word in enumerate(words):
