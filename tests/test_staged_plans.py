@@ -167,3 +167,18 @@ def test_plan_is_an_option_of_the_command(run):
         assert status == 2, words
         assert message in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "words", "message"),
+    [
+        ("dp=4,pp=2", ["--for", "deepspeed"], "begins stage 1 of a pipeline"),
+        ("tp=2,pp=2,zero=1", ["-x", "torchtitan={}/r.py"], "a slice of its optimizer state"),
+        ("pp=2,schedule=zb-h1", ["-x", "megatron={}/m.sh"], "with schedule zb-h1"),
+    ],
+)
+def test_a_stated_plan_that_a_trainer_does_not_run_is_refused_before_it_is_priced(run, tmp_path, plan, words, message):
+    status, out, err = run(*COMMAND, "--plan", plan, *(word.format(tmp_path) for word in words))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not [*tmp_path.iterdir()]

@@ -30,6 +30,7 @@ class Stated(Searcher):
     name = "stated"
     axis = "strategy"
     constructs = True
+    restrictable = True
     proposes = (StagedStrategy,)
 
     file: str = option(

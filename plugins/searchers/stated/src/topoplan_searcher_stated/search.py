@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Problem, Search, State, Strategy
+from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import words_of
@@ -15,12 +15,15 @@ __all__ = ["StatedSearch"]
 
 
 class StatedSearch(Search):
-    """Proposes one strategy and ignores its cost."""
+    """Proposes one strategy and ignores its cost; refuses one that a trainer of the problem does not run."""
 
     def __init__(self, options: Stated, problem: Problem) -> None:
         self._options = settings_of(options, problem.graph)
         self._strategy, self._degrees = strategy_of(self._options, problem.graph, problem.cluster.n_devices)
         self._asked = False
+        restriction = problem.restriction
+        if restriction is not None and (why := restriction.refusal(problem.graph, problem.cluster, self._strategy)):
+            raise TopoplanError(why)
 
     def ask(self) -> Sequence[Candidate]:
         """Propose the strategy, then nothing."""
