@@ -77,7 +77,6 @@ def test_a_damaged_staged_plan_is_named(plan, change, message):
     [
         ("strategy", "^strategy: the plan has stages with programs"),
         ("strategy-pb", "^strategy: the plan has stages with programs"),
-        ("dtensor", "^dtensor: the plan has stages with programs"),
         (
             "torchtitan",
             "^torchtitan: operator '.*' keeps its weights and gradients whole and a slice of its optimizer state",
@@ -95,7 +94,9 @@ def test_formats_that_cannot_say_stages_refuse_them(host, plan, name, message):
         host.make(Exporter, name).write(plan)
 
 
-@pytest.mark.parametrize("name", ["json", "html", "perfetto", "dot", "flatbuffer", "torch-schedule", "torchrun"])
+@pytest.mark.parametrize(
+    "name", ["json", "html", "perfetto", "dot", "flatbuffer", "dtensor", "torch-schedule", "torchrun"]
+)
 def test_formats_write_them(host, plan, name):
     assert host.make(Exporter, name).write(plan)
 

@@ -156,3 +156,10 @@ def alone(make=module):
     value = loss(whole(tokens), targets)
     value.backward()
     return float(value.detach()), {name: parameter.grad for name, parameter in whole.named_parameters()}
+
+
+def by_operator():
+    """Weights and their gradients by the names of operators, and the loss, of the module in one process."""
+    value, gradients = alone()
+    weights = {name.removesuffix(".weight"): [parameter.detach()] for name, parameter in module().named_parameters()}
+    return weights, {name.removesuffix(".weight"): [each] for name, each in gradients.items()}, value

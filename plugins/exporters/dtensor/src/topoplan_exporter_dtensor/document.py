@@ -3,12 +3,13 @@
 The operator's dimension that a mesh axis cuts determines the placement along that axis.  If a tensor axis follows the
 dimension in equal slices, the placement is `Shard`.  Otherwise an output is `Partial`, and any other tensor is
 `Replicate`.  A tensor of which parts read more than their slices (windows of convolutions) is also `Replicate`.  An
-SPMD program states its shardings itself.
+SPMD program, and the program of each stage on its own mesh, state their shardings themselves.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,10 @@ def write(plan: PlanLike) -> bytes:
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
     if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
-        raise TopoplanError("dtensor: the plan has stages with programs, which are not written yet (json can say them)")
-    if isinstance(strategy, SpmdStrategy):
-        meshes, operators = _of_program(graph, strategy.program)
+        meshes, operators = _of_stages(graph, strategy)
+    elif isinstance(strategy, SpmdStrategy):
+        mesh = Mesh("mesh0", np.arange(strategy.program.n_devices, dtype=np.int32).reshape(strategy.program.mesh))
+        meshes, operators = [mesh], _of_program(graph.operators, strategy.program, mesh)
     else:
         meshes, operators = _of_placements(graph, strategy.placements)
     document = {
@@ -90,10 +92,21 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
     return meshes, operators
 
 
-def _of_program(graph: OperatorGraph, program: SpmdProgram) -> tuple[list[Mesh], list[dict[str, Any]]]:
-    mesh = Mesh("mesh0", np.arange(program.n_devices, dtype=np.int32).reshape(program.mesh))
+def _of_stages(graph: OperatorGraph, strategy: StagedStrategy) -> tuple[list[Mesh], list[dict[str, Any]]]:
+    """Return the mesh of each stage, and all operators; a tensor of another stage is stored as it arrives."""
+    meshes: list[Mesh] = []
+    rows: dict[int, dict[str, Any]] = {}
+    for number, stage in enumerate(strategy.stages):
+        mesh = Mesh(f"mesh{number}", stage.mesh.devices.reshape(stage.mesh.sizes), stage.mesh.axes)
+        members = stage.operators.tolist()
+        meshes.append(mesh)
+        rows |= zip(members, _of_program([graph.operators[op] for op in members], stage.program, mesh), strict=True)
+    return meshes, [rows[op] for op in range(len(graph.operators))]
+
+
+def _of_program(members: Sequence[Operator], program: SpmdProgram, mesh: Mesh) -> list[dict[str, Any]]:
     operators = []
-    for index, op in enumerate(graph.operators):
+    for index, op in enumerate(members):
         layouts = []
         for k, tensor in enumerate(arguments(op)):
             target = _dtensor_texts(program.wanted(index, k))
@@ -104,7 +117,7 @@ def _of_program(graph: OperatorGraph, program: SpmdProgram) -> tuple[list[Mesh],
         outputs = [_tensor_entry(tensor, _dtensor_texts(program.made(index, k))) for k, tensor in enumerate(op.outputs)]
         count = len(op.inputs)
         operators.append({**_head(op, mesh), "inputs": layouts[:count], "weights": layouts[count:], "outputs": outputs})
-    return [mesh], operators
+    return operators
 
 
 def _head(op: Operator, mesh: Mesh) -> dict[str, Any]:
@@ -152,5 +165,21 @@ def _scheduling(strategy: Strategy) -> dict[str, Any]:
             "kind": strategy.order_name,
             "micro_batches": strategy.micro_batches,
             "stages": strategy.stage_of.tolist(),
+            **(_shared(strategy) if isinstance(strategy, StagedStrategy) and not strategy.is_placed else {}),
         }
+    }
+
+
+def _shared(strategy: StagedStrategy) -> dict[str, Any]:
+    """Return what devices of each stage share (ZeRO), if any do, and which operators run again."""
+    levels = [
+        {"level": stage.zero.level, "dims": [stage.mesh.axes[axis] for axis in stage.zero.axes]}
+        for stage in strategy.stages
+    ]
+    regions = np.full(len(strategy.placements), -1)
+    for stage in strategy.stages:
+        regions[stage.operators] = stage.regions
+    return {
+        **({"zero": levels} if any(each["level"] for each in levels) else {}),
+        **({"recomputed": regions.tolist()} if (regions >= 0).any() else {}),
     }

@@ -25,14 +25,20 @@ __all__ = ["Layout", "Mesh", "lay_out"]
 
 @attrs.frozen(eq=False)
 class Mesh:
-    """A mesh: its name, and its devices as an array with one axis for each of its dimensions."""
+    """A mesh.
+
+    Attributes:
+        name: of the mesh.
+        devices: an array with one axis for each of its dimensions.
+        dim_names: of the dimensions, the slowest one first; d0, d1, ... unless given.
+    """
 
     name: str
     devices: I32
+    dim_names: tuple[str, ...] = attrs.field()
 
-    @property
-    def dim_names(self) -> tuple[str, ...]:
-        """Names of the dimensions, the slowest one first."""
+    @dim_names.default
+    def _numbered(self) -> tuple[str, ...]:
         return tuple(f"d{k}" for k in range(self.devices.ndim))
 
 

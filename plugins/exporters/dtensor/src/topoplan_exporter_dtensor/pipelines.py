@@ -191,13 +191,16 @@ def _place(devices: list[tuple[int, ...]]) -> _Place:
     grid = [[ranks[device] for device in row] for row in devices]
     rank, replicas = distributed.get_rank(), len(devices[0])
     place = None
-    depth = next((number for number in range(1, len(grid)) if set(grid[number]) & set(grid[0])), len(grid))
-    pipelines = [_group([row[replica] for row in grid[:depth]]) for replica in range(replicas)]
-    for position in range(depth):
-        group = _group(grid[position])
-        if rank in grid[position]:
-            replica = grid[position].index(rank)
-            stages = tuple(range(position, len(grid), depth))
+    rows: list[list[int]] = []  # of devices, each that of one rank of the pipeline
+    for row in grid:
+        if not any(set(row) & set(other) for other in rows):
+            rows.append(row)
+    pipelines = [_group([row[replica] for row in rows]) for replica in range(replicas)]
+    for row in rows:
+        group = _group(row)
+        if rank in row:
+            replica = row.index(rank)
+            stages = tuple(number for number, other in enumerate(grid) if rank in other)
             place = _Place(replica, replicas, stages, pipelines[replica], group)
     if place is None:
         raise TopoplanError(f"rank {rank} has no stage of the plan")

@@ -6,7 +6,16 @@ process by itself, on samples and heads.
 
 from __future__ import annotations
 
-from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
+from topoplan import (
+    AxisUse,
+    Cluster,
+    Operator,
+    OperatorGraph,
+    PipelineLimits,
+    Restriction,
+    StagedStrategy,
+    Strategy,
+)
 from topoplan.model.sharding import Signature
 from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_trainer_plans import why_not_written
@@ -49,6 +58,12 @@ class TorchRestriction(Restriction):
             for op, rules in zip(graph.operators, strategy.program.rules, strict=True):
                 if any(cuts_positions_of_queries(op, rule) for rule in rules):
                     return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
+        if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
+            for stage in strategy.stages:
+                for position, number in enumerate(stage.operators.tolist()):
+                    op = graph.operators[number]
+                    if any(cuts_positions_of_queries(op, rule) for rule in stage.program.rules[position]):
+                        return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
         return why_not_written(write, graph, cluster, strategy)
 
 
