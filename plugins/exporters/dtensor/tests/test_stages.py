@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from topoplan import Host
+from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_exporter_dtensor import DTensor
 from topoplan_exporter_dtensor.reader import parse
@@ -121,3 +121,9 @@ def test_stages_have_meshes_of_their_own():
         arrives = document.operators[v].inputs[into].stored
         made = document.operators[u].outputs[out].placements
         assert arrives == tuple("Replicate()" if form == "Partial()" else form for form in made)
+
+
+def test_two_copies_of_the_model_are_refused_by_name():
+    plan = stated(llama.graph(), pp=2, tp=2, schedule="dualpipe")
+    with pytest.raises(TopoplanError, match=r"^dtensor: the plan has two copies of the model .*schedule dualpipe"):
+        DTensor().write(plan)

@@ -114,3 +114,12 @@ def test_the_order_of_passes_is_torchs_table(folder, schedule):
         for micro_batch in range(order.n_micro_batches):
             assert column[f"{chunk}F{micro_batch}"] < column[f"{chunk + 1}F{micro_batch}"]
             assert column[f"{chunk + 1}{back}{micro_batch}"] < column[f"{chunk}{back}{micro_batch}"]
+
+
+@pytest.mark.parametrize("exporter", [DeepSpeed, Megatron, TorchSchedule, TorchtitanToml])
+def test_two_copies_of_the_model_are_refused_by_name(folder, exporter):
+    plan = of_text(folder, "pp=2,schedule=dualpipe,grads=fp32")
+    with pytest.raises(
+        TopoplanError, match=r"the plan has two copies of the model in one pipeline \(schedule dualpipe"
+    ):
+        exporter().write(plan)

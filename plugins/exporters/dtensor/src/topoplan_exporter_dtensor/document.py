@@ -94,6 +94,11 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
 
 def _of_stages(graph: OperatorGraph, strategy: StagedStrategy) -> tuple[list[Mesh], list[dict[str, Any]]]:
     """Return the mesh of each stage, and all operators; a tensor of another stage is stored as it arrives."""
+    if strategy.copy_of.any():
+        raise TopoplanError(
+            f"dtensor: the plan has two copies of the model in one pipeline (schedule {strategy.order.name}; json can "
+            "say them)"
+        )
     meshes: list[Mesh] = []
     rows: dict[int, dict[str, Any]] = {}
     for number, stage in enumerate(strategy.stages):

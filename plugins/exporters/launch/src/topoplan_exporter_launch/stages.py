@@ -17,8 +17,10 @@ def program_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
     """Return the programs of all stages as one.
 
     Raises:
-        TopoplanError: a stage has another mesh than the first one.
+        TopoplanError: a stage has another mesh than the first one, or there are two copies of the model.
     """
+    if strategy.copy_of.any():
+        raise target.unsuited(f"the plan has two copies of the model in one pipeline (schedule {strategy.order.name})")
     first = strategy.stages[0].mesh
     rules, stored = {}, {}
     for number, stage in enumerate(strategy.stages):
