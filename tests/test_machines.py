@@ -87,6 +87,71 @@ def test_hosts_may_hold_different_machines(vendor):
     assert len(cluster.machines["mi325x"].links) == 28
 
 
+def test_a_plan_keeps_what_is_inside_its_hosts(run, tmp_path):
+    path = tmp_path / "plan.json"
+    words = ("alexnet", "--servers", "2", "-m", "dgx-h100", "-t", "rails", "--budget", "0", "-x", f"json={path}")
+    status, out, err = run("optimize", *words, "--json")
+    assert status == 0, err
+    said = json.loads(out)
+    assert said["machine"].startswith("dgx-h100: 8 x H100 at 3600 Gbps inside, 8 NICs of 400 Gbps")
+    status, out, err = run("simulate", str(path), "--json")
+    assert status == 0, err
+    assert json.loads(out)["iteration_time_s"] == said["iteration_time_s"]
+    document = json.loads(path.read_text())
+    document["cluster"]["host"]["nodes"][0] = "gpu"
+    path.write_text(json.dumps(document))
+    status, _, err = run("simulate", str(path))
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "'gpu' is no node of a host (expected device, switch, pcie, cpu, nic)" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "dgxh100"], "cluster.machine: no machine named 'dgxh100'; did you mean 'dgx-h100'?"),
+        (["-m", "dgx-h100", "--gpus-per-server", "16"], "machine dgx-h100 has 8 devices (at most 8)"),
+        (["-m", "dgx-h100", "--degree", "9"], "machine dgx-h100 has 8 NICs (at most 8)"),
+        (["-m", "dgx-h100", "--gpus-per-device", "4"], "whose GPUs are modelled one by one"),
+        (["-m", "dgx-h100", "--devices", "8,16"], "dgx-h100 says what every host has"),
+        (["-m", "dgx-h100", "--device", "h100,v100"], "dgx-h100 says what every host has"),
+        (["-m", "dgx-h100:rails=2"], "machine dgx-h100: no option 'rails' (have: cross-rail)"),
+        (["-m", "flexflow"], "machine flexflow: no file"),
+        (["--device", "server"], "machine 'server' names no kind of device"),
+    ],
+)
+def test_a_bad_machine_is_named_in_one_line(run, words, message):
+    status, _, err = run("optimize", "alexnet", "--servers", "2", "--budget", "0", *words)
+    assert (status, len(err.splitlines())) == (2, 1), err
+    assert message in err
+
+
+def test_options_go_over_what_a_machine_says():
+    options = ClusterOptions(
+        machine="dgx-h100",
+        servers=3,
+        gpus_per_server=4,
+        degree=2,
+        interface_bandwidth_gbps=200.0,
+        inter_gpu_bandwidth_gbps=800.0,
+        device="H200",
+    )
+    cluster = build_cluster(options)
+    assert (cluster.n_hosts, cluster.n_devices, cluster.device_preset[0]) == (3, 12, "H200")
+    assert cluster.interfaces.tolist() == [2, 2, 2]
+    assert set(cluster.interface_bandwidth) == {25e9}
+    assert set(cluster.inside_bandwidth) == {100e9}
+    assert (cluster.host.n_devices, cluster.host.n_nics, cluster.host.nic_owners) == (4, 2, ((0,), (1,)))
+    switch = [link.bandwidth for link in cluster.host.links if "switch" in {cluster.host.nodes[link.second]}]
+    assert switch == [100e9] * 4
+
+
+def test_a_machine_says_what_options_leave_open():
+    cluster = build_cluster(ClusterOptions(machine="dgx-a100", servers=2))
+    assert (cluster.n_devices, cluster.device_preset[0]) == (16, "A100-80")
+    assert (cluster.interfaces[0], cluster.interface_bandwidth[0], cluster.inside_bandwidth[0]) == (8, 25e9, 300e9)
+    assert build_cluster(ClusterOptions(machine="h100")).host is None, "an accelerator alone says nothing of hosts"
+
+
 def test_a_broken_machine_harms_only_those_who_name_it(vendor):
     vendor("nobody", BROKEN)
     host = Host.discover()

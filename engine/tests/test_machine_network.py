@@ -242,3 +242,50 @@ def test_devices_that_are_not_joined_are_named():
 def test_a_device_reaches_itself_over_no_link(hosts):
     made = cluster(hosts)
     assert seconds(made, one_switch(made), transfer(1, 1, GIB)) == 0.0
+
+
+def random_tasks(made, seed):
+    """Return transfers and all-reduces between random devices, some of which wait for others."""
+    rng = np.random.default_rng(seed)
+    tasks = []
+    for _ in range(24):
+        if rng.random() < 0.3:
+            members = rng.permutation(made.n_devices)[: rng.integers(2, made.n_devices + 1)]
+            tasks.append(collective(members.tolist(), int(rng.integers(1, GIB))))
+        else:
+            src, dst = rng.choice(made.n_devices, 2, replace=False).tolist()
+            tasks.append(transfer(src, dst, int(rng.integers(1, GIB))))
+    edges = [(a, b) for b in range(24) for a in rng.choice(b, min(b, 1), replace=False).tolist() if rng.random() < 0.5]
+    return task_graph(tasks, edges, n_devices=made.n_devices)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_are_never_above_the_time(seed):
+    made = cluster(4, latency=1e-6)
+    for fabric in (rails(made, 2), rails(made, 0), one_switch(made)):
+        graph = random_tasks(made, seed)
+        timeline = Fluid().build()(graph, fabric, made)
+        assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_message_alone_is_no_slower_with_more_or_faster_nics(seed):
+    rng = np.random.default_rng(seed)
+    src, dst = rng.choice(16, 2, replace=False).tolist()
+    slow = cluster(4)
+    spent = seconds(slow, rails(slow, 4), transfer(src, dst, GIB))
+    fast = attrs.evolve(slow, interface_bandwidth=slow.interface_bandwidth * 1.2)
+    wide = attrs.evolve(rails(slow, 4), link_bandwidth=rails(slow, 4).link_bandwidth * 1.2)
+    assert seconds(fast, wide, transfer(src, dst, GIB)) <= spent * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_that_leave_hosts_arrive(seed):
+    made = cluster(4)
+    fabric = rails(made, 4)
+    timeline = Fluid().build()(random_tasks(made, seed), fabric, made)
+    leaving, entering = (timeline.link_bytes[end < 4].sum() for end in (fabric.link_src, fabric.link_dst))
+    assert leaving == pytest.approx(entering, rel=1e-9)
+    for node in range(4, fabric.n_nodes):
+        into, out = (timeline.link_bytes[end == node].sum() for end in (fabric.link_dst, fabric.link_src))
+        assert into == pytest.approx(out, rel=1e-9), "a switch keeps nothing"

@@ -77,6 +77,14 @@ class HostLink:
     latency: float = 0.0
 
 
+def _nodes(names: Iterable[str]) -> tuple[HostNode, ...]:
+    known = {node.value: node for node in HostNode}
+    for name in names:
+        if name not in known:
+            raise TopoplanError(f"machine: {shown(name)} is no node of a host (expected {', '.join(known)})")
+    return tuple(known[name] for name in names)
+
+
 @attrs.frozen(kw_only=True)
 class HostModel:
     """A kind of host: equal devices, network interfaces (NICs), and what joins them.
@@ -95,7 +103,7 @@ class HostModel:
     """
 
     device: Device | None
-    nodes: tuple[HostNode, ...] = ()
+    nodes: tuple[HostNode, ...] = attrs.field(default=(), converter=_nodes)
     links: tuple[HostLink, ...] = ()
     nic_bandwidth: float = 0.0
     nic_owners: tuple[tuple[int, ...], ...] = ()

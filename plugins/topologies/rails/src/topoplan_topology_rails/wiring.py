@@ -50,7 +50,7 @@ class Clos:
         if self.unit is None:
             if needs_no_spine and self.hosts <= self.ports:
                 return self.hosts
-            return max(down_ports(self.ports, self.oversubscription), 1)
+            return min(max(down_ports(self.ports, self.oversubscription), 1), self.hosts)
         above = self.hosts > self.unit or not needs_no_spine
         needed = self.unit + (_up(self.unit, self.oversubscription) if above else 0)
         if needed > self.ports:
