@@ -37,7 +37,7 @@ def expand(first: Any, lengths: Any) -> tuple[Any, Any]:
 
 def select(pointers: I32 | I64, rows: I32 | I64) -> tuple[I64, I64]:
     """Return the entries of some rows: which of ``rows`` (by position) each is in, and its place."""
-    wide = pointers.astype(np.int64)
+    wide = pointers.astype(np.int64, copy=False)
     owner, entry = expand(wide[rows], wide[rows + 1] - wide[rows])
     return owner, entry
 

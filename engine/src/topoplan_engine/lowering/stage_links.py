@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import I32, I64
 from topoplan.model.graph import Tensor
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.sharding import MeshSharding
@@ -65,31 +65,70 @@ def routes_between(
         source, target: its shardings on both, without terms of sums.
         source_mesh, target_mesh: the devices.
     """
-    have, copy_of_source = _distinct(slices_of(tensor.shape, source, source_mesh.sizes))
-    want, copy_of_target = _distinct(slices_of(tensor.shape, target, target_mesh.sizes))
-    low = np.maximum(have[0][:, None], want[0][None])
-    overlap = np.maximum(np.minimum(have[1][:, None], want[1][None]) - low, 0).prod(axis=2)
-    h, w = np.nonzero(overlap)
-    copies, askers = copy_of_source.shape[1], copy_of_target.shape[1]
+    have, want = (_Slices.of(tensor.shape, *each) for each in ((source, source_mesh), (target, target_mesh)))
+    h, w, elements = _overlaps(tensor.shape, have, want)
+    copies, askers = have.places.shape[1], want.places.shape[1]
     # Requests for one slice, number by number: those that have it serve as many each.
-    requests = np.bincount(h, minlength=len(copy_of_source))
+    requests = np.bincount(h, minlength=len(have.places))
     number = np.arange(len(h)) - (np.cumsum(requests) - requests)[h]
     asked = (number[:, None] * askers + np.arange(askers)) * copies // (requests[h] * askers)[:, None]
-    senders, receivers = np.take_along_axis(copy_of_source[h], asked, axis=1), copy_of_target[w]
+    receivers = want.places[w]
+    senders = np.take_along_axis(have.places[h], asked, axis=1)
     # A device that has what it wants asks no other.
-    devices = source_mesh.devices[copy_of_source[h]]
-    same = devices[:, None, :] == target_mesh.devices[receivers][:, :, None]
-    local = same.any(axis=2)
-    senders = np.where(local, np.take_along_axis(copy_of_source[h], same.argmax(axis=2), axis=1), senders)
-    nbytes = np.broadcast_to((overlap[h, w] * tensor.itemsize)[:, None], receivers.shape)
+    own = _place_of(source_mesh.devices, target_mesh.devices)[receivers]
+    local = (own >= 0) & (have.slice_of[own] == h[:, None])
+    senders = np.where(local, own, senders)
+    nbytes = np.broadcast_to((elements * tensor.itemsize)[:, None], receivers.shape)
     order = np.lexsort((senders.ravel(), receivers.ravel()))
     return Routes(*(column.ravel()[order] for column in (senders, receivers, nbytes, local)))
 
 
-def _distinct(slices: I64) -> tuple[I64, I64]:
-    """Return the (2, k, axes) different slices, and the (k, copies) places that have each."""
-    _, places, axes = slices.shape
-    rows = slices.transpose(1, 0, 2).reshape(places, -1)
-    different, number = np.unique(rows, axis=0, return_inverse=True)
-    order = np.argsort(number.ravel(), kind="stable")
-    return different.reshape(-1, 2, axes).transpose(1, 0, 2), order.reshape(len(different), -1)
+class _Slices(NamedTuple):
+    """The different slices of a tensor on a mesh, numbered along its axes, the last one first.
+
+    Attributes:
+        pieces: slices along each axis of the tensor.
+        places: (k, copies) that have each slice, ascending.
+        slice_of: (D,) number of the slice at each place.
+    """
+
+    pieces: tuple[int, ...]
+    places: I64
+    slice_of: I64
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], sharding: MeshSharding, mesh: DeviceMesh) -> _Slices:
+        pieces = [1] * len(shape)
+        number = [np.zeros(mesh.n_devices, dtype=np.int64) for _ in shape]
+        along = np.unravel_index(np.arange(mesh.n_devices), mesh.sizes)
+        for form, size, places in zip(sharding, mesh.sizes, along, strict=True):
+            if form.sliced:
+                pieces[form.axis] *= size
+                number[form.axis] = number[form.axis] * size + places
+        slice_of = np.zeros(mesh.n_devices, dtype=np.int64)
+        for count, row in zip(pieces, number, strict=True):
+            slice_of = slice_of * count + row
+        order = np.argsort(slice_of, kind="stable")
+        return cls(tuple(pieces), order.reshape(math.prod(pieces), -1), slice_of)
+
+
+def _overlaps(shape: tuple[int, ...], have: _Slices, want: _Slices) -> tuple[I64, I64, I64]:
+    """Return the pairs of slices that overlap, in their order, and how many elements they have in common."""
+    h, w, elements = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64)
+    for size, a, b in zip(shape, have.pieces, want.pieces, strict=True):
+        # Both divide the axis evenly: cut it at the ends of either.
+        cuts = np.unique(np.concatenate([np.arange(a) * (size // a), np.arange(b) * (size // b)]))
+        lengths = np.diff(np.append(cuts, size))
+        h = (h[:, None] * a + cuts // (size // a)).ravel()
+        w = (w[:, None] * b + cuts // (size // b)).ravel()
+        elements = (elements[:, None] * lengths).ravel()
+    order = np.lexsort((w, h))
+    return h[order], w[order], elements[order]
+
+
+def _place_of(devices: I32, asked: I32) -> I64:
+    """Return the place of each of some devices among others; -1 for those that are not there."""
+    places = np.full(int(max(devices.max(), asked.max())) + 1, -1, dtype=np.int64)
+    places[devices] = np.arange(len(devices))
+    places_asked: I64 = places[asked]
+    return places_asked

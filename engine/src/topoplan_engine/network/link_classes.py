@@ -29,15 +29,36 @@ class LinkClasses:
         self._first = np.zeros(0, dtype=np.int64)
         self.changed = True
 
-    def load(self, links: I32 | I64, load: I64) -> None:
-        """Split classes by the load of one ring on these links, all of them different; (k,) each."""
+    def load(self, load_ptr: I64, links: I32 | I64, load: I64) -> None:
+        """Split classes by the loads of rings, one after the other: compressed rows of links, all different, and loads.
+
+        Rings that follow each other and have no link in common split classes at once.
+        """
         self.changed = True  # there is a ring more, even if it splits nothing
-        if self._isolated[links].all():
+        ring = np.repeat(np.arange(len(load_ptr) - 1), np.diff(load_ptr))
+        order = np.lexsort((ring, links))
+        repeated = np.zeros(len(links), dtype=bool)
+        repeated[1:] = links[order[1:]] == links[order[:-1]]
+        before = np.full(len(load_ptr) - 1, -1)  # the last ring before each one that has one of its links
+        np.maximum.at(before, ring[order[repeated]], ring[order[np.flatnonzero(repeated) - 1]])
+        first = 0
+        for number, last in enumerate(before.tolist()):
+            if last >= first:
+                self._load(ring, links, load, slice(load_ptr[first], load_ptr[number]))
+                first = number
+        self._load(ring, links, load, slice(load_ptr[first], load_ptr[-1]))
+
+    def _load(self, ring: I64, links: I32 | I64, load: I64, rows: slice) -> None:
+        """Split classes by rings without a link in common."""
+        ring, links, load = ring[rows], links[rows], load[rows]
+        split = np.isin(ring, ring[~self._isolated[links]])  # of rings that are not on isolated links alone
+        ring, links, load = ring[split], links[split], load[split]
+        if not len(links):
             return
         old = self._class[links]
-        order = np.lexsort((load, old))
+        order = np.lexsort((load, old, ring))
         new = np.ones(len(links), dtype=bool)
-        new[1:] = (np.diff(old[order]) != 0) | (np.diff(load[order]) != 0)
+        new[1:] = np.any([np.diff(column[order]) != 0 for column in (ring, old, load)], axis=0)
         self._class[links[order]] = self._next + np.cumsum(new) - 1
         self._next += int(new.sum())
 

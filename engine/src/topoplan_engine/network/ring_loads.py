@@ -6,7 +6,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.csr import indptr
-from topoplan_engine.kernels.jit import kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["LOAD", "ring_loads"]
 
@@ -52,7 +52,7 @@ def _sum_loads(
     load: I64,
 ) -> None:
     """Fill the last three columns; ``total`` (E,) is room, all 0."""
-    count = 0
+    end = 0
     for ring in range(len(ring_ptr) - 1):
         for flow in range(ring_ptr[ring], ring_ptr[ring + 1]):
             before = 0.0
@@ -60,11 +60,31 @@ def _sum_loads(
                 weight = cumulative_weight[path] - before
                 before = cumulative_weight[path]
                 for k in range(path_ptr[path], path_ptr[path + 1]):
+                    if total[links[k]] == 0.0 and weight != 0.0:
+                        loaded[end] = links[k]
+                        end += 1
                     total[links[k]] += weight
+        _sort(loaded, load_ptr[ring], end, total)
+        for place in range(load_ptr[ring], end):
+            link = loaded[place]
+            load[place] = max(1, int(np.rint(total[link] * LOAD)))
+            total[link] = 0.0
+        load_ptr[ring + 1] = end
+
+
+@inline_kernel
+def _sort(loaded: I32, first: int, end: int, total: F64) -> None:
+    """Sort the links of a ring, which are those that ``total`` (E,) is not 0 of: by insertion where they are few."""
+    if (end - first) ** 2 > len(total):
+        place = first
         for link in range(len(total)):
             if total[link] != 0.0:
-                loaded[count] = link
-                load[count] = max(1, int(np.rint(total[link] * LOAD)))
-                total[link] = 0.0
-                count += 1
-        load_ptr[ring + 1] = count
+                loaded[place] = link
+                place += 1
+        return
+    for place in range(first + 1, end):
+        link = loaded[place]
+        while place > first and loaded[place - 1] > link:
+            loaded[place] = loaded[place - 1]
+            place -= 1
+        loaded[place] = link

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.errors import FabricError, TopoplanError
@@ -212,7 +213,7 @@ class Network:
         """Append what collectives put on links, in units of 1 / `LOAD`; return the first one's row of ``load_ptr``."""
         old = self.rings_in_full
         for links, load in loads:
-            self._link_classes.load(links, load)
+            self._link_classes.load(i64([0, len(links)]), links, load)
         ends = old.load_ptr[-1] + np.cumsum([len(links) for links, _ in loads])
         self.rings_in_full = old._replace(
             load_ptr=append(old.load_ptr, ends),
@@ -398,8 +399,10 @@ class Network:
 
     def _listed(self, members: I32, backward: bool) -> I32:
         """Return the members of a group in the order of its ring; backward where the fabric has no ring or cycle."""
+        if not backward:
+            return members
         hosts = self._host[self._stops(members)]
-        if not backward or rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
+        if rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
             return members
         return np.concatenate([members[:1], members[:0:-1]])
 
@@ -444,9 +447,9 @@ class Network:
             if each.in_hosts:
                 loaded = slice(load_ptr[first], load_ptr[first + each.parallel])
                 load[loaded] = self._inside_share(each.devices, links[loaded], load[loaded])
-        for first, last in itertools.pairwise(load_ptr.tolist()):
-            self._link_classes.load(links[first:last], load[first:last])
-        choice = [self._choice(each.rows, each.parallel) for each in new]
+        self._link_classes.load(load_ptr, links, load)
+        several = np.diff(paths.row_ptr) > 1
+        choice = [self._choice(each.rows, each.parallel, several) for each in new]
         for each in itertools.compress(new, choice):
             self._isolate(each.rows)
         self.rings_in_full = old._replace(
@@ -471,17 +474,18 @@ class Network:
         load[inside] = load[inside] * (k - 1) // k
         return load
 
-    def _choice(self, rows: I32, rings: int) -> int:
-        """Say whether the flows of a group with these rows, of so many rings, draw their paths."""
-        members = len(rows) // rings
-        several = self.paths.row_ptr[rows + 1] - self.paths.row_ptr[rows] > 1
-        if members > _MOST_DRAWN or not several.any():
+    def _choice(self, rows: I32, rings: int, several: NDArray[np.bool_]) -> int:
+        """Say whether the flows of a group with these rows, of so many rings, draw their paths.
+
+        ``several`` says which rows have several.
+        """
+        if len(rows) // rings > _MOST_DRAWN or not several[rows].any():
             return ONE_PATH
         return FEW if len(rows) <= _MOST_FEW else CHOICE
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""
-        stops = [self._stops(listed) for _, listed in new]
+        stops = self._stops_of([listed for _, listed in new])
         fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
         walks = [each for each, rings in zip(stops, fabric_rings, strict=True) if not rings]
         src = i32(np.concatenate([[], *walks]))
@@ -498,7 +502,19 @@ class Network:
             NewRings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
             for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
         ]
-        return [each._replace(rows=self._through_hosts(each)) if each.in_hosts else each for each in rings_of_groups]
+        return self._through_hosts(rings_of_groups)
+
+    def _stops_of(self, groups: Sequence[I32]) -> list[I32]:
+        """Return `_stops` of several groups; those whose hosts are all different, or one, are found together."""
+        sizes = np.array([len(listed) for listed in groups])
+        group = np.repeat(np.arange(len(groups)), sizes)
+        hosts = self._host[np.concatenate([np.zeros(0, np.int32), *groups])].astype(np.int64)
+        order = np.lexsort((hosts, group))
+        new = np.ones(len(order), dtype=np.bool_)
+        new[1:] = (np.diff(group[order]) != 0) | (np.diff(hosts[order]) != 0)
+        counts = np.bincount(group[order], new, len(groups))
+        plain = (counts == 1) | (counts == sizes)
+        return [listed if each else self._stops(listed) for listed, each in zip(groups, plain.tolist(), strict=True)]
 
     def _stops(self, listed: I32) -> I32:
         """Return the members that send to the next one: the first of each host where several hosts have several."""
@@ -507,8 +523,22 @@ class Network:
             return i32(listed[np.sort(first)])
         return listed
 
-    def _through_hosts(self, rings: NewRings) -> I32:
-        """Append a row for each flow of rings among hosts that also crosses the links of its host's devices.
+    def _through_hosts(self, groups: Sequence[NewRings]) -> list[NewRings]:
+        """Give groups with several devices on some host rows that cross the links of these devices, too."""
+        first, rows, result = len(self.paths.row_ptr) - 1, [], []
+        for rings in groups:
+            if rings.in_hosts:
+                rows.append(self._rows_through_hosts(rings))
+                numbers = np.arange(first, first + len(rings.rows), dtype=np.int32)
+                first += len(numbers)
+                rings = rings._replace(rows=i32(numbers))
+            result.append(rings)
+        if rows:
+            self._append(*rows)
+        return result
+
+    def _rows_through_hosts(self, rings: NewRings) -> NewRows:
+        """Return a row for each flow of rings among hosts that also crosses the links of its host's devices.
 
         Time passes on the way between hosts alone: what a device sends to the next one inside a host waits for nothing.
         """
@@ -531,15 +561,13 @@ class Network:
             "per_byte": paths.per_byte[path],
             "slowest": np.minimum(paths.slowest[path], speed[place[flow]]),
         }
-        rows = len(paths.row_ptr) - 1 + np.arange(len(rings.rows), dtype=np.int32)
         lengths = np.bincount(owner, minlength=len(path))
-        counts_of_row = np.diff(paths.row_ptr)[rings.rows]
+        counts_of_row = paths.row_ptr[rings.rows + 1] - paths.row_ptr[rings.rows]
         # Groups that share hosts draw their paths apart: streams are numbered behind those of pairs of hosts.
         sends, several_hosts = np.tile(rings.stops, rings.parallel).astype(np.int64), self.fabric.n_hosts**2
         stream = several_hosts + sends * self.cluster.n_devices + np.tile(np.roll(rings.stops, -1), rings.parallel)
         pair = np.where(paths.pair[rings.rows] < 0, -1, stream)
-        self._append(NewRows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair))
-        return i32(rows)
+        return NewRows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair)
 
     def _own_links(self, hosts: I32) -> list[I64]:
         """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""
