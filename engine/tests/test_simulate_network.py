@@ -106,15 +106,30 @@ def test_twins_change_no_time_and_no_byte(data):
 def test_twins_are_split_and_never_joined():
     twins = LinkClasses(np.array([1.0, 1.0, 1.0, 2.0]))
     assert twins.first().tolist() == [0, 0, 0, 3]
-    twins.load(np.array([0, 1]), np.array([5, 5]))
+    twins.load(np.array([0, 2]), np.array([0, 1]), np.array([5, 5]))
     assert twins.first().tolist() == [0, 0, 2, 3]
-    twins.load(np.array([0, 1, 2]), np.array([5, 5, 5]))
+    twins.load(np.array([0, 3]), np.array([0, 1, 2]), np.array([5, 5, 5]))
     assert twins.first().tolist() == [0, 0, 2, 3]
     twins.isolate(np.array([1, 1]))
     assert twins.changed
     assert twins.first().tolist() == [0, 1, 2, 3]
     twins.isolate(np.array([1]))
     assert not twins.changed
+
+
+def test_rings_split_links_as_they_do_one_by_one():
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        together, one_by_one = LinkClasses(np.ones(12)), LinkClasses(np.ones(12))
+        isolated = draw.choice(12, 2)
+        together.isolate(isolated)
+        one_by_one.isolate(isolated)
+        rings = [np.sort(draw.choice(12, draw.integers(1, 5), replace=False)) for _ in range(6)]
+        loads = [draw.integers(1, 3, len(ring)) for ring in rings]
+        together.load(np.cumsum([0, *map(len, rings)]), np.concatenate(rings), np.concatenate(loads))
+        for ring, load in zip(rings, loads, strict=True):
+            one_by_one.load(np.array([0, len(ring)]), ring, load)
+        assert together.first().tolist() == one_by_one.first().tolist()
 
 
 @pytest.mark.parametrize("asked", [[], [3]])

@@ -39,6 +39,8 @@ class FoldedStates:
         strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
         if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed:
             return None
+        if strategy.copy_of.any():  # two copies of the model sum gradients device by device
+            return None
         if len(strategy.stage_of_copies) > 1:
             return None
         if self._lowering.n_tasks(strategy) < _FOLDED:
