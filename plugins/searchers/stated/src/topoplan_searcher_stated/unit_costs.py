@@ -310,7 +310,7 @@ class _OneDevice:
 def _passes(stage: StageGraph, costs: StageCosts, separate: frozenset[Pass], mesh: UnitMesh) -> dict[int, Tasks]:
     """Return the tasks of each pass on one device, in the last micro-batch."""
     layout = _OneDevice(mesh.sizes)
-    written = StageTasks(stage, costs, Variant(False, True), layout.places(0), separate, layout)
+    written = StageTasks(stage, costs, Variant(False, True, separate), layout.places(0), layout)
     columns, (tails, heads) = written.columns(), written.ends()
     before: list[list[int]] = [[] for _ in range(written.n_tasks)]
     for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
