@@ -25,6 +25,7 @@ from topoplan_engine.lowering.order import order_of, steps_under
 from topoplan_engine.lowering.pipeline import scheduled_taskgraph
 from topoplan_engine.lowering.sent_once import sent_once
 from topoplan_engine.pass_orders import named_order
+from topoplan_engine.sharding.programs import check_strategy
 from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_reference.schedule import reference_blocks, reference_scheduled
@@ -232,7 +233,7 @@ def test_a_schedule_that_does_not_fit_is_refused():
 
     def refused(message, **changes):
         with pytest.raises(TopoplanError, match=message):
-            rescheduled(good, **changes).check(graph, 4)
+            check_strategy(rescheduled(good, **changes), graph, 4)
 
     refused("24 micro-batches do not divide a batch of 12", micro_batches=24)
     refused("5 micro-batches do not divide a batch of 12", micro_batches=5)

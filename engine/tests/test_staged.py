@@ -13,7 +13,7 @@ from topoplan.model.sharding import PARTIAL, REPLICATED, shard
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.stage_links import routes_between, slices_of
-from topoplan_engine.sharding.programs import why_invalid
+from topoplan_engine.sharding.programs import check_strategy, why_invalid
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder
@@ -393,13 +393,13 @@ def other(strategy, number, **changes):
 def test_what_does_not_go_together_is_named(change, message):
     graph = layered()
     with pytest.raises(TopoplanError, match=message):
-        change(hybrid(graph)).check(graph, 8)
+        check_strategy(change(hybrid(graph)), graph, 8)
 
 
 def test_batches_must_divide():
     graph = layered(batch=12)
     with pytest.raises(TopoplanError, match="12 samples for 4 micro-batches on 2 devices \\(needs a multiple of 8\\)"):
-        hybrid(graph).check(graph, 8)
+        check_strategy(hybrid(graph), graph, 8)
 
 
 def test_signatures_must_be_sound_and_tensors_arrive_whole_or_sliced():

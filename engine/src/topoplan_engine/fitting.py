@@ -145,7 +145,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     device = fullest_device(use, cluster.usable_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.usable_memory, use.total, use.activations))
-    whole_batch = strategy.keeps_whole_batch
+    whole_batch = not isinstance(strategy, StagedStrategy)
     program = strategy.program if isinstance(strategy, SpmdStrategy) else None
     sharded_state = program is not None and (program.sharded_state or program.gathers_again)
     sharded_state |= isinstance(strategy, StagedStrategy) and any(stage.zero.level for stage in strategy.stages)

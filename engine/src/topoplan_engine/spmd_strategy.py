@@ -15,7 +15,8 @@ from topoplan.arrays import ARRAY_EQ, I32, OneLine, digest, i32
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import PlacedStrategy, Strategy, why_few_samples, why_misordered
+from topoplan.model.strategy import PlacedStrategy, Strategy, why_misordered
+from topoplan_engine.sharding.fitting_stages import why_few_samples, why_program_unfit
 
 __all__ = ["SpmdStrategy"]
 
@@ -75,7 +76,7 @@ class SpmdStrategy(OneLine, Strategy):
             count = len(graph.operators)
             return f"program: signatures of {len(program.rules)} operators, model {graph.name!r} has {count}"
         fed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
-        if reason := program.why_unfit(graph.operators, fed):
+        if reason := why_program_unfit(program, graph.operators, fed):
             return reason
         for index, (op, placement) in enumerate(zip(graph.operators, self.placements, strict=True)):
             if placement.degrees != (cut := program.degrees(index, len(op.dims))):

@@ -14,6 +14,7 @@ from topoplan.model.strategy import PlacedStrategy
 from topoplan.plugin.host import Host
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.sharding.programs import why_invalid
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import layer_graph
 from topoplan_samples.long_tail import at_night
@@ -77,7 +78,7 @@ def pipelines(graph, hosts):
                             strategy = staged_strategy(graph, staged, micro_batches, kind)
                         except TopoplanError:
                             continue
-                        if strategy.why_invalid(graph, hosts) is None:
+                        if why_invalid(strategy, graph, hosts) is None:
                             yield strategy
 
 

@@ -12,15 +12,13 @@ one slices the slices of the earlier one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 
 import attrs
 import numpy as np
 
 from topoplan.arrays import I32, i32, ints
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Operator
-from topoplan.model.sharding import MeshSharding, Signature, arguments
+from topoplan.model.sharding import MeshSharding, Signature
 
 __all__ = ["SpmdProgram"]
 
@@ -87,23 +85,3 @@ class SpmdProgram:
         if not n_dims:
             return i32(np.zeros(self.n_devices))
         return i32(np.ravel_multi_index(along, self.degrees(op, n_dims)))
-
-    def why_unfit(self, operators: Sequence[Operator], fed: Collection[tuple[int, int]]) -> str | None:
-        """Return which signature or storage does not fit its operator, or None.
-
-        Args:
-            operators: those that the program is of.
-            fed: (operator, argument) of what another of them makes.
-        """
-        for index, op in enumerate(operators):
-            where, count = f"program: operator {op.name!r}", len(arguments(op))
-            rules, stored = self.rules[index], self.stored[index]
-            if len(rules) != len(self.mesh) or len(stored) != count:
-                return f"{where}: needs {len(self.mesh)} signatures and shardings of {count} arguments"
-            for rule in rules:
-                if len(rule.inputs) != count or len(rule.outputs) != len(op.outputs) or rule.dim >= len(op.dims):
-                    return f"{where}: signature {rule} does not fit its {count} arguments"
-            for argument, shardings in enumerate(stored):
-                if len(shardings) != (0 if (index, argument) in fed else len(self.mesh)):
-                    return f"{where}: argument {argument} has {len(shardings)} shardings in storage"
-        return None

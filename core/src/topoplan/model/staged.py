@@ -24,7 +24,7 @@ from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import Strategy, why_few_samples, why_misordered
+from topoplan.model.strategy import Strategy, why_misordered
 
 __all__ = ["Stage", "StagedStrategy", "Zero"]
 
@@ -191,7 +191,6 @@ class StagedStrategy(OneLine, Strategy):
     order: PassOrder
     micro_batches: int
     clips: bool = False
-    keeps_whole_batch = False
 
     @classmethod
     def of(
@@ -288,16 +287,17 @@ class StagedStrategy(OneLine, Strategy):
         return StagedStrategy.placed(placements, self.stage_of.tolist(), self.order)
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return why stages, order of passes, graph and cluster do not go together, or None if they do."""
+        """Return why stages, order of passes and cluster do not go together, or None if they do.
+
+        Whether samples can be divided so, and programs fit, `topoplan_engine.sharding.programs.why_invalid` says.
+        """
         return (
             _why_incomplete(graph, self.stages, self.order)
             or why_misordered(self.stage_of, graph)
-            or self._why_misplaced()
-            or self._why_unfit(graph)
-            or self._why_elsewhere(graph, n_devices)
+            or self._why_misplaced(n_devices)
         )
 
-    def _why_misplaced(self) -> str | None:
+    def _why_misplaced(self, n_devices: int) -> str | None:
         """Return which pass or device does not fit the stages, or None."""
         order, stages = self.order, self.stages
         if order.n_chunks != len(stages):
@@ -324,57 +324,12 @@ class StagedStrategy(OneLine, Strategy):
             first = stages[first_of.setdefault(rank, number)]
             if not stage.is_placed and set(stage.mesh.devices.tolist()) != set(first.mesh.devices.tolist()):
                 return f"stages {first_of[rank]} and {number} are both on rank {rank}, but on different devices"
+            if stage.mesh.devices.max() >= n_devices:
+                return f"stage {number} names device {stage.mesh.devices.max()} of a cluster of {n_devices}"
             for device in stage.mesh.devices.tolist():
                 if owner.setdefault(device, rank) != rank:
                     return f"device {device} is on ranks {owner[device]} and {rank} (ranks have no device in common)"
         return None
-
-    def _why_unfit(self, graph: OperatorGraph) -> str | None:
-        """Return which operator does not fit the micro-batches or its program, or None."""
-        if self.is_placed:
-            return why_few_samples(graph, self.placements, self.micro_batches)
-        return self._why_uneven(graph) or self._why_no_program(graph)
-
-    def _why_uneven(self, graph: OperatorGraph) -> str | None:
-        """Return which operator has no equal parts for micro-batches and devices, or None."""
-        count = self.micro_batches
-        if count < 1 or graph.batch_size % count:
-            return f"{count} micro-batches do not divide a batch of {graph.batch_size}"
-        for op, placement in zip(graph.operators, self.placements, strict=True):
-            if (dim := op.sample_dim) >= 0:
-                size, degree = op.dims[dim].size, placement.degrees[dim]
-                if size % (count * degree):
-                    return (
-                        f"operator {op.name!r} has {size} samples for {count} micro-batches on {degree} devices "
-                        f"(needs a multiple of {count * degree})"
-                    )
-        return None
-
-    def _why_no_program(self, graph: OperatorGraph) -> str | None:
-        """Return which program does not fit its operators, or None."""
-        fed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
-        sources = {(v, into): u for u, _, v, into in graph.edges.reshape(-1, 4).tolist()}
-        for number, stage in enumerate(self.stages):
-            stage_of = self.stage_of_copies[self.copy_of[number]]
-            inside = {
-                (position, into)
-                for position, op in enumerate(stage.operators.tolist())
-                for into in range(len(graph.operators[op].inputs))
-                if (op, into) in fed and stage_of[sources[op, into]] == number
-            }
-            operators = [graph.operators[op] for op in stage.operators.tolist()]
-            if reason := stage.program.why_unfit(operators, inside):
-                return f"stage {number}: {reason}"
-        return None
-
-    def _why_elsewhere(self, graph: OperatorGraph, n_devices: int) -> str | None:
-        """Return which stage is beyond the devices, or which placement is not that of its stage, or None."""
-        for number, stage in enumerate(self.stages):
-            if stage.mesh.devices.max() >= n_devices:
-                return f"stage {number} names device {stage.mesh.devices.max()} of a cluster of {n_devices}"
-        expected = _placements(graph, self.stages)
-        wrong = next((k for k, each in enumerate(expected) if each != self.placements[k]), None)
-        return None if wrong is None else f"placement of {graph.operators[wrong].name!r} is not that of its stage"
 
 
 def _by(sizes: Sequence[int]) -> str:

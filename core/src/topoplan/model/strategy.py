@@ -9,8 +9,7 @@ more kind of its own: `topoplan_engine.spmd_strategy.SpmdStrategy`, whose micro-
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -20,7 +19,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 
-__all__ = ["PlacedStrategy", "Strategy", "why_few_samples", "why_misordered"]
+__all__ = ["PlacedStrategy", "Strategy", "why_misordered"]
 
 
 @attrs.frozen
@@ -29,11 +28,9 @@ class Strategy:
 
     Attributes:
         placements: how each operator of the graph is cut, and the devices of its parts, in the graph's order.
-        keeps_whole_batch: whether the activations of the whole batch are in memory at once.
     """
 
     placements: tuple[Placement, ...]
-    keeps_whole_batch: ClassVar[bool] = True
 
     @property
     def micro_batches(self) -> int:
@@ -109,13 +106,6 @@ class Strategy:
 class PlacedStrategy(OneLine, Strategy):
     """Any operator on any devices; the whole batch goes through the model at once, devices run what is ready."""
 
-    def with_changes(self, changes: Mapping[int, Placement]) -> PlacedStrategy:
-        """Return the strategy with the placements of some operators replaced."""
-        placements = list(self.placements)
-        for index, placement in changes.items():
-            placements[index] = placement
-        return PlacedStrategy(tuple(placements))
-
 
 def why_misordered(stage_of: I32, graph: OperatorGraph) -> str | None:
     """Return which operator comes before what it needs, given the stage of each, or None."""
@@ -128,20 +118,3 @@ def why_misordered(stage_of: I32, graph: OperatorGraph) -> str | None:
         f"operator {graph.operators[v].name!r} of stage {stage_of[v]} needs the output of "
         f"{graph.operators[u].name!r} of stage {stage_of[u]} (stages must not fall along an edge)"
     )
-
-
-def why_few_samples(graph: OperatorGraph, placements: Sequence[Placement], count: int) -> str | None:
-    """Return which operator has no samples for some part of one of ``count`` micro-batches, or None."""
-    if count < 1 or graph.batch_size % count:
-        return f"{count} micro-batches do not divide a batch of {graph.batch_size}"
-    for op, placement in zip(graph.operators, placements, strict=True):
-        if (dim := op.sample_dim) >= 0:
-            size, degree = op.dims[dim].size, placement.degrees[dim]
-            if size % count:
-                return f"{count} micro-batches do not divide the {size} samples of operator {op.name!r}"
-            if degree > size // count:
-                return (
-                    f"operator {op.name!r} is cut into {degree} parts, but a micro-batch has {size // count} samples "
-                    f"(use at most {size // degree} micro-batches)"
-                )
-    return None

@@ -16,6 +16,7 @@ import numpy as np
 
 from topoplan.errors import TopoplanError
 from topoplan.model.problem import Problem
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Component, Estimator, Exporter, Frontend, Searcher, Simulator, Topology
 from topoplan.plugin.host import Host
@@ -171,7 +172,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     evaluator.keep_to(formats, strategy)
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
-        check_fits_somewhere(problem, whole_batch=kept_whole and strategy.keeps_whole_batch)
+        check_fits_somewhere(problem, whole_batch=kept_whole and not isinstance(strategy, StagedStrategy))
     return SearchSetup(
         experiment=experiment,
         problem=problem,

@@ -18,6 +18,7 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.sharding.fitting_stages import why_stages_unfit
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 from topoplan_engine.spmd_strategy import SpmdStrategy
@@ -133,13 +134,14 @@ def pieces(program: SpmdProgram, shardings: MeshSharding) -> int:
 def why_invalid(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> str | None:
     """Return why a strategy cannot run on so many devices, or None if it can; see `Strategy.why_invalid`.
 
-    Programs must also compute what the graph says: signatures are sound, slices are even, every tensor can be
-    brought to the shardings that operators need.
+    Stages must have samples for all micro-batches and devices.  Programs must also compute what the graph says:
+    signatures are sound, slices are even, every tensor can be brought to the shardings that operators need.
     """
     if reason := strategy.why_invalid(graph, n_devices):
         return reason
-    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
-        return _why_stages_unsound(strategy, graph)
+    if isinstance(strategy, StagedStrategy):
+        reason = why_stages_unfit(strategy, graph)
+        return reason if reason or strategy.is_placed else _why_stages_unsound(strategy, graph)
     return _why_unsound(strategy, graph) if isinstance(strategy, SpmdStrategy) else None
 
 

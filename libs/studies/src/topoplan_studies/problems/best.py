@@ -33,6 +33,7 @@ from topoplan_engine.search.draws import mean_trial
 from topoplan_engine.search.optimize import optimize, provenance
 from topoplan_engine.search.setup import SearchSetup, set_up_search
 from topoplan_engine.search.starting import first_state
+from topoplan_engine.sharding.programs import check_strategy
 from topoplan_studies.listing import searcher_choices
 from topoplan_studies.problems.bounds import lower_bound
 from topoplan_studies.problems.paths import least_message_seconds
@@ -169,7 +170,7 @@ def check(problem: BenchmarkProblem, host: Host, folder: Path = FOLDER) -> Check
     plan = host.make(Exporter, "json").read(data, str(path))
     if plan.strategy is None:
         raise TopoplanError(f"{path}: has no strategy")
-    plan.strategy.check(setup.problem.graph, setup.problem.cluster.n_devices)
+    check_strategy(plan.strategy, setup.problem.graph, setup.problem.cluster.n_devices)
     seconds = _repriced(setup, State(plan.strategy, plan.fabric), stored.seed, str(path))
     return Check(stored=stored, seconds=seconds, bound=_bound(setup))
 

@@ -20,6 +20,7 @@ from topoplan_engine.search.optimize import optimize
 from topoplan_engine.search.own_costs import OwnCosts
 from topoplan_engine.search.perturbed import at_bandwidth
 from topoplan_engine.search.setup import SearchSetup, set_up_search
+from topoplan_engine.sharding.programs import check_strategy
 
 __all__ = ["PlanCost", "PlannersCosts", "SimulatedCosts", "TrueCosts"]
 
@@ -98,7 +99,7 @@ def _simulated(evaluator: Evaluator, plan: Plan, scale: float) -> PlanCost:
     """Simulate a plan under true costs; ``scale`` makes its links as fast as they are."""
     assert plan.strategy is not None
     problem = evaluator.problem
-    plan.strategy.check(problem.graph, problem.cluster.n_devices)
+    check_strategy(plan.strategy, problem.graph, problem.cluster.n_devices)
     if plan.fabric.n_hosts != problem.cluster.n_hosts:
         raise TopoplanError(
             f"the plan's network has {plan.fabric.n_hosts} hosts, the cluster {problem.cluster.n_hosts} "

@@ -11,6 +11,7 @@ import cattrs
 import numpy as np
 
 from topoplan import Collective, Fabric, Plan, Routes, TaskGraph, TopoplanError
+from topoplan_engine.sharding.programs import check_strategy
 from topoplan_exporter_json.convert import converter, expectation, place
 from topoplan_exporter_json.recordings import check_recordings
 
@@ -106,7 +107,7 @@ def _check_strategy(plan: Plan, name: str) -> None:
     if plan.graph is None:
         raise TopoplanError(f"{name}: $.graph: missing (expected the model of $.strategy)")
     try:
-        plan.strategy.check(plan.graph, plan.cluster.n_devices)
+        check_strategy(plan.strategy, plan.graph, plan.cluster.n_devices)
     except TopoplanError as error:
         raise TopoplanError(f"{name}: $.strategy: {error}") from None
 
