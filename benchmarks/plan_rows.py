@@ -151,6 +151,14 @@ def rows() -> Iterator[Row]:
         4 * LAYERS * BATCH // 2 * POSITIONS // 2 * 2 * HIDDEN * 2 // 2, lambda plan: plan.sent(),
     )  # fmt: skip
     yield Row(
+        "llama", 4, f"tp=4,async-tp=yes,{whole}", "bytes that a device sends to the next one", "(8L + 2)(t - 1) N / t",
+        (8 * LAYERS + 2) * 3 * N // 4, lambda plan: plan.sent(),
+    )  # fmt: skip
+    yield Row(
+        "llama", 4, f"tp=4,async-tp=yes,{whole}", "all-gathers and reduce-scatters of `N`", "2L + 3", 2 * LAYERS + 3,
+        lambda plan: plan.count(Collective.ALL_GATHER, N) + plan.count(Collective.REDUCE_SCATTER, N),
+    )  # fmt: skip
+    yield Row(
         "llama", 4, f"cp=4,{whole}", "all-gathers of `K`", "2 x 2L", 4 * LAYERS,
         lambda plan: plan.count(Collective.ALL_GATHER, KEYS),
     )  # fmt: skip

@@ -120,6 +120,7 @@ def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None):
         grads=draw.choice(["weights", "fp32"]),
     )
     cluster = cluster_of(hosts, devices, draw.choice([1, 2, 4]))
+    settings = attrs.evolve(settings, async_tp=settings.tp > 1 and draw.choice([True, False]))
     try:
         strategy, _ = strategy_of(settings, graph, cluster.n_devices)
         return graph, cluster, fabric_of(topology, cluster, options_of[topology]), strategy

@@ -52,11 +52,11 @@ selective_ac_option = "2"
 def test_a_script_of_megatron():
     found = trainer_settings(SCRIPT, "train.sh")
     assert found.text == (
-        "tp=2,pp=4,cp=1,ep=8,sp=yes,zero=1,micro-batch=1,schedule=interleaved:2,recompute=selective,clip=yes,"
+        "tp=2,pp=4,cp=1,ep=8,sp=yes,async-tp=yes,zero=1,micro-batch=1,schedule=interleaved:2,recompute=selective,clip=yes,"
         "layout=tp-cp-ep-dp-pp"
     )
     assert (found.devices, found.batch_size, found.sequence) == (32, 256, 4096)
-    assert found.unread == ("--tp-comm-overlap", "--fp8-format")
+    assert found.unread == ("--fp8-format",)
 
 
 def test_a_yaml_file_of_megatron():
@@ -86,10 +86,10 @@ def test_what_megatron_shares(flags, zero):
 def test_a_configuration_of_torchtitan():
     found = trainer_settings(TITAN, "llama.toml")
     assert found.text == (
-        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,zero=3,grads=fp32,reshard=no,clip=yes,micro-batch=1,schedule=interleaved:2,"
+        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,async-tp=yes,zero=3,grads=fp32,reshard=no,clip=yes,micro-batch=1,schedule=interleaved:2,"
         "recompute=every:2,layout=tp-cp-ep-dp-pp"
     )
-    assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ("enable_async_tensor_parallel",))
+    assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ())
 
 
 def test_degrees_of_an_older_configuration():

@@ -10,7 +10,16 @@ again, and sums of their gradients after them, to where the slices are stored.
                computes      C0 | C1 | C2 | C3
                sends                 | G1 | G2 | G3      G: the sum of their gradients so far
 
-So runs ring attention (Liu et al., Ring Attention with Blockwise Transformers, 2023).  Where attention is causal and
+A matrix whose rows or columns are cut reads a gathered tensor so, or makes sums that are scattered so: its terms of
+each slice are added one device after the other while the next piece is worked on.  What it read is gathered again, at
+once, for the gradients of weights.
+
+    columns    sends            X1 | X2 | X3             rows    computes   C0 | C1 | C2 | C3
+               computes      C0 | C1 | C2 | C3                   sends           | S0 | S1 | S2
+
+So runs tensor parallelism whose messages hide behind products (Wang et al., Overlap Communication with Dependent
+Computation via Decomposition, ASPLOS 2023; Transformer Engine's userbuffers; PyTorch's async tensor parallelism), and
+ring attention (Liu et al., Ring Attention with Blockwise Transformers, 2023).  Where attention is causal and
 each device has one slice of the positions, device `r` works on `r + 1` of the `p` pieces alone, on its own one half as
 much; with zig-zag halves, the `r`-th from both ends, every device has as much work in every piece (Zhu,
 ring-flash-attention, 2024; Megatron-LM's context parallelism).
@@ -38,19 +47,26 @@ __all__ = ["Ring", "causal_passes", "rings_of"]
 
 
 class Ring(NamedTuple):
-    """What an operator reads from a ring.
+    """What an operator reads from a ring, or adds up along one.
 
     Attributes:
         axis: of the mesh.
-        reshards: in whose place it is.
-        nbytes: of all of it, on all devices of a ring together; each sends its share in a step.
+        gathers, scatters: reshardings in whose place it is: of what is read, and of what is made.
+        gathered, scattered: bytes of these, on all devices of a ring together; each sends its share in a step.
         work: (p, D) shares of the operator's seconds that each place spends on each piece.
     """
 
     axis: int
-    reshards: tuple[Reshard, ...]
-    nbytes: int
+    gathers: tuple[Reshard, ...]
+    scatters: tuple[Reshard, ...]
+    gathered: int
+    scattered: int
     work: F64
+
+    @property
+    def reshards(self) -> tuple[Reshard, ...]:
+        """All reshardings in whose place it is."""
+        return self.gathers + self.scatters
 
 
 def rings_of(stage: StageGraph) -> dict[int, Ring]:
@@ -61,23 +77,29 @@ def rings_of(stage: StageGraph) -> dict[int, Ring]:
         axis = columns[position] if position >= 0 and columns else -1
         if axis < 0 or mesh[axis] == 1:
             continue
-        reshards = tuple(each for each in stage.reshards if each.users == (op,) and _gathers_along(each, axis))
-        if reshards:
-            nbytes = sum(round(each.nbytes * _sent(each)[0].share) for each in reshards)
-            cuts = _cuts_of_queries(stage.graph.operators[op], stage.program.rules[op])
-            ordered = stage.stage.zigzag or axis not in cuts
-            rings[op] = Ring(axis, reshards, nbytes, _even(mesh, axis) if ordered else _in_order(mesh, axis))
+        operator = stage.graph.operators[op]
+        first = [each for each in stage.reshards if each.users[0] == op and (operator.weights or each.users == (op,))]
+        gathers = tuple(each for each in first if _sends_along(each, axis, Collective.ALL_GATHER))
+        made = [each for each in stage.reshards if each.op == op]
+        scatters = tuple(each for each in made if _sends_along(each, axis, Collective.REDUCE_SCATTER))
+        if gathers or scatters:
+            ordered = stage.stage.zigzag or axis not in _cuts_of_queries(operator, stage.program.rules[op])
+            work = _even(mesh, axis) if ordered else _in_order(mesh, axis)
+            rings[op] = Ring(axis, gathers, scatters, _bytes(gathers), _bytes(scatters), work)
     return rings
+
+
+def _bytes(reshards: Sequence[Reshard]) -> int:
+    return sum(round(each.nbytes * _sent(each)[0].share) for each in reshards)
 
 
 def _sent(reshard: Reshard) -> list[MeshStep]:
     return [step for step in reshard.forward if not step.free]
 
 
-def _gathers_along(reshard: Reshard, axis: int) -> bool:
+def _sends_along(reshard: Reshard, axis: int, kind: Collective) -> bool:
     sent = _sent(reshard)
-    is_gather = len(sent) == 1 and sent[0].step.collective is Collective.ALL_GATHER
-    return reshard.output >= 0 and is_gather and sent[0].axes == (axis,)
+    return reshard.output >= 0 and len(sent) == 1 and sent[0].step.collective is kind and sent[0].axes == (axis,)
 
 
 def _cuts_of_queries(operator: Operator, rules: Sequence[Signature]) -> list[int]:

@@ -14,7 +14,7 @@ again, with the reshardings of what they read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -316,12 +316,12 @@ class StageTasks:
         for op in range(len(stage.operator)):
             for reshard in self._begins.get(op, ()):
                 given_back = units is not None and reshard in units.given_back
-                ends[reshard] = []
+                ends.setdefault(reshard, [])
                 if reshard.parameter and not (self._variant.first or given_back):
                     continue
                 before = list(ends[reshard.op]) if reshard.output >= 0 else []
-                if reshard in self._rung:
-                    ends[reshard] = before
+                if reshard in self._rung:  # what is added up along a ring ended with what makes it
+                    ends[reshard] = ends[reshard] or before
                     continue
                 if units is not None and given_back:
                     before.append(layer_ends.get(int(units.unit[op]) - 2))
@@ -340,35 +340,68 @@ class StageTasks:
                     self.leaves[link, False] = tails
                 continue
             before += [end for source in sources if self._direct.first[source] == op for end in ends[source]]
-            ends[op] = [self._forward_of(op, before)]
+            ends[op] = [self._forward_of(op, before, ends)]
             self._combine(op, ends[op])
             if units is not None:
                 layer_ends[int(units.unit[op])] = ends[op][0]
 
-    def _forward_of(self, op: int, before: list[Any]) -> I64:
-        """Write the forward pass of an operator, piece by piece if it reads from a ring; return its last tasks."""
+    def _forward_of(
+        self, op: int, before: list[Any], ends: dict[object, list[Any]], inside: Container[int] | None = None
+    ) -> I64:
+        """Write the forward pass of an operator, piece by piece along a ring if it has one.
+
+        Args:
+            op: the operator.
+            before: what it waits for.
+            ends: gets the tasks that end what the ring has in place of reshardings.
+            inside: operators whose reading counts; None for all.
+
+        Returns:
+            The last tasks of the operator.
+        """
         ring, seconds, writer = self._rings.get(op), self._price(op).forward, self._writer
         if ring is None:
             return writer.compute(TaskKind.FORWARD, op, seconds, before)
-        arrived = writer.join(ring.axis, op, before)
-        task = writer.compute(TaskKind.FORWARD, op, seconds * ring.work[0], before)
-        for work in ring.work[1:]:
-            arrived = writer.hop(ring.axis, op, ring.nbytes, [arrived])
-            task = writer.compute(TaskKind.FORWARD, op, seconds * work, [arrived])
-        writer.join(ring.axis, op, [arrived])
+        scatters = [each for each in ring.scatters if inside is None or any(user in inside for user in each.users)]
+        arrived = sums = writer.join(ring.axis, op, before)
+        for piece, work in enumerate(ring.work):
+            if piece and ring.gathers:
+                arrived = writer.hop(ring.axis, op, ring.gathered, [arrived])
+            task = writer.compute(TaskKind.FORWARD, op, seconds * work, [arrived] if piece else before)
+            if piece < len(ring.work) - 1 and scatters:
+                sums = writer.hop(ring.axis, op, ring.scattered, [task, sums])
+        writer.join(ring.axis, op, [arrived, sums])
+        ends.update({each: [arrived] for each in ring.gathers} | {each: [sums, task] for each in scatters})
         return task
 
-    def _backward_of_ring(self, op: int, ring: Ring, before: list[Any]) -> tuple[list[Any], I64]:
-        """Write the backward pass of an operator that reads from a ring; see `_backward_of`."""
+    def _backward_of_attention(self, op: int, ring: Ring, before: list[Any]) -> tuple[list[Any], I64]:
+        """Write the backward pass of an operator without weights that reads from a ring; see `_backward_of`."""
         writer, seconds = self._writer, self._price(op).backward
         gradients = arrived = writer.join(ring.axis, op, [writer.computed, *before])
         task = writer.compute(TaskKind.BACKWARD, op, seconds * ring.work[0], before)
         for work in ring.work[1:]:
-            arrived = writer.hop(ring.axis, op, ring.nbytes, [arrived])
+            arrived = writer.hop(ring.axis, op, ring.gathered, [arrived])
             task = writer.compute(TaskKind.BACKWARD, op, seconds * work, [arrived, gradients])
-            gradients = writer.hop(ring.axis, op, ring.nbytes, [task])
+            gradients = writer.hop(ring.axis, op, ring.gathered, [task])
         writer.join(ring.axis, op, [gradients])
         return [task, gradients], task
+
+    def _gradients_of_inputs(self, op: int, before: list[Any]) -> list[I64]:
+        """Write the gradients of a matrix's inputs, piece by piece along a ring; return what ends them, the task first.
+
+        Gradients of what it made go around the ring; those of what it read are added up along it.
+        """
+        ring, price, writer = self._rings[op], self._price(op), self._writer
+        seconds = price.backward - price.weight_gradient
+        arrived = sums = writer.join(ring.axis, op, [writer.computed, *before])
+        for piece, work in enumerate(ring.work):
+            if piece and ring.scatters:
+                arrived = writer.hop(ring.axis, op, ring.scattered, [arrived])
+            task = writer.compute(TaskKind.BACKWARD, op, seconds * work, [arrived] if piece else before)
+            if piece < len(ring.work) - 1 and ring.gathers:
+                sums = writer.hop(ring.axis, op, ring.gathered, [task, sums])
+        writer.join(ring.axis, op, [arrived, sums])
+        return [task, sums]
 
     def _combine(self, op: int, before: _Before) -> None:
         """Add what devices have of the outputs of a loss: maxima and sums over their slices of a vocabulary.
@@ -390,19 +423,20 @@ class StageTasks:
     def _recompute(self, region: Sequence[int]) -> None:
         """Run the operators of a region forward again, with the reshardings of what they read."""
         writer, inside = self._writer, set(region)
-        ends: dict[object, I64 | None] = {}
+        ends: dict[object, list[Any]] = {}
         for op in region:
-            before = []
+            before: list[Any] = []
             for reshard in self._inputs.get(op, ()):
                 if reshard.output < 0 or (reshard.op not in inside and self._is_sum(reshard)):
                     continue
-                source = ends.get(reshard.op) if reshard.op in inside else writer.computed
+                source = ends[reshard.op] if reshard.op in inside else [writer.computed]
                 if reshard in self._rung:
-                    ends[reshard] = source
-                elif reshard not in ends:
-                    ends[reshard] = writer.exchange(reshard, reshard.forward, 0, [source])
-                before.append(ends[reshard])
-            ends[op] = self._forward_of(op, before)
+                    before += ends.get(reshard, source)
+                    continue
+                if reshard not in ends:
+                    ends[reshard] = [writer.exchange(reshard, reshard.forward, 0, source)]
+                before += ends[reshard]
+            ends[op] = [self._forward_of(op, before, ends, inside)]
 
     def _is_sum(self, reshard: Reshard) -> bool:
         """Whether it adds terms: what a region reads of others is kept as a sum then, and else as slices."""
@@ -457,9 +491,15 @@ class StageTasks:
         """
         writer, price = self._writer, self._price(op)
         before = [*before, *self._combined.get(op, ())]
-        if op in self._rings:
-            return self._backward_of_ring(op, self._rings[op], before)
+        if op in self._rings and not self._has_weights(op):
+            return self._backward_of_attention(op, self._rings[op], before)
         kept_slices = [] if split and self._has_weights(op) else self._gather_again(op)
+        if op in self._rings:
+            ends = self._gradients_of_inputs(op, before)
+            last = (
+                [] if split else [writer.compute(TaskKind.BACKWARD, op, price.weight_gradient, [*ends, *kept_slices])]
+            )
+            return ends, [*ends[:1], *last][-1]
         if split:
             task = writer.compute(
                 TaskKind.BACKWARD, op, price.backward - price.weight_gradient, [*before, *kept_slices]
@@ -480,7 +520,7 @@ class StageTasks:
         for reshard in self._inputs.get(op, ()):
             if reshard.output < 0 or not self._stage.reads(op, reshard) or not _is_gathered(reshard):
                 continue
-            if reshard in self._rung:
+            if reshard in self._rung and not self._has_weights(op):
                 continue
             if reshard not in self._again:
                 self._again[reshard] = self._writer.exchange(reshard, reshard.forward, 0, [self._writer.computed])

@@ -2,9 +2,9 @@
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
 ``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``,
-``cp-comm``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the trainer's own default.  A
-setting that changes the plan and has no word here is refused by name; what only changes how kernels or messages run is
-named in ``unread``.
+``cp-comm``, ``async-tp``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the trainer's own
+default.  A setting that changes the plan and has no word here is refused by name; what only changes how kernels or
+messages run is named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -127,7 +127,6 @@ _REFUSED = {
     "hierarchical-context-parallel-sizes": "context parallelism in levels",
 }
 _UNREAD = (
-    "tp-comm-overlap",
     "fp8-format",
     "overlap-moe-expert-parallel-comm",
     "delay-wgrad-compute",
@@ -160,6 +159,7 @@ class _Megatron:
                 f"layers, {plan['tp']}, which a stated plan cannot say"
             )
         plan["sp"] = "yes" if self._has("sequence-parallel") and plan["tp"] != "1" else "no"
+        plan |= {"async-tp": "yes"} if plan["sp"] == "yes" and self._has("tp-comm-overlap") else {}
         plan["zero"] = self._zero()
         plan["micro-batch"] = str(self._number("micro-batch-size") or 1)
         plan["schedule"] = self._schedule(int(plan["pp"]))
@@ -417,6 +417,9 @@ class _Torchtitan:
         plan |= {"dp": str(data)} if data > 0 else {}
         plan |= {"shard": str(shards)} if replicas > 1 and shards > 1 else {}
         plan["sp"] = "yes" if degrees["tp"] > 1 else "no"
+        plan |= (
+            {"async-tp": "yes"} if plan["sp"] == "yes" and self._value("enable_async_tensor_parallel", False) else {}
+        )
         plan |= self._zero(shards if shards < 0 else shards * degrees["cp"], degrees["pp"])
         plan |= {"clip": "yes"} if self._clips() else {}
         local = self._number("local_batch_size", self._number("batch_size", 1))
@@ -438,7 +441,6 @@ class _Torchtitan:
             plan=plan,
             batch_size=whole if whole > 0 else None,
             sequence=self._number("seq_len", 0) or None,
-            unread=("enable_async_tensor_parallel",) if self._value("enable_async_tensor_parallel", False) else (),
         )
 
     def _value(self, key: str, default: Any) -> Any:

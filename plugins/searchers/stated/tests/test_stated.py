@@ -123,6 +123,82 @@ def test_context_parallelism_gathers_keys_and_values(model):
     assert nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1]) == [of_heads] * (2 * LAYERS)
 
 
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_async_tensor_parallelism_sends_pieces_from_neighbour_to_neighbour(model, tp, schedule):
+    """The bytes of gathers and scatters, in tp - 1 steps of 1/tp each; words, and what is gathered again, at once.
+
+    In each pass two gathers and two scatters in a layer; the head gathers forward and scatters backward.
+    """
+    graph = model("llama")
+    options = {"micro_batch": BATCH, "schedule": schedule}
+    tasks, _ = lowered(graph, tp, tp=tp, async_tp=True, **options)
+    before, _ = lowered(graph, tp, tp=tp, **options)
+    moved, everyone = tasks.kind == TaskKind.TRANSFER, [*range(tp)]
+    assert set(tasks.size[moved].tolist()) == {N // tp}
+    assert moved.sum() == (8 * LAYERS + 2) * (tp - 1) * tp
+    assert nbytes(tasks, Collective.ALL_GATHER, everyone) == [N] * (2 * LAYERS + 1 + 1)
+    assert nbytes(tasks, Collective.REDUCE_SCATTER, everyone) == [N]
+    sums = [nbytes(each, Collective.ALL_REDUCE, everyone) for each in (tasks, before)]
+    assert sums[0] == sums[1]
+    for kind in (TaskKind.FORWARD, TaskKind.BACKWARD):
+        seconds = [each.seconds[each.kind == kind].sum() for each in (tasks, before)]
+        assert seconds[0] == pytest.approx(seconds[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("recompute", ["full", "modules:mlp"])
+def test_what_runs_again_sends_its_pieces_again(model, recompute):
+    """A whole layer both gathers and both scatters; an MLP its gather, for nobody needs its sum again."""
+    graph = model("llama")
+    counts = [
+        int(
+            (
+                lowered(graph, 2, tp=2, async_tp=True, recompute=each, micro_batch=BATCH)[0].kind == TaskKind.TRANSFER
+            ).sum()
+        )
+        for each in ("none", recompute)
+    ]
+    assert counts[1] - counts[0] == {"full": 4, "modules:mlp": 1}[recompute] * LAYERS * 2
+
+
+@pytest.mark.parametrize(("bandwidth", "hidden"), [(1e13, True), (2e6, False)])
+def test_messages_of_async_tensor_parallelism_hide_behind_products(model, bandwidth, hidden):
+    """Of a matrix that gathers, and of one that scatters: four pieces, or three messages and the piece beside them."""
+    graph, tp = model("llama"), 4
+    cluster = Cluster.uniform(n_hosts=tp, latency=0.0, interface_bandwidth=bandwidth, interfaces=1)
+    cluster = attrs.evolve(cluster, machines={device.name.lower(): HostModel(device=device) for device in DEVICES})
+    strategy, _ = strategy_of(Stated(tp=tp, async_tp=True, micro_batch=BATCH), graph, tp)
+    tasks = Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+    timeline = Fluid().build()(tasks, star(tp, bandwidth, 0.0), cluster)
+    hop = N / tp / bandwidth
+    for name, end in (("0.mlp.gate_proj", "0.mlp.act_fn"), ("0.mlp.down_proj", "0.add2")):
+        first, after = (
+            next(k for k, op in enumerate(graph.operators) if op.name.endswith(each)) for each in (name, end)
+        )
+        rows = [
+            np.flatnonzero((tasks.kind == TaskKind.FORWARD) & (tasks.device == 1) & (tasks.op == op))
+            for op in (first, after)
+        ]
+        assert len(rows[0]) == tp
+        piece = tasks.seconds[rows[0][0]]
+        assert (piece > hop) == hidden
+        span = timeline.start[rows[1]].min() - timeline.start[rows[0]].min()
+        assert span == pytest.approx(tp * piece if hidden else 3 * hop + piece, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"async-tp=yes with tp=1 \(needs tp of at least 2, and sp=yes\)"),
+        ({"tp": 2, "sp": False}, r"async-tp=yes with tp=2,sp=no \(needs"),
+        ({"tp": 8}, r"async-tp=yes with tp=8: heads of keys and values are copied \(needs tp of at most 4\)"),
+    ],
+)
+def test_what_has_no_pieces(model, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(async_tp=True, **options), model("llama"), 8)
+
+
 @pytest.mark.parametrize(("cp", "tp"), [(2, 1), (4, 1), (2, 2)])
 @pytest.mark.parametrize("recompute", ["none", "selective"])
 def test_rings_send_keys_and_values_from_neighbour_to_neighbour(model, cp, tp, recompute):

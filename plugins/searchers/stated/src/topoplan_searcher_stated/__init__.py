@@ -57,6 +57,11 @@ class Stated(Searcher):
     sp: bool | None = option(
         None, help="cut positions between matrices (sequence parallelism); unset: where tp is more than 1"
     )
+    async_tp: bool | None = option(
+        None,
+        help="send what matrices gather and scatter along tp from neighbour to neighbour while they work on pieces; "
+        "unset: no",
+    )
     zero: int | None = option(
         None,
         help="what data parallel devices share: 1 optimizer state, 2 gradients too, 3 weights too; unset: 0",

@@ -165,6 +165,13 @@ def stages_on(
     shares = _Shares.of(graph, rules, sizes, axes, options.skew)
     ring = axes.index("cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
+    if options.async_tp:
+        along = axes.index("tp")
+        matrices = [
+            bool(op.weights) and row[along].dim >= 0 and not reads_rows(op)
+            for op, row in zip(graph.operators, rules, strict=True)
+        ]
+        rings[matrices] = along
     shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []

@@ -69,7 +69,19 @@ class Degrees:
 
 
 #: Settings that are said only where they are not what they are if left out.
-_UNUSUAL = ("layers", "cp_comm", "zigzag", "shard", "reshard", "grads", "clip", "gather", "skew", "bucket_mb")
+_UNUSUAL = (
+    "layers",
+    "cp_comm",
+    "zigzag",
+    "shard",
+    "reshard",
+    "grads",
+    "clip",
+    "gather",
+    "skew",
+    "async_tp",
+    "bucket_mb",
+)
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
@@ -122,6 +134,14 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     if options.cp_comm != "gather" and all(heads_dim(op) < 0 for op in graph.operators):
         raise TopoplanError(
             f"plan: cp-comm={options.cp_comm}: model {graph.name!r} has no attention in one operator (cp-comm=gather)"
+        )
+    if options.async_tp and (options.tp == 1 or options.sp is False):
+        given_words = f"tp={options.tp}" + (",sp=no" if options.sp is False else "")
+        raise TopoplanError(f"plan: async-tp=yes with {given_words} (needs tp of at least 2, and sp=yes)")
+    if options.async_tp and (copies := copies_of_heads(graph, options.tp)) > 1:
+        raise TopoplanError(
+            f"plan: async-tp=yes with tp={options.tp}: heads of keys and values are copied (needs tp of at most "
+            f"{options.tp // copies})"
         )
     if options.skew > options.ep:
         most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"

@@ -40,6 +40,7 @@ class Settings:
     clip: bool = False
     gather: str = "weights"
     skew: float = 1.0
+    async_tp: bool = False
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
