@@ -67,7 +67,9 @@ def test_a_machine_can_be_sent_and_is_no_part_of_the_clusters_identity():
 def test_what_is_inside_a_host_is_a_graph():
     nodes = (HostNode.DEVICE, HostNode.DEVICE, HostNode.SWITCH, HostNode.NIC)
     links = tuple(HostLink(node, 2, bandwidth=64e9, latency=1e-7) for node in (0, 1, 3))
-    assert HostModel(device=A100, nodes=nodes, links=links).links[2].second == 2
+    assert HostModel(device=A100, nodes=nodes, links=links, nic_bandwidth=12.5e9).links[2].second == 2
+    with pytest.raises(TopoplanError, match=r"nic_bandwidth is 0.0 bytes/s \(NICs have one above 0\)"):
+        HostModel(device=A100, nodes=nodes, links=links)
     with pytest.raises(TopoplanError, match=r"machine 'A100-40': HostLink\(first=0, second=4"):
         HostModel(device=A100, nodes=nodes, links=(HostLink(0, 4, bandwidth=64e9),))
 

@@ -14,6 +14,7 @@ from topoplan import (
     Exporter,
     Fabric,
     Frontend,
+    HostLink,
     HostModel,
     Machine,
     Placement,
@@ -155,6 +156,15 @@ def build_machine_of_another_name(options):
 
 def build_machine_that_does_nothing(options):
     return HostModel(device=Device(name="abacus", peak_flops={"fp32": 0.0}, **FIGURES))
+
+
+def build_machine_of_lone_devices(options):
+    joined = HostLink(0, 1, bandwidth=1e9)
+    return attrs.evolve(build_machine(options), nodes=("device",) * 3, links=(joined,), sources=("a test",))
+
+
+def build_machine_without_sources(options):
+    return attrs.evolve(build_machine(options), nodes=("device",))
 
 
 HONEST = {
@@ -521,6 +531,8 @@ CHEATS = [
     ("frontend", {"__doc__": "two\nlines"}, "check_summary_is_one_line"),
     ("machine", {"build": build_machine_of_another_name}, "check_device_is_called_as_its_machine"),
     ("machine", {"build": build_machine_that_does_nothing}, "check_figures_can_be_true"),
+    ("machine", {"build": build_machine_of_lone_devices}, "check_nodes_are_joined"),
+    ("machine", {"build": build_machine_without_sources}, "check_hosts_have_sources"),
     ("topology", {"build": lost_host}, "check_all_hosts_are_connected"),
     ("topology", {"build": global_random_ring}, "check_global_randomness_is_untouched"),
     ("topology", {"build": demand_ring}, "check_demand_is_ignored_unless_declared"),
