@@ -120,9 +120,12 @@ def named_order(
         "1f1b-deep": [2 * each for each in later],
         "interleaved": [2 * each + (chunks - 1) * ranks for each in later],
     }
-    late = range(ranks) if name == "zero-bubble" else None
-    order = alternating_order(name, warm_up.get(name, later), micro_batches, chunks, late)
-    return with_recomputation(order, np.flatnonzero(recompute).tolist()) if any(recompute) else order
+    late = range(ranks) if name == "zero-bubble" else [None] * ranks
+    ahead = warm_up.get(name, later)
+    rows = [alternating_rows(ranks, chunks, micro_batches, rank, ahead[rank], late[rank]) for rank in range(ranks)]
+    if any(recompute):
+        rows = [repeated_rows(each, np.array(recompute)[each.chunk]) for each in rows]
+    return pass_order(name, rows)
 
 
 def alternating_rows(

@@ -179,18 +179,25 @@ class PassOrder:
             early = np.argwhere((rows[after] >= 0) & (rows[after] < rows[before]))
             if len(early):
                 return f"{self._pass_text(after, *early[0])} comes before its {Pass(before).name.lower()} pass"
-        tails, heads = self.edges
-        waits = np.bincount(heads, minlength=len(self.kind)).tolist()
-        followers: list[list[int]] = [[] for _ in waits]
-        for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
-            followers[tail].append(head)
-        ready = [row for row, count in enumerate(waits) if not count]
-        for row in ready:
-            for head in followers[row]:
-                waits[head] -= 1
-                if not waits[head]:
-                    ready.append(head)
-        stuck = [row for row, count in enumerate(waits) if count]
+        # Ranks take turns; each goes on until a pass needs one that another rank has not run yet.
+        need = np.full(len(self.kind), -1)
+        tails, heads = self.needs
+        need[heads] = tails
+        needs, is_done = need.tolist(), bytearray(len(need) + 1)
+        is_done[-1] = True  # what needs nothing
+        at, ends = self.rank_ptr[:-1].tolist(), self.rank_ptr[1:].tolist()
+        waiting, moved = list(range(self.n_ranks)), True
+        while moved:
+            moved = False
+            for rank in waiting:
+                row = at[rank]
+                while row < ends[rank] and is_done[needs[row]]:
+                    is_done[row] = True
+                    row += 1
+                moved |= row > at[rank]
+                at[rank] = row
+            waiting = [rank for rank in waiting if at[rank] < ends[rank]]
+        stuck = [at[rank] for rank in waiting]
         if stuck:
             kind, chunk, micro_batch = (int(column[stuck[0]]) for column in (self.kind, self.chunk, self.micro_batch))
             return f"ranks wait for each other, the first for {self._pass_text(kind, chunk, micro_batch)}"
