@@ -1,7 +1,9 @@
 """Moves of searchers from one strategy to the next: what changes together.
 
 `propagation` copies placements along the edges of a graph, by a walk or to a whole block of neighbours.  `forms` finds
-the operators of one form, which models of repeated layers place equally.
+the operators of one form, which models of repeated layers place equally.  `staged` changes the layout, a border, the
+micro-batches, ZeRO or the recomputation of a staged strategy; it is imported where one is met, because it needs the
+engine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Simulated annealing over strategies, with restarts.
 
-One proposal gives one operator a random placement.  A slowdown ``d``, as a share of the best time, is accepted with
-probability ``exp(-d / temperature)``.  The temperature falls geometrically from ``hot`` to ``cold`` in the course of a
-round; the next round is twice as long and starts hot from the best state.  Rounds that double need no budget to be
-known: whenever the search ends, at least a quarter of the proposals belong to one whole cooling.
+One proposal gives one operator a random placement, or changes a staged strategy in one respect.  A slowdown ``d``, as a
+share of the best time, is accepted with probability ``exp(-d / temperature)``.  The temperature falls geometrically
+from ``hot`` to ``cold`` in the course of a round; the next round is twice as long and starts hot from the best state.
+Rounds that double need no budget to be known: whenever the search ends, at least a quarter of the proposals belong to
+one whole cooling.
 
 Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by Simulated Annealing", Science 220, 1983.
 """
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from topoplan import Candidate, Search, Searcher, Trial, hookimpl, option
+from topoplan import Candidate, Search, Searcher, StagedStrategy, State, Trial, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from topoplan import Problem
+    from topoplan import Placement, Problem
+    from topoplan_placement_moves.staged import StagedMoves
 
 __all__ = ["Anneal", "topoplan_searchers"]
 
@@ -33,7 +35,8 @@ class AnnealSearch(Search):
     reached: Trial | None = None
 
     def __init__(self, options: Anneal, problem: Problem, rng: np.random.Generator) -> None:
-        self._options, self._space, self._rng = options, problem.space, rng
+        self._options, self._problem, self._rng = options, problem, rng
+        self._staged: StagedMoves | None = None
         self._current: Trial | None = None
         self._best: Trial | None = None
         self._cutoff = math.inf
@@ -63,12 +66,22 @@ class AnnealSearch(Search):
             return []
         if self._position == self._length:
             self._current, self._length, self._position = self._best, 2 * self._length, 0
-        op = int(self._rng.integers(len(self._current.state.strategy.placements)))
-        placement = self._space.random_placement(op, self._rng)
+        base, changes = self._changed(self._current.state)
         # Drawn before the price is known, the slowdown to accept is a cutoff that lets the evaluator stop early.
         slack = -math.log(1.0 - self._rng.random()) * self.temperature * self._best.cost
         self._cutoff = math.nextafter(self._current.cost + slack, math.inf)
-        return [Candidate(base=self._current.state, placements={op: placement}, cutoff_seconds=self._cutoff)]
+        return [Candidate(base=base, placements=changes, cutoff_seconds=self._cutoff)]
+
+    def _changed(self, state: State) -> tuple[State, dict[int, Placement]]:
+        """Return a placement of one operator; or, of a staged strategy, one next to it and no placement."""
+        if isinstance(state.strategy, StagedStrategy):
+            if self._staged is None:
+                from topoplan_placement_moves.staged import StagedMoves
+
+                self._staged = StagedMoves(self._problem)
+            return State(self._staged.draw(state.strategy, self._rng), state.fabric), {}
+        op = int(self._rng.integers(len(state.strategy.placements)))
+        return state, {op: self._problem.space.random_placement(op, self._rng)}
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it costs less than its cutoff."""

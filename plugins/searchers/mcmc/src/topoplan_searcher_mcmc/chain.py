@@ -13,6 +13,8 @@ fast ones.  The default here measures a slowdown relative to the best time.
 One kind of proposal is new: a *block* of neighbouring operators moves to one new placement at once.  If they move one
 by one, the first moves add transfers between moved and unmoved operators.  A chain of single moves crosses this barrier
 only at temperatures at which it accepts nearly everything.
+
+From a staged strategy a proposal changes its layout, a border between stages, its micro-batches, ZeRO or recomputation.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import numpy as np
 
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Problem
+from topoplan.model.staged import StagedStrategy
 from topoplan.search.protocol import Candidate, Search, State, Trial
 from topoplan_placement_moves.propagation import Propagation
 from topoplan_searcher_mcmc.draws import quick_draws
 from topoplan_searcher_mcmc.windows import neighbouring
 
 if TYPE_CHECKING:
+    from topoplan_placement_moves.staged import StagedMoves
     from topoplan_searcher_mcmc import Mcmc
 
 __all__ = ["Chain"]
@@ -48,7 +52,8 @@ class Chain(Search):
     def __init__(self, options: Mcmc, problem: Problem, rng: np.random.Generator) -> None:
         self._options = options
         self._problem = problem
-        self._rng = quick_draws(rng)
+        self._rng, self._staged_rng = quick_draws(rng), rng
+        self._staged: StagedMoves | None = None
         self._propagation = Propagation(problem.graph, problem.space, options.spread)
         self._current: Trial | None = None
         self._best: Trial | None = None
@@ -71,8 +76,19 @@ class Chain(Search):
         if self._current is None or self._best is None:
             return []
         self._reset()
+        if isinstance(self._current.state.strategy, StagedStrategy):
+            return [self._staged_move(self._current.state.strategy, self._current.state)]
         placements = self._changes(self._current)
         return [Candidate(base=self._current.state, placements=placements, cutoff_seconds=self._cutoff_seconds())]
+
+    def _staged_move(self, strategy: StagedStrategy, state: State) -> Candidate:
+        """Return a change of layout, border, micro-batches, ZeRO or recomputation."""
+        if self._staged is None:
+            from topoplan_placement_moves.staged import StagedMoves
+
+            self._staged = StagedMoves(self._problem)
+        found = self._staged.draw(strategy, self._staged_rng)
+        return Candidate(base=State(found, state.fabric), cutoff_seconds=self._cutoff_seconds())
 
     def ask_screened(
         self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int
@@ -80,6 +96,8 @@ class Chain(Search):
         """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
         if self._current is None or self._best is None:
             return 0, []
+        if isinstance(self._current.state.strategy, StagedStrategy):
+            return 0, self.ask()
         for rejected in range(most):
             self._reset()
             base = self._current.state

@@ -169,7 +169,7 @@ class Estimates:
             micro_batches=degrees.micro_batches * shared,
             options=options,
             splits=bool((order.row_of[Pass.WEIGHTS] >= 0).any()),
-            apart=degrees.pp > 1 and self._tied,
+            apart=self._tied and len(set(order.rank_of[[0, -1]].tolist())) > 1,
         )
 
     @functools.cache  # noqa: B019  of one search, as long as it lives
@@ -191,7 +191,8 @@ class Estimates:
     def _chunks(self, plan: Settings, prepared: _Prepared) -> list[_Chunk]:
         degrees, _, layers, mesh = prepared
         ran = [self._ran(unit, degrees) for unit in self._costs.tasks(mesh)]
-        return [_chunk([ran[unit] for unit in members], plan.zero) for members in self._units_of_chunks(layers)]
+        zero = plan.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0
+        return [_chunk([ran[unit] for unit in members], zero) for members in self._units_of_chunks(layers)]
 
     def _ran(self, unit: UnitTasks, degrees: Degrees) -> dict[int, Ran]:
         """Return what each pass of a unit takes on the links of a plan."""
@@ -237,11 +238,10 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
     """Return what units take together, one after the other."""
     passes = np.zeros(4)
     for kind in (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS):
-        parts = [unit[kind] for unit in units if kind in unit]
-        passes[kind] = sum(part.path for part in parts)
-        if zero >= 2 and parts:  # exchanges of weights go on beside them, micro-batch by micro-batch
-            first = max(part.weights for part in parts) if zero == 3 else 0.0
-            passes[kind] = max(passes[kind], sum(part.weights for part in parts) + first)
+        parts = [unit[kind] for unit in (units if kind == Pass.FORWARD else units[::-1]) if kind in unit]
+        passes[kind] = _with_gathers(parts) if zero == 3 else sum(part.path for part in parts)
+        if zero == 2:  # sums of gradients go on beside them, micro-batch by micro-batch
+            passes[kind] = max(passes[kind], sum(part.weights for part in parts))
     kind = Pass.WEIGHTS if Pass.WEIGHTS in units[0] else Pass.BACKWARD
     ends = [unit[END] for unit in units]
     return _Chunk(
@@ -250,6 +250,25 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
         last=[unit[kind] for unit in reversed(units)] if zero < 2 else [],
         end=sum(part.computing + part.weights for part in ends),
     )
+
+
+def _with_gathers(parts: Sequence[Ran]) -> float:
+    """Return the seconds of a pass of units whose weights are gathered for it, in the order of the pass.
+
+    The weights of two units are there at a time, and sums of gradients share their communicator.
+    """
+    free = computed = 0.0
+    ends: list[float] = []
+    for number, part in enumerate(parts):
+        free = max(free, ends[number - 2] if number > 1 else 0.0) + part.gathers
+        if number:  # sums of the unit before, which the gather went ahead of
+            before = parts[number - 1]
+            gathered, free = free, max(free, ends[number - 1]) + before.weights - before.gathers
+        else:
+            gathered = free
+        computed = max(computed, gathered) + part.path
+        ends.append(computed)
+    return max(computed, free)
 
 
 def _rank_end(chunks: Sequence[tuple[float, _Chunk]]) -> float:

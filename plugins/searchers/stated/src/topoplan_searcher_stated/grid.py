@@ -20,7 +20,7 @@ from topoplan_searcher_stated.degrees import divisors
 from topoplan_searcher_stated.megatron import positions_dims
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["LADDERS", "LAYOUTS", "SCHEDULES", "moved_borders", "neighbours", "shapes"]
+__all__ = ["LAYOUTS", "SCHEDULES", "ladders", "moved_borders", "neighbours", "shapes"]
 
 #: Largest micro-batch of a data parallel device that is tried.
 _LARGEST_MICRO_BATCH = 16
@@ -29,7 +29,7 @@ _HOSTS, _DEVICES = 2, 16
 #: Positions that a device has at least.
 _POSITIONS = 512
 #: What saves more and more memory, and takes more and more time: (zero, recompute).
-LADDERS: tuple[tuple[tuple[int, str], ...], ...] = (
+_LADDERS: tuple[tuple[tuple[int, str], ...], ...] = (
     ((0, "none"), (1, "none"), (1, "selective"), (1, "full")),
     ((3, "none"), (3, "selective"), (3, "full")),
 )
@@ -57,6 +57,14 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
                 found.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
     parts = _parts_that_hold_weights(problem)
     return sorted(found, key=lambda plan: abs(math.log(plan.tp * plan.pp * plan.cp * max(1, plan.ep / 2) / parts)))
+
+
+def ladders(plan: Settings, replicas: int) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """Return steps of (zero, recompute) that save more and more memory, and take more and more time.
+
+    Weights are stored in slices (ZeRO's third level) where they are not gathered for each micro-batch of a pipeline.
+    """
+    return _LADDERS if plan.pp == 1 and replicas > 1 else _LADDERS[:1]
 
 
 def _experts(problem: Problem) -> int:

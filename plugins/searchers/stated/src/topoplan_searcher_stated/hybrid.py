@@ -23,7 +23,7 @@ from topoplan_searcher_stated.balance import balanced_layers
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.grid import LADDERS, LAYOUTS, SCHEDULES, moved_borders, neighbours, shapes
+from topoplan_searcher_stated.grid import LAYOUTS, SCHEDULES, ladders, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers
@@ -193,9 +193,8 @@ class HybridSearch(Search):
 
     def _climbed_ladders(self, plan: Settings) -> Iterator[Settings]:
         """Yield the first plan of each ladder that fits."""
-        for ladder in LADDERS:
-            if ladder[0][0] == 3 and plan.pp > 1:  # weights would be gathered for each micro-batch
-                continue
+        devices = self._problem.cluster.n_devices
+        for ladder in ladders(plan, devices // (plan.tp * plan.cp * plan.ep * plan.pp)):
             for zero, recompute in ladder:
                 saving = attrs.evolve(plan, zero=zero, recompute=recompute)
                 if self._fits(saving):

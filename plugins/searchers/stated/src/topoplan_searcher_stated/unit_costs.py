@@ -73,6 +73,7 @@ class Ran(NamedTuple):
         ahead: of what comes first and waits for nothing from other stages: operators that run again.
         computing: of those that compute.
         weights: of exchanges of weights and their gradients, one after the other.
+        gathers: of those that gather weights.
         summed: until the last of these ends.
     """
 
@@ -80,6 +81,7 @@ class Ran(NamedTuple):
     ahead: float
     computing: float
     weights: float
+    gathers: float
     summed: float
 
 
@@ -119,12 +121,13 @@ class Tasks(NamedTuple):
     def run(self, seconds_of: SecondsOf) -> Ran:
         """Return what the pass takes."""
         durations, free = self.seconds.tolist(), []
-        weights = 0.0
+        weights = gathers = 0.0
         for task in np.flatnonzero(self.collective >= 0).tolist():
             nbytes, axes = float(self.nbytes[task]), int(self.axes[task])
             durations[task] = seconds_of(Collective(int(self.collective[task])), nbytes, axes)
             if self.parameter[task]:
                 weights += durations[task]
+                gathers += durations[task] * (self.collective[task] == Collective.ALL_GATHER)
                 free.append(task)
         with_weights = self._ends(durations) if free else []
         summed = max((with_weights[task] for task in free), default=0.0)
@@ -132,7 +135,7 @@ class Tasks(NamedTuple):
             durations[task] = 0.0
         ends = self._ends(durations)
         ahead = max(ends[: self.leading], default=0.0)
-        return Ran(max(ends, default=0.0), ahead, float(self.seconds.sum()), weights, summed)
+        return Ran(max(ends, default=0.0), ahead, float(self.seconds.sum()), weights, gathers, summed)
 
     def _ends(self, durations: Sequence[float]) -> list[float]:
         ends = [0.0] * len(durations)
