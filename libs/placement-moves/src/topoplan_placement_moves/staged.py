@@ -7,6 +7,7 @@ move leaves alone stays as it is: programs keep the signatures of all operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -110,7 +111,7 @@ class StagedMoves:
             operators = np.flatnonzero(stage_of == number)
             columns = {"recomputed": regions, "share_of": shares, "rings": rings}
             own = {name: column[operators] for name, column in columns.items()}
-            kept = {name: column if (column >= 0).any() else () for name, column in own.items()}
+            kept: dict[str, Any] = {name: own[name] if (own[name] >= 0).any() else () for name in own}
             if len(stage.shares):
                 kept["share_of"] = own["share_of"]
             changed.append(attrs.evolve(stage, operators=operators, body=program, **kept))
