@@ -272,7 +272,7 @@ class MachineNetwork(Network):
             latency=0.0,
             rings_along_links=True,
         )
-        cycles = find_cycles(mesh, i32(np.arange(len(place)))) if joined.any() else []
+        cycles = find_cycles(mesh, i32(np.arange(len(place)))) if joined.any() else np.zeros((0, 0), dtype=np.int64)
         orders = []
         for receivers in cycles:
             order = [0]

@@ -86,7 +86,7 @@ def _fail_named(fabric: Fabric, name: str, ends: I64, cables: I64, lost_cables: 
     if len(nodes) == 1:
         is_gone[nodes[0]] = True
         return
-    places = np.flatnonzero((ends == sorted(nodes)).all(axis=1)) if len(nodes) == 2 else []
+    places = np.flatnonzero((ends == sorted(nodes)).all(axis=1)).tolist() if len(nodes) == 2 else []
     if not len(places) or lost_cables[places[0]] >= cables[places[0]]:
         raise TopoplanError(f"topology degraded: failed: no cable {shown(name)} (names of two nodes that are joined)")
     lost_cables[places[0]] += 1
@@ -115,7 +115,7 @@ def _left(fabric: Fabric, is_gone: Bools, cables_left: I64, cables: I64) -> Fabr
     number[kept_nodes] = np.arange(len(kept_nodes))
     share = cables_left[keep] / cables[keep]
     n_hosts = int((kept_nodes < fabric.n_hosts).sum())
-    names = tuple(fabric.node_name(node) for node in kept_nodes) if fabric.node_names or is_gone.any() else ()
+    names = tuple(fabric.node_name(node) for node in kept_nodes.tolist()) if fabric.node_names or is_gone.any() else ()
     fewer_hosts = n_hosts < fabric.n_hosts
     cycles = [
         [int(number[host]) for host in cycle]

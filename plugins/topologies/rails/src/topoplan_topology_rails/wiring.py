@@ -200,10 +200,10 @@ def wire(clos: Clos, cluster: Cluster, planes: int, paths: int) -> Fabric:
         switching="packet",
     )
     names = [f"host {host}" for host in range(cluster.n_hosts)]
-    for level, tier in zip(("leaf", "spine", "core"), tiers, strict=False):
+    for name, tier in zip(("leaf", "spine", "core"), tiers, strict=False):
         for number in range(tier.count):
             for plane in range(planes):
                 where = f" of plane {plane}" if planes > 1 else ""
-                what = f"{number // clos.rails} rail {number % clos.rails}" if level == "leaf" else f"{number}"
-                names.append(f"{level} {what}{where}")
+                what = f"{number // clos.rails} rail {number % clos.rails}" if name == "leaf" else f"{number}"
+                names.append(f"{name} {what}{where}")
     return attrs.evolve(fabric, node_names=names)
