@@ -28,9 +28,13 @@ PARTS = {
     "lowering and memory": rf"{_ENGINE}/lowering/(?!({_PLACED})\.py)\w+\.py|{_ENGINE}/sharding/stage_\w+\.py",
     "orders of passes": rf"{_ENGINE}/(pass_orders|pipelines)\.py|plugins/schedules/.*/src/.*\.py",
     "quotients and folding": (
-        rf"{_ENGINE}/simulation/(deferred|quotients|fold\w*)\.py|plugins/simulators/fluid/src/.*/(programs|fold\w*)\.py"
+        rf"{_ENGINE}/simulation/(deferred|quotients|fold\w*)\.py|{_ENGINE}/lowering/folding/\w+\.py"
+        rf"|{_ENGINE}/search/folds\.py|plugins/simulators/fluid/src/.*/(programs|fold\w*)\.py"
     ),
-    "collectives and gradients": rf"{_ENGINE}/simulation/(collectives|gradients)\.py",
+    "collectives and gradients": (
+        rf"{_ENGINE}/simulation/(gradients|collectives(/\w+)?|algorithms?)\.py"
+        r"|libs/collective-rounds/src/.*\.py|plugins/collectives/.*/src/.*\.py"
+    ),
     "prices of networks": (
         rf"{_ENGINE}/network/(tables|star|rings|ring_loads|link_classes)\.py"
         r"|plugins/searchers/(spmd|pipeline)/src/.*/machine\.py|plugins/searchers/auto/src/.*/cuts\.py"

@@ -32,9 +32,9 @@ class Gpipe(PipelineSchedule):
 
     def order(self, ranks: int, micro_batches: int) -> PassOrder:
         """Warm up with all forward passes."""
-        from topoplan_engine.pass_orders import alternating_order
+        from topoplan_engine.pass_orders import named_order
 
-        return alternating_order(self.name, [micro_batches] * ranks, micro_batches)
+        return named_order(self.name, ranks, micro_batches)
 
 
 class OneFOneB(PipelineSchedule):
@@ -50,9 +50,9 @@ class OneFOneB(PipelineSchedule):
 
     def order(self, ranks: int, micro_batches: int) -> PassOrder:
         """Warm up with one forward pass for each rank to come."""
-        from topoplan_engine.pass_orders import alternating_order
+        from topoplan_engine.pass_orders import named_order
 
-        return alternating_order(self.name, range(ranks)[::-1], micro_batches)
+        return named_order(self.name, ranks, micro_batches)
 
 
 class DeepOneFOneB(PipelineSchedule):
@@ -62,9 +62,9 @@ class DeepOneFOneB(PipelineSchedule):
 
     def order(self, ranks: int, micro_batches: int) -> PassOrder:
         """Warm up with two forward passes for each rank to come."""
-        from topoplan_engine.pass_orders import alternating_order
+        from topoplan_engine.pass_orders import named_order
 
-        return alternating_order(self.name, [2 * rank for rank in range(ranks)][::-1], micro_batches)
+        return named_order(self.name, ranks, micro_batches)
 
 
 @attrs.frozen(kw_only=True)
@@ -82,18 +82,21 @@ class Interleaved(PipelineSchedule):
     chunks: int = option(2, help="chunks of the model on each rank", minimum=1, maximum=1024)
 
     def order(self, ranks: int, micro_batches: int) -> PassOrder:
-        """Warm up with two forward passes for each rank to come, and all chunks but the last of ``ranks`` of them."""
-        from topoplan_engine.pass_orders import alternating_order
+        """Warm up with two forward passes for each rank to come, and all chunks but the last of ``ranks`` of them.
 
-        if self.chunks > 1 and micro_batches % ranks:
+        Raises:
+            TopoplanError: micro-batches are no multiple of the ranks.
+        """
+        from topoplan_engine.pass_orders import named_order
+
+        if self.chunks == 1:
+            return attrs.evolve(named_order("1f1b", ranks, micro_batches), name=self.name)
+        if micro_batches % ranks:
             raise TopoplanError(
                 f"schedule interleaved: {micro_batches} micro-batches on {ranks} ranks (must be a multiple: "
                 f"{max(ranks, micro_batches - micro_batches % ranks)})"
             )
-        warm_up = [2 * (ranks - 1 - rank) + (self.chunks - 1) * ranks for rank in range(ranks)]
-        if self.chunks == 1:
-            warm_up = list(range(ranks))[::-1]
-        return alternating_order(self.name, warm_up, micro_batches, self.chunks)
+        return named_order(self.name, ranks, micro_batches, self.chunks)
 
 
 @hookimpl
