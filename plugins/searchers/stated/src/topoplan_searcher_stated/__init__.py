@@ -124,6 +124,7 @@ class Hybrid(Searcher):
     name = "hybrid"
     axis = "strategy"
     constructs = True
+    restrictable = True
     proposes = (StagedStrategy,)
 
     shortlist: int = option(

@@ -24,6 +24,7 @@ from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import LAYOUTS, SCHEDULES, ladders, moved_borders, neighbours, shapes
+from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers
@@ -53,6 +54,7 @@ class HybridSearch(Search):
                 f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages "
                 "(what spmd and pipeline find needs none)"
             )
+        self._launchable = Launchable(problem, self._rules)
         self._estimates: Estimates | None = None
         self._steps: Iterator[Settings | None] | None = None
         self._usable = float(problem.cluster.usable_memory.min())
@@ -132,7 +134,8 @@ class HybridSearch(Search):
         """Yield None after some estimates, and plans to simulate."""
         early = _EARLY
         fastest: dict[Settings, Settings] = {}
-        for number, shape in enumerate(shapes(self._problem, self._n_layers)):
+        for number, degrees in enumerate(shapes(self._problem, self._n_layers)):
+            shape = attrs.evolve(degrees, grads=self._launchable.grads)
             plan = self._fastest(self._climbed_ladders(shape))
             if plan is not None:
                 fastest[shape] = plan
@@ -264,13 +267,15 @@ class HybridSearch(Search):
     # ── Estimates ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _fits(self, plan: Settings) -> bool:
-        """Whether a plan fits into memory; one that cannot be built does not."""
+        """Whether a plan fits into memory; one that cannot be built, or that no trainer runs, does not."""
         assert self._estimates is not None
         if plan not in self._memory:
             stop_if_wanted()
             try:
                 self._memory[plan] = self._estimates.memory(plan)
             except TopoplanError:  # degrees, layers, heads or schedule do not go together
+                self._memory[plan] = math.inf
+            if self._memory[plan] <= self._usable and not self._launchable.runs(plan):
                 self._memory[plan] = math.inf
         return self._memory[plan] <= self._usable
 

@@ -1,0 +1,59 @@
+"""Which hybrid plans the trainers of a problem run: asked once for all plans that differ in numbers alone.
+
+What a trainer cannot run is a kind of parallelism, a schedule, or something that is shared or recomputed, and seldom a
+degree.  So the first plan of each form is built and asked for.  One of a form that passes may still be refused, by the
+evaluator, which asks for every proposal.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from topoplan import Problem, TopoplanError
+from topoplan_searcher_stated.construct import Rules, strategy_of
+from topoplan_searcher_stated.settings import Settings
+
+__all__ = ["Launchable"]
+
+
+class Launchable:
+    """Says which plans the trainers of a problem run: all, where it has none.
+
+    Attributes:
+        grads: in which bytes trainers sum gradients, of the words of a plan.
+    """
+
+    def __init__(self, problem: Problem, rules: Rules) -> None:
+        self._problem, self._rules = problem, rules
+        self._runs: dict[Settings, bool] = {}
+        in_slices = Settings(zero=3)
+        wide = not self.runs(in_slices) and self.runs(attrs.evolve(in_slices, grads="fp32"))
+        self.grads = "fp32" if wide else in_slices.grads
+
+    def runs(self, plan: Settings) -> bool:
+        """Return whether they run a plan; False for one that cannot be built."""
+        restriction, graph, cluster = self._problem.restriction, self._problem.graph, self._problem.cluster
+        if restriction is None:
+            return True
+        form = _form(plan, cluster.n_devices)
+        if form not in self._runs:
+            try:
+                strategy, _ = strategy_of(plan, graph, cluster.n_devices, self._rules)
+            except TopoplanError:  # others of the form may have degrees that go together
+                return False
+            self._runs[form] = not restriction.refusal(graph, cluster, strategy)
+        return self._runs[form]
+
+
+def _form(plan: Settings, n_devices: int) -> Settings:
+    """Return a plan without its numbers: each degree is 1 or 2."""
+    data = n_devices // (plan.tp * plan.cp * plan.pp)
+    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "pp": plan.pp, "dp": data}
+    return attrs.evolve(
+        plan,
+        **{axis: min(degree, 2) for axis, degree in degrees.items()},
+        micro_batch=1,
+        schedule=plan.schedule.partition(":")[0],
+        layers="",
+        layout="",
+    )
