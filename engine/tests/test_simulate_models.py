@@ -11,7 +11,8 @@ import pytest
 
 from topoplan import Cluster, Fabric, TopoplanError
 from topoplan.options import structure
-from topoplan_engine.network.tables import Network, NetworkCache
+from topoplan_engine.network.kept import NetworkCache
+from topoplan_engine.network.tables import Network
 from topoplan_samples.fabrics import star
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet

@@ -26,10 +26,11 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, select
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.host_paths import HostPaths, host_paths
+from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, rings_of
-from topoplan_engine.network.tables import Network, NewRings, NewRows
+from topoplan_engine.network.tables import Network
 
 __all__ = ["HostLinks", "MachineNetwork", "network_of", "zigzag"]
 

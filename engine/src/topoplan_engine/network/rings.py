@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from topoplan.arrays import I32, I64, i64
+from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan_engine.network.ring_search import find_cycles
 
-__all__ = ["cycles_of", "rings_of"]
+__all__ = ["cycles_of", "own_links", "rings_of"]
 
 
 def rings_of(fabric: Fabric, hosts: I32) -> list[tuple[int, ...]]:
@@ -45,3 +46,38 @@ def cycles_of(fabric: Fabric, hosts: I32) -> I64:
     after = [dict(zip(cycle, (*cycle[1:], cycle[0]), strict=True)) for cycle in cycles]
     receivers = [[place[following[host]] for host in members] for following in after]
     return i64(np.array(receivers, dtype=np.int64).reshape(len(cycles), len(members)))
+
+
+def own_links(fabric: Fabric, hosts: I32) -> list[I64]:
+    """Return the (members, jumps) links to the next member along each ring, or cycle, that a fabric has for a group.
+
+    Raises:
+        TopoplanError: a ring or a cycle needs a link that is not there.
+    """
+    rings = [_jump_links(fabric, hosts, jumps) for jumps in rings_of(fabric, hosts)]
+    return rings or [_cycle_links(fabric, hosts, hosts[receivers]) for receivers in cycles_of(fabric, hosts)]
+
+
+def _jump_links(fabric: Fabric, hosts: I32, jumps: tuple[int, ...]) -> I64:
+    """(members, jumps) links from each member of a ring to the next one."""
+    steps = np.array([*jumps[1:], jumps[0]])
+    tails = (hosts[:, None] + np.cumsum(steps) - steps) % fabric.n_hosts
+    heads = (tails + steps) % fabric.n_hosts
+    links = fabric.link_rows(tails, heads)
+    if (absent := np.flatnonzero(links.ravel() < 0)).size:
+        raise TopoplanError(
+            f"fabric {fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
+            f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
+        )
+    return links
+
+
+def _cycle_links(fabric: Fabric, hosts: I32, receivers: I32) -> I64:
+    """(members, 1) direct link from each member of a cycle to the host that it sends to."""
+    links = fabric.link_rows(hosts, receivers)
+    if (absent := np.flatnonzero(links < 0)).size:
+        raise TopoplanError(
+            f"fabric {fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "
+            f"{hosts[absent[0]]} to host {receivers[absent[0]]} (add it, or leave the cycle out)"
+        )
+    return links[:, None]

@@ -44,7 +44,7 @@ from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
-from topoplan_engine.network.rings import cycles_of, rings_of
+from topoplan_engine.network.rings import cycles_of, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
@@ -53,9 +53,6 @@ __all__ = [
     "FEW",
     "LOAD",
     "Network",
-    "NetworkCache",
-    "NewRings",
-    "NewRows",
     "PathColumns",
     "RingColumns",
     "Traffic",
@@ -571,31 +568,7 @@ class Network:
 
     def _own_links(self, hosts: I32) -> list[I64]:
         """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""
-        rings = [self._jump_links(hosts, jumps) for jumps in rings_of(self.fabric, hosts)]
-        return rings or [self._cycle_links(hosts, hosts[receivers]) for receivers in cycles_of(self.fabric, hosts)]
-
-    def _jump_links(self, hosts: I32, jumps: tuple[int, ...]) -> I64:
-        """(members, jumps) links from each member of a ring to the next one."""
-        steps = np.array([*jumps[1:], jumps[0]])
-        tails = (hosts[:, None] + np.cumsum(steps) - steps) % self.fabric.n_hosts
-        heads = (tails + steps) % self.fabric.n_hosts
-        links = self.fabric.link_rows(tails, heads)
-        if (absent := np.flatnonzero(links.ravel() < 0)).size:
-            raise TopoplanError(
-                f"fabric {self.fabric.name!r}: the ring {jumps} of groups of {len(hosts)} needs a link from host "
-                f"{tails.flat[absent[0]]} to host {heads.flat[absent[0]]} (add it, or leave the ring out)"
-            )
-        return links
-
-    def _cycle_links(self, hosts: I32, receivers: I32) -> I64:
-        """(members, 1) direct link from each member of a cycle to the host that it sends to."""
-        links = self.fabric.link_rows(hosts, receivers)
-        if (absent := np.flatnonzero(links < 0)).size:
-            raise TopoplanError(
-                f"fabric {self.fabric.name!r}: a cycle of {len(hosts)} hosts needs a link from host "
-                f"{hosts[absent[0]]} to host {receivers[absent[0]]} (add it, or leave the cycle out)"
-            )
-        return links[:, None]
+        return own_links(self.fabric, hosts)
 
     def _walk_rows(self, groups: list[list[I64]]) -> list[list[I32]]:
         """Append one explicit path for each member of each ring of each group, and return their rows."""
@@ -611,17 +584,3 @@ class Network:
             self._append(NewRows(one_path, lengths, i32(links), sums, np.ones(total), np.full(total, -1)))
         rows = iter(np.split(np.arange(first, first + members.sum(), dtype=np.int32), np.cumsum(members)))
         return [[next(rows) for _ in rings] for rings in groups]
-
-
-class NetworkCache:
-    """The networks of the fabrics used last, found again by value."""
-
-    def __init__(self, size: int = 16) -> None:
-        self._networks: LruCache[bytes, Network] = LruCache(size)
-
-    def get(self, fabric: Fabric, cluster: Cluster) -> Network:
-        """Return the network of ``fabric`` and ``cluster``, making it if it is not kept."""
-        from topoplan_engine.network.machine import network_of  # which is made of this module
-
-        key = fabric.key + cluster.key
-        return self._networks.find(key) or self._networks.put(key, network_of(fabric, cluster))

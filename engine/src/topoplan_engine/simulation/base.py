@@ -30,8 +30,9 @@ from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
+from topoplan_engine.network.kept import NetworkCache
 from topoplan_engine.network.star import Interfaces, star
-from topoplan_engine.network.tables import Network, NetworkCache
+from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.bounds import bounds, collective_bound, program_collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
 from topoplan_engine.simulation.component import GradientSum
