@@ -12,7 +12,7 @@ import numpy as np
 
 from topoplan import PassOrder
 from topoplan.model.pass_order import Pass
-from topoplan_engine.pass_orders import alternating_order
+from topoplan_engine.pass_orders import named_order
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_trainer_plans import PlanLike
@@ -49,18 +49,18 @@ def schedule_of(order: PassOrder) -> str:
 
     One micro-batch is 1f1b.  Recomputations are left out: trainers run them with the backward pass.
 
+    >>> from topoplan_engine.pass_orders import alternating_order
     >>> schedule_of(alternating_order("mine", [1, 0], 4))
     '1f1b'
     """
     ranks, chunks, count = order.n_ranks, order.n_chunks // order.n_ranks, order.n_micro_batches
-    later = np.arange(ranks)[::-1]
-    usual = {"1f1b": later, "gpipe": [count] * ranks} if chunks == 1 else {}
+    usual: tuple[str, ...] = ("1f1b", "gpipe") if chunks == 1 else ()
     if chunks > 1 and count % ranks == 0:
-        usual = {"interleaved": 2 * later + (chunks - 1) * ranks}
+        usual = ("interleaved",)
     kept = order.kind != Pass.RECOMPUTE
     passes = np.stack([order.kind, order.chunk, order.micro_batch])[:, kept]
-    for name, warm_up in usual.items():
-        same = alternating_order(name, warm_up, count, chunks)
+    for name in usual:
+        same = named_order(name, ranks, count, chunks)
         if np.array_equal(passes, np.stack([same.kind, same.chunk, same.micro_batch])):
             return name
     return order.name
