@@ -168,10 +168,15 @@ class Stage(OneLine):
         """Return how an operator, by its position in the stage, is cut, and the first device that has each part."""
         if isinstance(self.body, tuple):
             return self.body[position]
-        degrees = self.program.degrees(position, n_dims)
-        part = self.program.part_of_place(position, n_dims)
-        _, first = np.unique(part, return_index=True)
-        return Placement(degrees, self.mesh.devices[first])
+        cut = n_dims, tuple(rule.dim for rule in self.program.rules[position])
+        if cut not in self._placements:
+            _, first = np.unique(self.program.part_of_place(position, n_dims), return_index=True)
+            self._placements[cut] = Placement(self.program.degrees(position, n_dims), self.mesh.devices[first])
+        return self._placements[cut]
+
+    @functools.cached_property
+    def _placements(self) -> dict[object, Placement]:
+        return {}  # by the dimensions that operators cut
 
 
 @attrs.frozen(repr=False)

@@ -45,6 +45,8 @@ __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search
 
 #: Bytes of every device where memory is ignored: the most that a cluster may have.
 _PLENTY_BYTES = 1e18
+#: Passes of data parallelism from which on a plan that is stated is its own start.
+_LARGE_START = 1 << 22
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -167,7 +169,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     simulate = build_simulate(simulator, host)
     formats = tuple(host.make(Exporter, choice.name, choice.options) for choice, _ in experiment.outputs)
     evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw, formats)
-    strategy = _first_strategy(host, experiment, evaluator)
+    strategy = _stated_strategy(experiment, searchers, problem) or _first_strategy(host, experiment, evaluator)
     check_strategy(strategy, graph, cluster.n_devices)
     evaluator.keep_to(formats, strategy)
     if policy != "ignore":
@@ -188,6 +190,19 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
     )
+
+
+def _stated_strategy(experiment: Experiment, searchers: Sequence[Searcher], problem: Problem) -> Strategy | None:
+    """Return the strategy that the only searcher states, where data parallelism would take much longer to be priced.
+
+    There is nothing to search from it, and all of its tasks would be simulated.
+    """
+    passes = 2 * len(problem.graph.operators) * problem.cluster.n_devices
+    stated = getattr(searchers[0], "stated_strategy", None) if len(searchers) == 1 else None
+    if stated is None or experiment.run.strategy is not None or passes < _LARGE_START:
+        return None
+    strategy: Strategy = stated(problem)
+    return strategy
 
 
 def _first_strategy(host: Host, experiment: Experiment, evaluator: Evaluator) -> Strategy:

@@ -124,6 +124,7 @@ class _FoldedPlaces:
 
     def __init__(self, mesh: DeviceMesh, stage: int, layout: FoldedLayout) -> None:
         self._mesh, self._stage, self._layout = mesh, stage, layout
+        self._communicators: dict[tuple[int, ...], Communicator] = {}
         devices = mesh.devices
         number = layout.classes.of[devices]
         different = np.unique(number)  # by first occurrence, and so by the first device of each
@@ -135,6 +136,11 @@ class _FoldedPlaces:
 
     def communicator(self, axes: tuple[int, ...]) -> Communicator:
         """Return the classes of groups along some axes."""
+        if axes not in self._communicators:
+            self._communicators[axes] = self._communicator(axes)
+        return self._communicators[axes]
+
+    def _communicator(self, axes: tuple[int, ...]) -> Communicator:
         listing = self._layout.patterns.listings[self._stage, axes]
         of = self._layout.classes.of
         message, copies = np.unique(of[listing.message], return_counts=True)

@@ -106,6 +106,16 @@ class Stated(Searcher):
         0.0, help="gradients share sums until they have so much; 0: each by itself", unit="MB", minimum=0, maximum=1e6
     )
 
+    def stated_strategy(self, problem: Problem) -> StagedStrategy:
+        """Return the plan's strategy; a large problem starts from it.
+
+        Raises:
+            TopoplanError: see `build`.
+        """
+        from topoplan_searcher_stated.search import stated_strategy
+
+        return stated_strategy(self, problem)[0]
+
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Construct the plan.
 

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError
+from topoplan import Candidate, OperatorGraph, Problem, Search, StagedStrategy, State, Strategy, TopoplanError
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
-from topoplan_searcher_stated.degrees import words_of
-from topoplan_searcher_stated.settings import settings_of
+from topoplan_searcher_stated.degrees import Degrees, words_of
+from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["StatedSearch"]
+
+
+#: The last problem and options, and what they state: a large problem asks for it twice.
+_last: tuple[OperatorGraph, int, Settings, tuple[StagedStrategy, Degrees]] | None = None
+
+
+def stated_strategy(options: Stated, problem: Problem) -> tuple[StagedStrategy, Degrees]:
+    """Return what is stated for a problem, and its degrees; see `strategy_of`."""
+    global _last
+    settings, graph, n_devices = settings_of(options, problem.graph), problem.graph, problem.cluster.n_devices
+    if _last is None or _last[0] is not graph or _last[1:3] != (n_devices, settings):
+        _last = graph, n_devices, settings, strategy_of(settings, graph, n_devices)
+    return _last[3]
 
 
 class StatedSearch(Search):
@@ -19,7 +32,7 @@ class StatedSearch(Search):
 
     def __init__(self, options: Stated, problem: Problem) -> None:
         self._options = settings_of(options, problem.graph)
-        self._strategy, self._degrees = strategy_of(self._options, problem.graph, problem.cluster.n_devices)
+        self._strategy, self._degrees = stated_strategy(options, problem)
         self._asked = False
         restriction = problem.restriction
         if restriction is not None and (why := restriction.refusal(problem.graph, problem.cluster, self._strategy)):
