@@ -83,9 +83,10 @@ def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
         operators_of.setdefault((stage, cuts, *weights), []).append(index)
     groups = []
     for (stage, cuts, weights, gathered), operators in operators_of.items():  # type: ignore[assignment]
-        sets = {tuple(np.unique(strategy.placements[op].devices).tolist()) for op in operators}
-        if programs:
-            sets = {programs[op][2] for op in operators}
+        if programs:  # operators of a stage have one tuple, which may be long
+            sets = {*{id(programs[op][2]): programs[op][2] for op in operators}.values()}
+        else:
+            sets = {tuple(np.unique(strategy.placements[op].devices).tolist()) for op in operators}
         groups.append(
             Group(
                 operators=tuple(operators),

@@ -30,6 +30,7 @@ from topoplan_engine.csr import expand
 __all__ = [
     "Transfers",
     "degree_of",
+    "equal_slice_elements",
     "multiplies",
     "part_bounds",
     "part_sizes",
@@ -105,6 +106,12 @@ def slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I6
         low, high = _axis_slices(axis, op, degrees)
         total *= _spread(np.maximum(high - low, 0), axis.dim, degrees)
     return total
+
+
+def equal_slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> int | None:
+    """Return the elements of ``tensor`` that every part touches, if axes alone tell that all touch as many; else None."""
+    lengths = [_equal_slice(axis, op, degrees) for axis in tensor.axes]
+    return None if None in lengths else math.prod(length for length in lengths if length is not None)
 
 
 def replica_groups(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I64:

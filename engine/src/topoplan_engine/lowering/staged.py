@@ -143,7 +143,7 @@ class StagedLowering:
         ]
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
-        if self._last is None or self._last[0] is not strategy:
+        if self._last is None or self._last[0].key != strategy.key:
             costs = [self._costs_of(strategy, number) for number in range(len(strategy.stages))]
             self._last = strategy, stage_graphs(strategy, self._graph), costs
         return self._last[1:]

@@ -22,13 +22,21 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
-from topoplan_engine.partition import multiplies, part_sizes, slice_elements
+from topoplan_engine.partition import equal_slice_elements, multiplies, part_sizes, slice_elements
 from topoplan_engine.training import gradient_flow, trains_product
 from topoplan_operator_times.saved import NO_GRADIENTS, Gradients
 
-__all__ = ["BackwardFactors", "PartWork", "backward_factors", "factors_of", "part_work", "weight_shares"]
+__all__ = [
+    "BackwardFactors",
+    "PartWork",
+    "backward_factors",
+    "factors_of",
+    "part_work",
+    "parts_are_equal",
+    "weight_shares",
+]
 
 
 @attrs.frozen(eq=False)
@@ -115,6 +123,8 @@ def part_work(
     saved: Sequence[Tensor] = (),
     trained: Sequence[Tensor] | None = None,
     gradients: Gradients = NO_GRADIENTS,
+    *,
+    of_one: bool = False,
 ) -> PartWork:
     """Return FLOPs, memory traffic and stored bytes of every part of ``op`` cut by ``degrees``.
 
@@ -126,18 +136,23 @@ def part_work(
         saved: what it keeps for backward passes (`topoplan_operator_times.saved`).
         trained: its weights that are trained; None: all.
         gradients: which gradients of activations are there in its backward pass.
+        of_one: return those of one part, where all are equal (`parts_are_equal`).
     """
-    sizes = [size.astype(np.float64) for size in part_sizes(op, degrees)]
+    counted = (np.array([dim.size // degree]) for dim, degree in zip(op.dims, degrees, strict=True))
+    sizes = [size.astype(np.float64) for size in (counted if of_one else part_sizes(op, degrees))]
     sample, ratio = op.sample_dim, np.ones(1)
     if share > 1 and sample >= 0:
         per_gpu = np.ceil(sizes[sample] / share)
         ratio = per_gpu / sizes[sample]
         sizes[sample] = per_gpu
-    parts = int(np.prod(degrees, dtype=np.int64))
+    parts = 1 if of_one else int(np.prod(degrees, dtype=np.int64))
+
+    def elements(tensor: Tensor) -> I64:
+        return np.array([equal_slice_elements(op, tensor, degrees)]) if of_one else slice_elements(op, tensor, degrees)
 
     def nbytes(tensor: Tensor) -> F64:
         """Bytes of the slice that one GPU holds; a tensor without a sample axis is held whole by each."""
-        slice_bytes = slice_elements(op, tensor, degrees).astype(np.float64) * tensor.itemsize
+        slice_bytes = elements(tensor).astype(np.float64) * tensor.itemsize
         return slice_bytes * ratio if any(axis.dim == sample for axis in tensor.axes) else slice_bytes
 
     def total(tensors: Sequence[Tensor]) -> F64:
@@ -153,6 +168,13 @@ def part_work(
         trained=weights if trained is None else total(trained),
         gradients=np.stack([total(gradients.outputs), np.maximum(total(gradients.inputs), total(gradients.scratch))]),
     )
+
+
+def parts_are_equal(op: Operator, degrees: tuple[int, ...], tensors: Sequence[Tensor]) -> bool:
+    """Return whether all parts of an operator are equal, and touch as much of its tensors and some others."""
+    even = all(type(degree) is int and dim.size % degree == 0 for dim, degree in zip(op.dims, degrees, strict=True))
+    touched = (*op.inputs, *op.weights, *op.outputs, *tensors)
+    return even and all(equal_slice_elements(op, tensor, degrees) is not None for tensor in touched)
 
 
 def _polynomial(terms: tuple[Term, ...], sizes: list[F64], parts: int) -> F64:

@@ -6,6 +6,7 @@ Work is cached by (operator, degrees); where all devices are equal, so are the f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
-from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph, Role
 from topoplan.model.machine import Device
 from topoplan_engine.equal_operators import first_equal, layers_of
@@ -24,7 +25,7 @@ from topoplan_engine.precision import weight_states
 from topoplan_engine.training import has_sparse_gradient, trained_weights
 from topoplan_estimator_roofline import Roofline
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
-from topoplan_operator_times.work import PartWork, factors_of, part_work, weight_shares
+from topoplan_operator_times.work import PartWork, factors_of, part_work, parts_are_equal, weight_shares
 
 __all__ = ["RooflineCosts"]
 
@@ -81,6 +82,7 @@ class RooflineCosts(CostFunction):
         self._like = [first.setdefault(row, number) for number, row in enumerate(rows)]
         self._work: dict[tuple[int, tuple[int, ...]], PartWork] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+        self._of_one: dict[tuple[int, tuple[int, ...], int], PartCosts] = {}
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether ``degrees`` is a legal cut of operator ``op``; every legal cut can be priced."""
@@ -98,12 +100,46 @@ class RooflineCosts(CostFunction):
             return cached
         work = self._work.get(key)
         if work is None:
-            operator = self._graph.operators[op]
-            if reason := operator.why_invalid(degrees):
-                raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
-            work = self._work[key] = part_work(
-                operator, degrees, self._share, self._saved[op], self._trained[op], self._gradients[op]
-            )
+            self._check(op, degrees)
+            work = self._work[key] = self._part_work(op, degrees)
+        costs = self._price(op, work, devices)
+        if self._equal:
+            self._prices[key] = costs
+        return costs
+
+    def price_micro_batch(self, op: int, degrees: tuple[int, ...], devices: I32, batch: MicroBatch) -> PartCosts:
+        """Price every part of a micro-batch; where all are equal, on equal devices, one for all.
+
+        Raises:
+            TopoplanError: see `price`.
+        """
+        operator, cut = self._graph.operators[op], batch.cut(degrees)
+        key = self._like[op], cut, math.prod(degrees)
+        if key in self._of_one:
+            return self._of_one[key]
+        gradients = self._gradients[op]
+        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
+        if batch.whole or not self._equal or not parts_are_equal(operator, cut, tensors):
+            return super().price_micro_batch(op, degrees, devices, batch)
+        self._check(op, cut)
+        price = self._price(op, self._part_work(op, cut, of_one=True), devices)
+        names = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
+        columns = {name: getattr(price, name) for name in names}
+        repeated = {name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()}
+        self._of_one[key] = PartCosts(**repeated)
+        return self._of_one[key]
+
+    def _check(self, op: int, degrees: tuple[int, ...]) -> None:
+        operator = self._graph.operators[op]
+        if reason := operator.why_invalid(degrees):
+            raise TopoplanError(f"roofline: operator {operator.name!r}: {reason}")
+
+    def _part_work(self, op: int, degrees: tuple[int, ...], *, of_one: bool = False) -> PartWork:
+        rows = self._saved[op], self._trained[op], self._gradients[op]
+        return part_work(self._graph.operators[op], degrees, self._share, *rows, of_one=of_one)
+
+    def _price(self, op: int, work: PartWork, devices: I32) -> PartCosts:
+        """Return the price of some work on devices."""
         rows = np.zeros(len(work.flops), dtype=np.int64) if self._equal else devices
         rates = self._rates.products if self._is_product[op] else self._rates.flops
         arithmetic, moving = work.flops / rates[rows], work.traffic / self._rates.bandwidth[rows]
@@ -113,7 +149,7 @@ class RooflineCosts(CostFunction):
         )
         backward = np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels
         share = self._weight_share[op]
-        costs = PartCosts(
+        return PartCosts(
             forward=f64(np.maximum(arithmetic, moving) + overhead),
             backward=f64(backward),
             memory=f64(states.sum(axis=0) + work.saved),
@@ -121,9 +157,6 @@ class RooflineCosts(CostFunction):
             weight_gradient=None if share is None else f64(backward * share),
             gradients=f64(work.gradients),
         )
-        if self._equal:
-            self._prices[key] = costs
-        return costs
 
     def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
         """(weights, P) seconds of the optimizer's step; None unless it is priced, for tables, and without weights.

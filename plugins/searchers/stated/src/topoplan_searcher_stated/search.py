@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from topoplan import Candidate, OperatorGraph, Problem, Search, StagedStrategy, State, Strategy, TopoplanError
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
@@ -32,7 +34,8 @@ class StatedSearch(Search):
 
     def __init__(self, options: Stated, problem: Problem) -> None:
         self._options = settings_of(options, problem.graph)
-        self._strategy, self._degrees = stated_strategy(options, problem)
+        strategy, self._degrees = stated_strategy(options, problem)
+        self._strategy = attrs.evolve(strategy)  # the one that is proposed is not the start itself, even if equal
         self._asked = False
         restriction = problem.restriction
         if restriction is not None and (why := restriction.refusal(problem.graph, problem.cluster, self._strategy)):
