@@ -109,7 +109,7 @@ def slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> I6
 
 
 def equal_slice_elements(op: Operator, tensor: Tensor, degrees: tuple[int, ...]) -> int | None:
-    """Return the elements of ``tensor`` that every part touches, if axes alone tell that all touch as many; else None."""
+    """Return the elements of ``tensor`` that each part touches, if axes alone say that all touch as many; else None."""
     lengths = [_equal_slice(axis, op, degrees) for axis in tensor.axes]
     return None if None in lengths else math.prod(length for length in lengths if length is not None)
 
