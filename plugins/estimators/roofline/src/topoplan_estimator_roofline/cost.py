@@ -125,7 +125,9 @@ class RooflineCosts(CostFunction):
         price = self._price(op, self._part_work(op, cut, of_one=True), devices)
         names = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
         columns = {name: getattr(price, name) for name in names}
-        repeated = {name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()}
+        repeated: Mapping[str, Any] = {
+            name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()
+        }
         self._of_one[key] = PartCosts(**repeated)
         return self._of_one[key]
 
