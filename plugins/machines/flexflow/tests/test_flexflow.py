@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import topoplan_machine_flexflow
-from topoplan import HostNode, TopoplanError
+from topoplan import HostNode, TopologyContext, TopoplanError
 from topoplan.testing import parametrize_with_checks
+from topoplan_engine import ClusterOptions
+from topoplan_engine.experiment import build_cluster
 from topoplan_machine_flexflow import FlexFlow, read_description
+from topoplan_samples.tasks import task_graph, transfer
+from topoplan_simulator_fluid import Fluid
+from topoplan_topology_bigswitch import BigSwitch
 
 EXAMPLE = Path(topoplan_machine_flexflow.__file__).with_name("example.conf")
 #: Bytes of FlexFlow's GB: it multiplies by 2**20 and divides by milliseconds (machine_model.cc at b1526834).
@@ -79,3 +85,17 @@ def test_a_bad_file_is_named_in_one_line(old, new, message):
         read_description(text.replace(old, new), "here")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_message_between_nodes_pays_the_latencies_of_its_path():
+    """Of the path ``pci_to_host nic pci_to_dev``: twice that of pci, that of the NIC, and of the two links between."""
+    cluster = build_cluster(ClusterOptions(machine=f"flexflow:file={EXAMPLE}", device="V100", latency_us=0.5))
+    assert (cluster.n_hosts, cluster.n_devices) == (2, 8)
+    fabric = BigSwitch().build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    simulate = Fluid().build()
+    tiny = simulate.makespan(task_graph([transfer(0, 5, 1)], n_devices=8), fabric, cluster)
+    assert tiny == pytest.approx(2 * 1e-6 + 2e-6 + 2 * 0.5e-6, rel=1e-3)
+    large = simulate.makespan(task_graph([transfer(0, 5, 1 << 30)], n_devices=8), fabric, cluster)
+    assert large == pytest.approx((1 << 30) / (12 * GB) + tiny, rel=1e-3)
+    across = simulate.makespan(task_graph([transfer(0, 3, 1 << 30)], n_devices=8), fabric, cluster)
+    assert across == pytest.approx((1 << 30) / (10 * GB) + 2 * 1e-6 + 0.5e-6, rel=1e-3), "between sockets over UPI"

@@ -146,6 +146,15 @@ def test_a_leaf_has_its_hosts_over_its_uplinks(ratio, unit):
     assert down.sum() + up.sum() <= 64 * leaves_count
 
 
+def test_racks_of_72_gpus_have_rails_that_share_spines():
+    fabric = build(4, nics=72)
+    leaf, spine, core = np.diff(tiers(fabric))[1:].tolist()
+    assert (leaf, spine, core) == (72, 9, 6), "three pods of 24 leaves with 4 uplinks each"
+    assert cables(fabric) == [288, 288, 288]
+    ports = np.bincount(fabric.link_src, fabric.link_count, fabric.n_nodes)
+    assert ports[4:].max() <= 64
+
+
 def test_cores_may_be_fewer():
     full, half = build(512), build(512, core_oversubscription=3.0)
     assert cables(full)[1] == cables(half)[1] == 4096

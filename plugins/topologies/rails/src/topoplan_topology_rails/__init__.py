@@ -44,7 +44,9 @@ class Rails(Topology):
         1.0, help="bandwidth to leaves over that of the uplinks of a full spine", minimum=0.01, maximum=1000.0
     )
     pods: Literal["rail", "units"] = option(
-        "rail", help="leaves that share spines where there are three tiers: those of a rail, or those of some units"
+        "rail",
+        help="leaves that share spines where there are three tiers: those of a rail (of some, where a core has too few "
+        "ports), or those of some units",
     )
     planes: int = option(
         1, help="networks side by side, to each of which an interface has a lane", minimum=1, maximum=16

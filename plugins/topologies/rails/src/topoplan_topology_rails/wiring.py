@@ -124,8 +124,13 @@ def _pods(clos: Clos, leaves: I64, units: int) -> list[I64]:
     if not clos.joined:
         parts = np.array_split(leaves, math.ceil(len(leaves) / most))
     elif clos.by_rail:
+        by_rail = leaves.reshape(units, clos.rails).T
         blocks = math.ceil(units / most)
-        parts = [part for rail in range(clos.rails) for part in np.array_split(leaves[rail :: clos.rails], blocks)]
+        parts = [part for of_rail in by_rail for part in np.array_split(of_rail, blocks)]
+        if len(parts) > clos.ports and blocks == 1:  # more pods than cores join: some rails share spines
+            fewest = math.ceil(len(leaves) / most)
+            pods = next(pods for pods in range(fewest, clos.rails + 1) if clos.rails % pods == 0)
+            parts = np.array_split(by_rail.ravel(), pods)
     else:
         together = max(most // clos.rails, 1)
         if most < clos.rails:
