@@ -127,7 +127,9 @@ def strategy_of(
     devices = devices_of(degrees)[order.rank_of]
     regions = regions_of(options.recompute, graph)
     parts = _parts(order)
-    different = stages_on(graph, mesh_rules, sizes, options, stage_of.tolist(), devices[: max(parts) + 1], regions)
+    different = stages_on(
+        graph, mesh_rules, sizes, options, stage_of.tolist(), list(devices[: max(parts) + 1]), regions
+    )
     meshes = [DeviceMesh(axes=mesh_rules.axes, sizes=sizes, devices=each) for each in devices]
     stages = [attrs.evolve(different[part], mesh=mesh) for part, mesh in zip(parts, meshes, strict=True)]
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
