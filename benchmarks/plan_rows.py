@@ -159,6 +159,10 @@ def rows() -> Iterator[Row]:
         lambda plan: plan.count(Collective.ALL_GATHER, N) + plan.count(Collective.REDUCE_SCATTER, N),
     )  # fmt: skip
     yield Row(
+        "llama", 4, f"tp=4,async-tp=yes,slowdown=0.15,{whole}", "pieces of a matrix over all of it", "1 + 0.15 x 3 / 4",
+        1.1125, lambda plan: _over_whole(plan, "0.mlp.down_proj", f"tp=4,{whole}"),
+    )  # fmt: skip
+    yield Row(
         "llama", 4, f"cp=4,{whole}", "all-gathers of `K`", "2 x 2L", 4 * LAYERS,
         lambda plan: plan.count(Collective.ALL_GATHER, KEYS),
     )  # fmt: skip
@@ -207,6 +211,17 @@ def rows() -> Iterator[Row]:
         "mixtral", 4, "ep=4,skew=1.3", "experts of the first device over the mean", "1.3", 1.3,
         lambda plan: _share_of(plan, "experts", 0),
     )  # fmt: skip
+
+
+def _over_whole(plan: Lowered, name: str, other: str) -> float:
+    """Return the seconds of an operator's forward pass on the first device, over those under another plan."""
+    plans = [plan, lowered("llama", len(plan.memory.total), other)]
+    seconds = []
+    for each in plans:
+        named = np.array([each.graph.operators[op].name.endswith(name) for op in each.tasks.op])
+        rows = named & (each.tasks.kind == TaskKind.FORWARD) & (each.tasks.device == 0)
+        seconds.append(float(each.tasks.seconds[rows].sum()))
+    return seconds[0] / seconds[1]
 
 
 def _share_of(plan: Lowered, word: str, device: int) -> float:

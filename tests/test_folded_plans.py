@@ -121,6 +121,7 @@ def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None):
     )
     cluster = cluster_of(hosts, devices, draw.choice([1, 2, 4]))
     settings = attrs.evolve(settings, async_tp=settings.tp > 1 and draw.choice([True, False]))
+    settings = attrs.evolve(settings, overlap=draw.choice(["all", "megatron"]))
     try:
         strategy, _ = strategy_of(settings, graph, cluster.n_devices)
         return graph, cluster, fabric_of(topology, cluster, options_of[topology]), strategy

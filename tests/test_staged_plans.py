@@ -40,7 +40,8 @@ def test_a_staged_plan_comes_back_as_it_was(plan):
         "tp=2,dp=4,zero=3,shard=2,clip=yes,grads=fp32,recompute=modules:mlp",
         "cp=2,dp=2,pp=2,layers=1+3,cp-comm=ring,zigzag=no,zero=3,reshard=no",
         "tp=8,micro-batch=4",
-        "tp=4,dp=2,async-tp=yes",
+        "tp=4,dp=2,async-tp=yes,slowdown=0.05",
+        "pp=2,dp=4,overlap=megatron",
     ],
 )
 def test_what_a_plan_says_comes_back(words, tmp_path):

@@ -143,10 +143,10 @@ def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strateg
                 raise TopoplanError(f"{path}: its schedule has operators that model {graph.name!r} has not")
             stage = dict(zip(placement_of, plan.strategy.stage_of.tolist(), strict=True))
             return StagedStrategy.placed(placements, [stage[op.name] for op in graph.operators], order)
-        case StagedStrategy(stages=stages_of, order=order, micro_batches=count):
+        case StagedStrategy():
             if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its stages have other operators than model {graph.name!r}")
-            return StagedStrategy(placements, stages_of, order, count)
+            return attrs.evolve(plan.strategy, placements=placements)
         case SpmdStrategy(program=program, stage_of=stage_of, micro_batches=count):
             if list(placement_of) != [op.name for op in graph.operators]:
                 raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")

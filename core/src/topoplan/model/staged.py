@@ -77,6 +77,7 @@ class Stage(OneLine):
             on every device.
         gradient_bytes: of a number of a weight's gradient, where it is summed and kept; 0 for as many as of the weight.
         gather_bytes: of a number of a weight, where it is gathered; 0 for as many as the weight has.
+        slowdown: share by which computing beside messages of a ring is slower: their kernels take a part of a device.
     """
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -90,6 +91,7 @@ class Stage(OneLine):
     zigzag: bool = True
     gradient_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     gather_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    slowdown: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
 
     def __attrs_post_init__(self) -> None:
         count = len(self.operators)
@@ -190,25 +192,27 @@ class StagedStrategy(OneLine, Strategy):
             devices, or some of the same where operators are placed; those of different ranks have none in common.
         micro_batches: equal parts of the batch.
         clips: whether weights are updated only once the norm of all gradients of all stages is known.
+        blocks: whether ranks begin no pass before what they sent after the last one has arrived.
     """
 
     stages: tuple[Stage, ...]
     order: PassOrder
     micro_batches: int
     clips: bool = False
+    blocks: bool = False
 
     @classmethod
     def of(
-        cls, graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder, micro_batches: int, clips: bool = False
+        cls, graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder, micro_batches: int, *flags: bool
     ) -> StagedStrategy:
-        """Return the strategy, whose placements follow from its stages.
+        """Return the strategy, whose placements follow from its stages; ``flags`` are ``clips`` and ``blocks``.
 
         Raises:
             TopoplanError: the stages do not have every operator of the graph once, in each copy of the model.
         """
         if reason := _why_incomplete(graph, stages, order):
             raise TopoplanError(f"strategy: {reason}")
-        return cls(_placements(graph, stages), tuple(stages), order, micro_batches, clips)
+        return cls(_placements(graph, stages), tuple(stages), order, micro_batches, *flags)
 
     @classmethod
     def placed(cls, placements: Sequence[Placement], stage_of: Sequence[int], order: PassOrder) -> StagedStrategy:
@@ -278,7 +282,7 @@ class StagedStrategy(OneLine, Strategy):
 
     @functools.cached_property
     def _order_key(self) -> bytes:
-        return digest([self.order, self.micro_batches, self.clips, *(stage.key for stage in self.stages)])
+        return digest([self.order, self.micro_batches, self.clips, self.blocks, *(stage.key for stage in self.stages)])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
         """Return the strategy with the placements of some operators replaced, where they are placed one by one.

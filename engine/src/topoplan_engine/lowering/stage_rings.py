@@ -85,6 +85,7 @@ def rings_of(stage: StageGraph) -> dict[int, Ring]:
         if gathers or scatters:
             ordered = stage.stage.zigzag or axis not in _cuts_of_queries(operator, stage.program.rules[op])
             work = _even(mesh, axis) if ordered else _in_order(mesh, axis)
+            work[1:] *= 1.0 + stage.stage.slowdown  # one piece has no message beside it
             rings[op] = Ring(axis, gathers, scatters, _bytes(gathers), _bytes(scatters), work)
     return rings
 

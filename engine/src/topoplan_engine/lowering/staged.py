@@ -314,9 +314,25 @@ class Assembly:
                 self._edge(tasks[row], wait[sends.target[away]])
                 for end in leaves if sends.local.any() else ():
                     self._edge(end[sends.source[sends.local]], wait[sends.target[sends.local]])
+            if self._strategy.blocks and n:
+                self._block(tasks[row], sends.source[away], source, k, Pass.BACKWARD if gradient else Pass.FORWARD)
         kind = Pass.BACKWARD if gradient else Pass.FORWARD
         in_turn = np.argsort(self._strategy.order.row_of[kind, source, members])
         self._edge(tasks[in_turn[:-1]], tasks[in_turn[1:]])
+
+    def _block(self, tasks: I64, senders: I64, stage: int, micro_batch: int, kind: Pass) -> None:
+        """Let the pass behind one on its rank wait for what is sent after that one; ``senders`` are places."""
+        order = self._strategy.order
+        row = int(order.row_of[kind, stage, micro_batch]) + 1
+        if row in order.rank_ptr:
+            return
+        kind, chunk, micro_batch = (int(column[row]) for column in (order.kind, order.chunk, order.micro_batch))  # type: ignore[assignment]
+        part = self._copies[chunk].of(micro_batch).parts.get(kind)
+        if part is None or part.computed is None:
+            return
+        place = np.empty_like(self._places[stage].order)
+        place[self._places[stage].order] = self._places[chunk].order
+        self._edge(tasks, part.computed[0][place[senders]] + self._copies[chunk].offset[micro_batch])
 
     def _reader(self, link: Link) -> int:
         """Return the first operator that reads what a link brings."""

@@ -130,7 +130,7 @@ class StagedMoves:
             return None
         if strategy.is_placed:
             return attrs.evolve(strategy, order=new_order, micro_batches=new_count)
-        return StagedStrategy.of(self._graph, strategy.stages, new_order, new_count, strategy.clips)
+        return StagedStrategy.of(self._graph, strategy.stages, new_order, new_count, strategy.clips, strategy.blocks)
 
     def _other_zero(self, strategy: StagedStrategy, rng: np.random.Generator) -> StagedStrategy | None:
         """Let devices share more or less of the state of their weights."""
@@ -159,4 +159,6 @@ class StagedMoves:
         return self._with(strategy, stages)
 
     def _with(self, strategy: StagedStrategy, stages: Sequence[Stage]) -> StagedStrategy:
-        return StagedStrategy.of(self._graph, stages, strategy.order, strategy.micro_batches, strategy.clips)
+        return StagedStrategy.of(
+            self._graph, stages, strategy.order, strategy.micro_batches, strategy.clips, strategy.blocks
+        )

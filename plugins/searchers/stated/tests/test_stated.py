@@ -579,6 +579,53 @@ def test_messages_between_stages(model, tp, sp, share):
     }
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "interleaved:2"])
+def test_ranks_of_megatron_wait_for_what_they_send(model, schedule):
+    """Messages take 10 ms: no pass begins on the sender before its last one has arrived, unless it has two chunks."""
+    graph, bandwidth = model("llama"), N / BATCH / 0.01
+    cluster = Cluster.uniform(n_hosts=2, latency=0.0, interface_bandwidth=bandwidth, interfaces=1)
+    cluster = attrs.evolve(cluster, machines={device.name.lower(): HostModel(device=device) for device in DEVICES})
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    makespans = {}
+    for overlap in ("all", "megatron"):
+        strategy, _ = strategy_of(Stated(pp=2, schedule=schedule, overlap=overlap), graph, 2)
+        assert strategy.blocks == (overlap == "megatron" and schedule != "interleaved:2")
+        tasks = lowering.lower(strategy)
+        tasks.check()
+        timeline = Fluid().build()(tasks, star(2, bandwidth, 0.0), cluster)
+        makespans[overlap] = timeline.makespan
+        compute = np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
+        for rank in (0, 1):
+            sent = np.flatnonzero((tasks.kind == TaskKind.TRANSFER) & (tasks.src == rank))
+            starts = timeline.start[compute & (tasks.device == rank)]
+            beside = sum(
+                ((starts > timeline.start[each] + 1e-9) & (starts < timeline.finish[each] - 1e-9)).any()
+                for each in sent
+            )
+            assert (beside == 0) or not strategy.blocks
+    if schedule == "gpipe":  # rank 0 sends 8 micro-batches, and waits for each; then gets 8 gradients
+        assert makespans["megatron"] == pytest.approx(makespans["all"], rel=0.02)
+    assert makespans["megatron"] >= makespans["all"] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"tp": 4, "async_tp": True}, "0.mlp.down_proj"), ({"cp": 4, "cp_comm": "ring"}, "0.self_attn.attention")],
+)
+def test_pieces_beside_messages_are_slower(model, options, name):
+    """Three of four pieces of what has a ring take 15 % more."""
+    graph, seconds = model("llama"), []
+    op = next(k for k, each in enumerate(graph.operators) if each.name.endswith(name))
+    for slowdown in (0.0, 0.15):
+        strategy, _ = strategy_of(Stated(micro_batch=BATCH, slowdown=slowdown, **options), graph, 4)
+        cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+        tasks = Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+        seconds.append(tasks.seconds[(tasks.kind == TaskKind.FORWARD) & (tasks.device == 0) & (tasks.op == op)])
+    np.testing.assert_allclose(seconds[1] / seconds[0], [1.0, 1.15, 1.15, 1.15], rtol=1e-9)
+    with pytest.raises(TopoplanError, match=r"slowdown=0.1 without rings \(needs async-tp=yes or cp-comm=ring\)"):
+        strategy_of(Stated(slowdown=0.1), graph, 4)
+
+
 def test_layouts_name_the_devices(model):
     graph = model("llama")
     for layout, first, last in (

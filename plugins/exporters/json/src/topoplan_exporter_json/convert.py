@@ -152,12 +152,14 @@ class _StrategyFields:
     order: PassOrder | None = None
     micro_batches: int | None = None
     clips: bool | None = None
+    blocks: bool | None = None
 
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
         if isinstance(strategy, StagedStrategy):
             stages, order, count = strategy.stages, strategy.order, strategy.micro_batches
-            return cls(strategy.placements, stages=stages, order=order, micro_batches=count, clips=strategy.clips)
+            flags = {"clips": strategy.clips, "blocks": strategy.blocks}
+            return cls(strategy.placements, stages=stages, order=order, micro_batches=count, **flags)
         if not isinstance(strategy, SpmdStrategy):
             return cls(strategy.placements)
         schedule = _Schedule(kind=strategy.order_name, micro_batches=strategy.micro_batches, stage=strategy.stage_of)
@@ -168,7 +170,8 @@ class _StrategyFields:
         if self.stages is not None or self.order is not None:
             if self.stages is None or self.order is None or self.micro_batches is None:
                 raise TopoplanError("strategy: stages, order and micro_batches come together")
-            return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, bool(self.clips))
+            flags = bool(self.clips), bool(self.blocks)
+            return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, *flags)
         schedule = self.schedule
         if self.program is not None:
             if schedule is None:
@@ -188,7 +191,7 @@ class _StrategyFields:
 def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
     """Write the fields of a strategy, without those of stages if it has none."""
     document = conversion.unstructure(_StrategyFields.of(strategy))
-    stages = ("stages", "order", "micro_batches", "clips")
+    stages = ("stages", "order", "micro_batches", "clips", "blocks")
     return {key: part for key, part in document.items() if key not in stages or part is not None}
 
 

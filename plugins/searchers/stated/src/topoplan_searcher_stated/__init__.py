@@ -62,6 +62,17 @@ class Stated(Searcher):
         help="send what matrices gather and scatter along tp from neighbour to neighbour while they work on pieces; "
         "unset: no",
     )
+    overlap: Literal["all", "megatron", "fsdp"] | None = option(
+        None,
+        help="what hides behind computation: all that data allows, which is what fsdp does; or as megatron does, whose "
+        "ranks wait for what they send to other stages unless they have several chunks; unset: all",
+    )
+    slowdown: float | None = option(
+        None,
+        help="share by which computing beside messages of a ring is slower, 0.02 to 0.15; unset: 0",
+        minimum=0,
+        maximum=10,
+    )
     zero: int | None = option(
         None,
         help="what data parallel devices share: 1 optimizer state, 2 gradients too, 3 weights too; unset: 0",

@@ -132,7 +132,8 @@ def strategy_of(
     )
     meshes = [DeviceMesh(axes=mesh_rules.axes, sizes=sizes, devices=each) for each in devices]
     stages = [attrs.evolve(different[part], mesh=mesh) for part, mesh in zip(parts, meshes, strict=True)]
-    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip)
+    blocks = options.overlap == "megatron" and order.n_chunks == order.n_ranks
+    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip, blocks)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
     return strategy, degrees
@@ -193,6 +194,7 @@ def stages_on(
                 zigzag=options.zigzag,
                 gradient_bytes=4 if options.grads == "fp32" else 0,
                 gather_bytes=1 if options.gather == "fp8" else 0,
+                slowdown=options.slowdown,
             )
         )
     return stages

@@ -41,6 +41,8 @@ class Settings:
     gather: str = "weights"
     skew: float = 1.0
     async_tp: bool = False
+    overlap: str = "all"
+    slowdown: float = 0.0
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0
 
