@@ -160,7 +160,9 @@ def main() -> None:
     errors, constants = report()
     print(f"{errors}\n\n{constants}")
     if given.write is not None:
-        replace_section(given.write, "nccl", f"{errors}\n\n{constants}\n")
+        page = given.write.read_text(encoding="utf-8")
+        page = replace_section(page, "nccl", f"{errors}\n\n{constants}\n", str(given.write))
+        given.write.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

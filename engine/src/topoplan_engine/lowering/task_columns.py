@@ -46,7 +46,7 @@ class TaskColumns:
             groups: whose groups these tasks have, too; None: their own.
             one_task: see above; as of ``groups``, if there are any.
         """
-        self.one_task = one_task if groups is None else groups.one_task
+        self.one_task: bool = one_task if groups is None else groups.one_task
         self.n_tasks = 0
         # Of tasks that were added together: how many, and their columns, of which a number holds for all of them.
         self._rows: list[tuple[int, dict[str, Any]]] = []

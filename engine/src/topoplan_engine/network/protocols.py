@@ -160,7 +160,7 @@ PCI = attrs.evolve(NCCL, inside={**NCCL.inside, "tree": (1.0, 1.9, 4.0), "ring":
 
 
 def measured(
-    begin: float,
+    start: float,
     factor: float,
     ll128: float,
     simple: float,
@@ -171,14 +171,14 @@ def measured(
     """Return NCCL's constants, with six that were fitted to measurements of rings in one host.
 
     Args:
-        begin: microseconds that every collective takes, beside those of its protocol.
+        start: microseconds that every collective takes, beside those of its protocol.
         factor: on latencies inside hosts.
         ll128, simple: shares of the links' rate.
         most: GB/s of a bus with protocol LL.
         local: see `Tuning`.
         rings: see `Tuning.links_used`.
     """
-    base = {name: _three(begin + base for base in NCCL.base[name]) for name in ("ring", "tree")}
+    base = {name: _three(start + base for base in NCCL.base[name]) for name in ("ring", "tree")}
     hops = {name: _three(factor * hop for hop in NCCL.inside[name]) for name in ("ring", "tree")}
     return attrs.evolve(
         NCCL,

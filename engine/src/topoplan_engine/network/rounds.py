@@ -126,7 +126,7 @@ def _messages(rounds: CollectiveRounds, n: int) -> _Messages:
     turns = np.arange(most)
     if most * int(turning.sum()) > _MOST_TURNS:
         count = max(2, _MOST_TURNS // int(turning.sum()))
-        turns = np.unique((np.arange(count) * _GOLDEN % 1 * most).astype(np.int64))
+        turns = np.unique(((np.arange(count) + 0.5) * _GOLDEN % 1 * most).astype(np.int64))
         part = len(turns) / most
     still = np.flatnonzero(~turning)
     row = np.concatenate([still, np.tile(np.flatnonzero(turning), len(turns))])
@@ -280,13 +280,13 @@ class _Tree(NamedTuple):
         """Look for switches between members."""
         hosts = network.cluster.device_host[members]
         between_hosts = bool((hosts != hosts[0]).any())
-        fabric, other = network.fabric, members[hosts != hosts[0]] if between_hosts else members[1:]
-        _, links, delay = _first_paths(network, np.full(len(other), members[0]), other)
+        fabric, peers = network.fabric, members[hosts != hosts[0]] if between_hosts else members[1:]
+        _, links, delay = _first_paths(network, np.full(len(peers), members[0]), peers)
         if between_hosts:
             on_fabric = links[links < fabric.n_links]
             has_switch = bool((fabric.link_dst[on_fabric] >= fabric.n_hosts).any())
         else:
-            has_switch = len(links) > len(other)
+            has_switch = len(links) > len(peers)
         if not has_switch:
             where = "hosts" if between_hosts else "devices"
             raise TopoplanError(f"fabric {fabric.name!r}: no switch between its {where}, which could add")

@@ -24,11 +24,11 @@ _GROUPS = (
 
 def check_every_member_ends_with_the_right_data(component: type[CollectiveAlgorithm]) -> None:
     """Each chunk is followed symbolically: sums count every member once; some groups may be refused, not all."""
+    count, refusals = 0, []
     for collective in _collectives(component):
-        count, refusals = 0, []
         for group, rounds in _rounds(component, collective):
             if isinstance(rounds, TopoplanError):
-                refusals.append(f"{group.in_hosts}: {rounds}")
+                refusals.append(f"{collective.label} of {group.in_hosts}: {rounds}")
                 continue
             count += 1
             assert isinstance(rounds, CollectiveRounds), f"rounds returned {type(rounds).__name__}"
@@ -36,7 +36,7 @@ def check_every_member_ends_with_the_right_data(component: type[CollectiveAlgori
                 check_rounds(rounds, collective, group)
             except TopoplanError as error:
                 raise AssertionError(f"members in hosts {group.in_hosts}: {error}") from None
-        assert count, f"{collective.label}: no rounds for any group ({refusals[0]})"
+    assert count, f"no rounds for any group ({refusals[0]})"
 
 
 def check_the_same_group_has_the_same_rounds(component: type[CollectiveAlgorithm]) -> None:

@@ -59,9 +59,11 @@ class MultiRing(CollectiveAlgorithm):
         import numpy as np
 
         n, each = group.n_members, group.in_each
-        first, inside = np.divmod(np.arange(n), each)
+        host, place = np.divmod(np.arange(n), each)
+        # c, c+1, c-1, c+2, ...: a ring leaves a host by the device whose number it enters the next one at (its rail).
+        zigzag = (np.arange(each) + 1) // 2 * np.where(np.arange(each) % 2, 1, -1)
         ring = np.arange(each)
-        members = first * each + (inside + ring[:, None]) % each
+        members = host * each + (ring[:, None] + host * zigzag[-1] + zigzag[place]) % each
         return _on_rings(collective, members, group, ring * n)
 
 
