@@ -1,0 +1,142 @@
+"""One hybrid plan goes through all that takes a plan: tensor, pipeline and data parallel, interleaved, ZeRO 1."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from topoplan import stated_plan
+from topoplan_exporter_json.document import read, write
+
+MODEL = "transformer:num-layers=4"
+PLAN = "tp=2,pp=2,dp=2,zero=1,schedule=interleaved:2"
+SEARCH = [MODEL, "--servers", 8, "--batch-size", 16]
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return stated_plan(MODEL, PLAN, servers=8, batch_size=16, record=True)
+
+
+@pytest.fixture
+def file(plan, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(write(plan))
+    return path
+
+
+def test_a_plan_has_four_chunks_on_two_ranks_and_shares_state(plan):
+    strategy = plan.strategy
+    assert strategy.order.rank_of.tolist() == [0, 1, 0, 1]
+    assert [(stage.mesh.axes, stage.mesh.sizes, stage.zero.level) for stage in strategy.stages] == [
+        (("dp", "tp"), (2, 2), 1)
+    ] * 4
+    assert read(write(plan), "plan.json") == plan
+
+
+@pytest.mark.parametrize(
+    "exporter",
+    ["json", "html", "perfetto", "chakra", "astra-sim", "dot", "flatbuffer", "dtensor", "torchrun", "torch-schedule"],
+)
+def test_formats_of_plans(run, file, tmp_path, exporter):
+    status, _, err = run("simulate", file, "-x", f"{exporter}={tmp_path / 'out'}")
+    assert (status, err) == (0, "")
+    assert (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "exporter", ["cabling", "cabling-markdown", "graphml", "infragraph", "network-dot", "node-link"]
+)
+def test_formats_of_networks(run, file, tmp_path, exporter):
+    status, _, _ = run("simulate", file, "-x", f"{exporter}={tmp_path / 'out'}")
+    assert status == 0
+    assert (tmp_path / "out").stat().st_size > 100
+
+
+def test_tables_and_reports(run, file, tmp_path):
+    status, out, _ = run("show", file)
+    assert status == 0
+    assert "4 stages on meshes of dp=2 x tp=2, optimizer state shared (ZeRO 1)" in " ".join(out.split())
+    status, _, _ = run("report", file, "-o", tmp_path / "report.html")
+    assert status == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "interleaved" in page
+    assert "dp=2 x tp=2" in page
+
+
+def test_a_run_is_resumed_to_the_same_plan(run, file, tmp_path):
+    folder = tmp_path / "run"
+    status, out, _ = run("optimize", *SEARCH, "--plan", PLAN, "--run", folder, "--json")
+    assert status == 0
+    first = json.loads(out)
+    status, out, _ = run("resume", folder, "--json")
+    assert status == 0
+    assert json.loads(out)["iteration_time_s"] == first["iteration_time_s"]
+    assert json.loads(out)["schedule"] == first["schedule"]
+
+
+def test_chains_start_from_it_and_end_no_slower(run, plan, file):
+    words = ["optimize", *SEARCH, "--strategy", file, "-s", "random", "--budget", 4, "--chains", 2, "--json"]
+    status, out, _ = run(*words)
+    assert status == 0
+    assert json.loads(out)["iteration_time_s"] <= plan.timeline.makespan * (1 + 1e-12)
+
+
+def test_it_is_planned_again_under_other_costs(run, file):
+    status, out, err = run(
+        "sensitivity", file, "--seeds", 1, "--compute-noise", "0.2", "--communication-scale", "2", "--json"
+    )
+    assert status == 0, err
+    assert json.loads(out)
+
+
+def test_networks_are_compared_under_it(run):
+    words = [MODEL, "--networks", "bigswitch,fattree", "--servers", 8, "--batch-size", 16]
+    status, out, err = run("compare", *words, "-s", f"stated:{PLAN}", "--json")
+    assert status == 0, err
+    assert out.count("iteration_time_s") >= 2
+
+
+SHARED = """
+title = "shared"
+budget = 5
+
+[share]
+loads = [100]
+trials = 1
+
+[cluster]
+servers = 16
+interface-bandwidth-gbps = 10
+
+[[model]]
+use = "transformer"
+num-layers = 4
+batch-size = 16
+servers = 8
+
+[[network]]
+name = "switch"
+use = "bigswitch"
+
+[[network]]
+name = "tree"
+use = "fattree"
+oversubscription = 4
+
+[[searcher]]
+use = "stated"
+tp = 2
+pp = 2
+dp = 2
+zero = 1
+schedule = "interleaved:2"
+"""
+
+
+def test_jobs_that_run_it_share_a_cluster(run, tmp_path):
+    (path := tmp_path / "shared.toml").write_text(SHARED)
+    status, out, err = run("share", path, "--json")
+    assert status == 0, err
+    assert json.loads(out)
