@@ -15,10 +15,11 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import I64
+from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.simulation.gradients import extended
 
-__all__ = ["WrittenOut", "written_out"]
+__all__ = ["WrittenOut", "plan_written_out", "written_out"]
 
 
 class WrittenOut(NamedTuple):
@@ -82,6 +83,20 @@ def written_out(taskgraph: TaskGraph, without: Collection[Collective] = ()) -> W
         **columns,
     )
     return WrittenOut(graph, tasks, join, np.concatenate([np.arange(taskgraph.n_tasks), tasks[owner]]))
+
+
+def plan_written_out(plan: Plan) -> Plan:
+    """Return a plan without single all-to-alls and broadcasts, for formats that know none.
+
+    Their joins and transfers have the starts and ends of the task.
+    """
+    joined = written_out(plan.taskgraph)
+    if not len(joined.task):
+        return plan
+    timeline = plan.timeline
+    if timeline is not None:
+        timeline = attrs.evolve(timeline, start=timeline.start[joined.origin], finish=timeline.finish[joined.origin])
+    return attrs.evolve(plan, taskgraph=joined.taskgraph, timeline=timeline, recording=None)
 
 
 def _ends(taskgraph: TaskGraph, task: int) -> tuple[I64, I64]:

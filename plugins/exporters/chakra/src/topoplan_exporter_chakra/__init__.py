@@ -35,9 +35,10 @@ class Chakra(Exporter):
             TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
         """
         from topoplan_engine.folders import archive_of
+        from topoplan_engine.simulation.written_out import plan_written_out
         from topoplan_exporter_chakra.ranks import MICROSECOND, traces
 
-        return archive_of(traces(plan, MICROSECOND).files())
+        return archive_of(traces(plan_written_out(plan), MICROSECOND).files())
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Return why no plan on this topology can be written; empty if it depends on the plan."""
@@ -68,9 +69,10 @@ class AstraSim(Exporter):
             TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
         """
         from topoplan_engine.folders import archive_of
+        from topoplan_engine.simulation.written_out import plan_written_out
         from topoplan_exporter_chakra.astra import input_files
 
-        return archive_of(input_files(plan))
+        return archive_of(input_files(plan_written_out(plan)))
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Return why no plan on this topology can be written; empty if it depends on the plan."""

@@ -28,10 +28,11 @@ class Flatbuffer(Exporter):
 
     def write(self, plan: Plan) -> bytes:
         """Write a plan; see `topoplan_exporter_flatbuffer.tables.tables_of`."""
+        from topoplan_engine.simulation.written_out import plan_written_out
         from topoplan_exporter_flatbuffer.encode import encode
         from topoplan_exporter_flatbuffer.tables import tables_of
 
-        return encode(tables_of(plan))
+        return encode(tables_of(plan_written_out(plan)))
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:
         """Return why no plan on this cluster and topology can be written; empty if it depends on the plan."""
