@@ -88,10 +88,11 @@ class Cluster(OneLine):
         if len(self.device_preset) != devices:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
         if self.host is not None:
-            have, most = self.host.n_devices, self.host.n_nics
-            if (np.bincount(self.device_host) != have).any() or (self.interfaces > (most or np.inf)).any():
+            counts, most = np.bincount(self.device_host), self.host.n_nics or np.inf
+            if (counts != self.host.n_devices).any() or (self.interfaces > most).any():
                 raise TopoplanError(
-                    f"cluster: hosts do not all have {have} devices and at most {most} NICs, as host has"
+                    f"cluster: hosts of {counts.min()}..{counts.max()} devices and up to {self.interfaces.max()} "
+                    f"interfaces, but their machine has {self.host.n_devices} devices and {most} NICs"
                 )
         if not 0 <= self.latency <= LONGEST_LATENCY:
             raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")
