@@ -121,96 +121,204 @@ def rows() -> Iterator[Row]:
     """Return the rows of the table."""
     whole = f"micro-batch={BATCH}"
     yield Row(
-        "llama", 2, f"tp=2,sp=no,{whole}", "all-reduces of `N`", "4L + 2", 4 * LAYERS + 2,
+        "llama",
+        2,
+        f"tp=2,sp=no,{whole}",
+        "all-reduces of `N`",
+        "4L + 2",
+        4 * LAYERS + 2,
         lambda plan: plan.count(Collective.ALL_REDUCE, N),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 2, f"tp=2,sp=no,recompute=full,{whole}", "all-reduces of `N`", "6L + 2", 6 * LAYERS + 2,
+        "llama",
+        2,
+        f"tp=2,sp=no,recompute=full,{whole}",
+        "all-reduces of `N`",
+        "6L + 2",
+        6 * LAYERS + 2,
         lambda plan: plan.count(Collective.ALL_REDUCE, N),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 2, f"tp=2,sp=no,recompute=every:2,{whole}", "all-reduces of `N`", "4L + 2L/2 + 2", 5 * LAYERS + 2,
+        "llama",
+        2,
+        f"tp=2,sp=no,recompute=every:2,{whole}",
+        "all-reduces of `N`",
+        "4L + 2L/2 + 2",
+        5 * LAYERS + 2,
         lambda plan: plan.count(Collective.ALL_REDUCE, N),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 2, f"tp=2,recompute=modules:mlp,{whole}", "all-gathers of `N`", "6L + 3 + L", 7 * LAYERS + 3,
+        "llama",
+        2,
+        f"tp=2,recompute=modules:mlp,{whole}",
+        "all-gathers of `N`",
+        "6L + 3 + L",
+        7 * LAYERS + 3,
         lambda plan: plan.count(Collective.ALL_GATHER, N),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 8, f"tp=8,{whole}", "bytes that two copies of a head sum", "2L matrices of 64 x 8 x 2",
-        LAYERS * 2 * HIDDEN * 8 * 2, lambda plan: sum(plan.sizes(Collective.ALL_REDUCE, members=2)),
-    )  # fmt: skip
+        "llama",
+        8,
+        f"tp=8,{whole}",
+        "bytes that two copies of a head sum",
+        "2L matrices of 64 x 8 x 2",
+        LAYERS * 2 * HIDDEN * 8 * 2,
+        lambda plan: sum(plan.sizes(Collective.ALL_REDUCE, members=2)),
+    )
     yield Row(
-        "llama", 3, "pp=3,layers=embedding+head", "layers of the second stage", "(L + 2) / 3", 2,
-        lambda plan: sum(
-            plan.graph.operators[op].name.endswith("up_proj") for op in plan.strategy.stages[1].operators
-        ),
-    )  # fmt: skip
+        "llama",
+        3,
+        "pp=3,layers=embedding+head",
+        "layers of the second stage",
+        "(L + 2) / 3",
+        2,
+        lambda plan: sum(plan.graph.operators[op].name.endswith("up_proj") for op in plan.strategy.stages[1].operators),
+    )
     yield Row(
-        "mixtral", 4, "cp=2,ep=2,micro-batch=4", "bytes to experts and back, of a device", "4L x 64 positions x 2 x 64",
-        4 * LAYERS * BATCH // 2 * POSITIONS // 2 * 2 * HIDDEN * 2 // 2, lambda plan: plan.sent(),
-    )  # fmt: skip
+        "mixtral",
+        4,
+        "cp=2,ep=2,micro-batch=4",
+        "bytes to experts and back, of a device",
+        "4L x 64 positions x 2 x 64",
+        4 * LAYERS * BATCH // 2 * POSITIONS // 2 * 2 * HIDDEN * 2 // 2,
+        lambda plan: plan.sent(),
+    )
     yield Row(
-        "llama", 4, f"tp=4,async-tp=yes,{whole}", "bytes that a device sends to the next one", "(8L + 2)(t - 1) N / t",
-        (8 * LAYERS + 2) * 3 * N // 4, lambda plan: plan.sent(),
-    )  # fmt: skip
+        "llama",
+        4,
+        f"tp=4,async-tp=yes,{whole}",
+        "bytes that a device sends to the next one",
+        "(8L + 2)(t - 1) N / t",
+        (8 * LAYERS + 2) * 3 * N // 4,
+        lambda plan: plan.sent(),
+    )
     yield Row(
-        "llama", 4, f"tp=4,async-tp=yes,{whole}", "all-gathers and reduce-scatters of `N`", "2L + 3", 2 * LAYERS + 3,
+        "llama",
+        4,
+        f"tp=4,async-tp=yes,{whole}",
+        "all-gathers and reduce-scatters of `N`",
+        "2L + 3",
+        2 * LAYERS + 3,
         lambda plan: plan.count(Collective.ALL_GATHER, N) + plan.count(Collective.REDUCE_SCATTER, N),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, f"tp=4,async-tp=yes,slowdown=0.15,{whole}", "pieces of a matrix over all of it", "1 + 0.15 x 3 / 4",
-        1.1125, lambda plan: _over_whole(plan, "0.mlp.down_proj", f"tp=4,{whole}"),
-    )  # fmt: skip
+        "llama",
+        4,
+        f"tp=4,async-tp=yes,slowdown=0.15,{whole}",
+        "pieces of a matrix over all of it",
+        "1 + 0.15 x 3 / 4",
+        1.1125,
+        lambda plan: _over_whole(plan, "0.mlp.down_proj", f"tp=4,{whole}"),
+    )
     yield Row(
-        "llama", 4, f"cp=4,{whole}", "all-gathers of `K`", "2 x 2L", 4 * LAYERS,
+        "llama",
+        4,
+        f"cp=4,{whole}",
+        "all-gathers of `K`",
+        "2 x 2L",
+        4 * LAYERS,
         lambda plan: plan.count(Collective.ALL_GATHER, KEYS),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, f"cp=4,cp-comm=ring,{whole}", "bytes that a device sends", "L x 3 (c - 1) x 2K / c",
-        LAYERS * 3 * 3 * 2 * KEYS // 4, lambda plan: plan.sent(),
-    )  # fmt: skip
+        "llama",
+        4,
+        f"cp=4,cp-comm=ring,{whole}",
+        "bytes that a device sends",
+        "L x 3 (c - 1) x 2K / c",
+        LAYERS * 3 * 3 * 2 * KEYS // 4,
+        lambda plan: plan.sent(),
+    )
     yield Row(
-        "llama", 4, f"cp=4,cp-comm=ring,zigzag=no,{whole}", "attention of the last device over the mean",
-        "(2c - 1) / c", 7 / 4, lambda plan: _share_of(plan, ".attention", -1),
-    )  # fmt: skip
+        "llama",
+        4,
+        f"cp=4,cp-comm=ring,zigzag=no,{whole}",
+        "attention of the last device over the mean",
+        "(2c - 1) / c",
+        7 / 4,
+        lambda plan: _share_of(plan, ".attention", -1),
+    )
     yield Row(
-        "llama", 4, f"cp=4,cp-comm=ulysses,{whole}", "bytes that a device sends", "2L (c - 1) (2N + 2K) / c^2",
-        2 * LAYERS * 3 * (2 * N + 2 * KEYS) // 16, lambda plan: plan.sent(),
-    )  # fmt: skip
+        "llama",
+        4,
+        f"cp=4,cp-comm=ulysses,{whole}",
+        "bytes that a device sends",
+        "2L (c - 1) (2N + 2K) / c^2",
+        2 * LAYERS * 3 * (2 * N + 2 * KEYS) // 16,
+        lambda plan: plan.sent(),
+    )
     parameters = "P = 164,416"
     yield Row(
-        "llama", 4, "dp=4,grads=fp32,zero=1", "bytes of reduce-scatters", f"4P, {parameters}", 4 * PARAMETERS,
+        "llama",
+        4,
+        "dp=4,grads=fp32,zero=1",
+        "bytes of reduce-scatters",
+        f"4P, {parameters}",
+        4 * PARAMETERS,
         lambda plan: sum(plan.sizes(Collective.REDUCE_SCATTER)),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, "dp=4,grads=fp32,zero=1", "bytes of weights, gradients and state", "(6 + 12 / 4) P", 9 * PARAMETERS,
+        "llama",
+        4,
+        "dp=4,grads=fp32,zero=1",
+        "bytes of weights, gradients and state",
+        "(6 + 12 / 4) P",
+        9 * PARAMETERS,
         lambda plan: float(plan.memory.weights[0] + plan.memory.gradients[0] + plan.memory.optimizer[0]),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 8, "dp=8,zero=3,shard=4", "bytes of all-reduces between groups", "2P / 4", PARAMETERS / 2,
+        "llama",
+        8,
+        "dp=8,zero=3,shard=4",
+        "bytes of all-reduces between groups",
+        "2P / 4",
+        PARAMETERS / 2,
         lambda plan: sum(plan.sizes(Collective.ALL_REDUCE)),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 8, "dp=8,zero=3,shard=4", "bytes of gradients and state", "14P / 4", 14 * PARAMETERS / 4,
+        "llama",
+        8,
+        "dp=8,zero=3,shard=4",
+        "bytes of gradients and state",
+        "14P / 4",
+        14 * PARAMETERS / 4,
         lambda plan: float(plan.memory.gradients[0] + plan.memory.optimizer[0]),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, "dp=4,zero=3,reshard=no", "bytes of all-gathers", "2P", 2 * PARAMETERS,
+        "llama",
+        4,
+        "dp=4,zero=3,reshard=no",
+        "bytes of all-gathers",
+        "2P",
+        2 * PARAMETERS,
         lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, "dp=2,pp=2,clip=yes", "all-reduces of 4 bytes", "1", 1,
+        "llama",
+        4,
+        "dp=2,pp=2,clip=yes",
+        "all-reduces of 4 bytes",
+        "1",
+        1,
         lambda plan: plan.count(Collective.ALL_REDUCE, 4),
-    )  # fmt: skip
+    )
     yield Row(
-        "llama", 4, "dp=4,zero=1,gather=fp8", "bytes of all-gathers", "P", PARAMETERS,
+        "llama",
+        4,
+        "dp=4,zero=1,gather=fp8",
+        "bytes of all-gathers",
+        "P",
+        PARAMETERS,
         lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
-    )  # fmt: skip
+    )
     yield Row(
-        "mixtral", 4, "ep=4,skew=1.3", "experts of the first device over the mean", "1.3", 1.3,
+        "mixtral",
+        4,
+        "ep=4,skew=1.3",
+        "experts of the first device over the mean",
+        "1.3",
+        1.3,
         lambda plan: _share_of(plan, "experts", 0),
-    )  # fmt: skip
+    )
 
 
 def _over_whole(plan: Lowered, name: str, other: str) -> float:

@@ -122,12 +122,7 @@ class StageBytes(NamedTuple):
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
         waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
         waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
-        units = None
-        if stage.program.gathers_again:
-            units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
-        gathered = np.zeros(len(rows))
-        if units is not None:
-            gathered = units.in_backward()[[op for op, position in enumerate(stage.position) if position >= 0]]
+        gathered = _gathered(stage, len(rows))
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows))
         for region in np.unique(regions[regions >= 0]) if not has_pass else ():
@@ -143,6 +138,16 @@ class StageBytes(NamedTuple):
             rise=tensors.rise(freed_at, entered, gathered, strategy.micro_batches),
             gathered=float(gathered.max(initial=0.0)),
         )
+
+
+def _gathered(stage: StageGraph, count: int) -> F64:
+    """(n,) bytes of weights that are gathered while the backward pass of each operator runs, and given back."""
+    units = None
+    if stage.program.gathers_again:
+        units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    if units is None:
+        return np.zeros(count)
+    return units.in_backward()[[op for op, position in enumerate(stage.position) if position >= 0]]
 
 
 def _alone(graph: OperatorGraph, operators: I32) -> OperatorGraph:

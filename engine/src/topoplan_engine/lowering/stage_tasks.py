@@ -14,16 +14,14 @@ again, with the reshardings of what they read.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
-from topoplan.model.sharding import Holding, arguments
+from topoplan.model.sharding import Holding
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.places import Layout, Places
@@ -31,10 +29,10 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_rings import Ring, rings_of
-from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.lowering.stage_sums import REDUCE, Gathering, Sums
+from topoplan_engine.lowering.stage_writer import Arrival, Before, Part, StageWriter
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
-from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
 __all__ = ["END", "Part", "StageTasks", "Variant"]
@@ -54,145 +52,6 @@ class Variant(NamedTuple):
     first: bool
     last: bool
     separate: frozenset[Pass]
-
-
-class Part(NamedTuple):
-    """A pass of one micro-batch: its first and last tasks on every device, by places in the mesh.
-
-    Attributes:
-        computed: of the compute stream; None if nothing is computed.
-        exchanged: axes of a communicator -> of its stream.
-    """
-
-    computed: tuple[I64, I64] | None
-    exchanged: dict[tuple[int, ...], tuple[I64, I64]]
-
-
-@attrs.define(eq=False)
-class Arrival:
-    """Stands for what arrives from another stage: the (D,) tasks that wait for it."""
-
-    heads: list[I64] = attrs.field(factory=list)
-
-
-#: What a task waits for: tasks of every device, what arrives, or nothing.
-_Before = Iterable["I64 | Arrival | None"]
-
-
-class _Writer(TaskColumns):
-    """Adds tasks of a stage in the order of its streams.
-
-    Attributes:
-        busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
-    """
-
-    def __init__(self, mesh: DeviceMesh, places: Places, groups: TaskColumns) -> None:
-        super().__init__(groups)
-        self._mesh, self._places = mesh, places
-        self._first: I64 | None = None
-        self._last: I64 | None = None
-        self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
-        self.busy: dict[Reshard, tuple[F64, bool]] = {}
-
-    @property
-    def computed(self) -> I64 | None:
-        """The last tasks of the compute stream in this pass."""
-        return self._last
-
-    def end_pass(self) -> Part:
-        """Return what was written since the last call; the next pass begins."""
-        computed = None if self._first is None or self._last is None else (self._first, self._last)
-        part = Part(computed, self._streams)
-        self._first = self._last = None
-        self._streams = {}
-        return part
-
-    def compute(self, kind: TaskKind, op: int, seconds: F64, before: _Before) -> I64:
-        """Add a pass of an operator on every device."""
-        devices = self._places.devices
-        once = kind is TaskKind.UPDATE
-        tasks = self.add(len(devices), kind=kind, device=devices, seconds=seconds, op=op, micro_batch=-1 if once else 0)
-        self._wait(tasks, (self._last, *before))
-        self._first, self._last = tasks if self._first is None else self._first, tasks
-        return tasks
-
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: _Before) -> I64 | None:
-        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
-        last = None
-        for step in steps:
-            kind = step.step.collective
-            if not isinstance(kind, Collective):
-                continue
-            axes = tuple(sorted(axis for axis in step.axes if self._mesh.sizes[axis] > 1))
-            if not axes:
-                continue
-            communicator = self._places.communicator(axes)
-            size = communicator.size
-            shares, forward = self.busy.get(reshard, (None, True))
-            divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
-            first, end = communicator.add(
-                self,
-                kind,
-                shares=shares,
-                by_receiver=forward == (steps is reshard.forward),
-                size=round(reshard.nbytes * step.share),
-                divisor=divisor,
-                op=reshard.users[0],
-                micro_batch=-1 if reshard.parameter else 0,
-            )
-            stream = self._streams.get(axes)
-            self._wait(first, (*before, last, None if stream is None else stream[1]))
-            self._streams[axes] = (first if stream is None else stream[0], end)
-            last, before = end, ()
-        return last
-
-    def join(self, axis: int, op: int, before: _Before) -> I64:
-        """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
-        tasks = self._places.communicator((axis,)).join(self, op=op, micro_batch=0)
-        stream = self._streams.get((axis,))
-        self._wait(tasks, (*before, None if stream is None else stream[1]))
-        self._streams[axis,] = (tasks if stream is None else stream[0], tasks)
-        return tasks
-
-    def hop(self, axis: int, op: int, nbytes: int, before: _Before) -> I64:
-        """Send a slice from each device to the next one along an axis; return (P,) the message that each receives.
-
-        Args:
-            axis: of the mesh.
-            op: that reads it.
-            nbytes: of the slices of all devices along the axis.
-            before: what the sender waits for.
-        """
-        columns, sender = self._places.next_along(axis)
-        size = {"size": nbytes, "divisor": self._mesh.sizes[axis]}
-        tasks = self.add(len(sender), kind=TaskKind.TRANSFER, **size, op=op, micro_batch=0, **columns)
-        self._wait(tasks, before)
-        return tasks[sender]
-
-    def _wait(self, tasks: I64, before: _Before) -> None:
-        for ends in before:
-            if isinstance(ends, Arrival):
-                ends.heads.append(tasks)
-            elif ends is not None:
-                self.follow(ends, tasks)
-
-
-class _Gathering(NamedTuple):
-    """Adds the collectives of reshardings, those of weights in the bytes in which they travel."""
-
-    writer: _Writer
-    stage: StageGraph
-
-    @property
-    def computed(self) -> I64 | None:
-        """The last tasks of the compute stream in this pass."""
-        return self.writer.computed
-
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: _Before) -> I64 | None:
-        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
-        if reshard.parameter and self.stage.stage.gather_bytes:
-            reshard = attrs.evolve(reshard, nbytes=_gathered_bytes(self.stage, reshard))
-        return self.writer.exchange(reshard, steps, copy, before)
 
 
 class StageTasks:
@@ -228,7 +87,7 @@ class StageTasks:
         self._stage, self._costs, self._variant = stage, costs.at(places.rows), variant
         self._separate = variant.separate
         self._further = layout.columns
-        self._writer = _Writer(stage.stage.mesh, places, layout.groups)
+        self._writer = StageWriter(stage.stage.mesh, places, layout.groups)
         self.parts: dict[int, Part] = {}
         self.leaves: dict[tuple[Link, bool], list[I64]] = {}
         self._arrivals: dict[tuple[Link, bool], Arrival] = {}
@@ -243,7 +102,7 @@ class StageTasks:
                 self._inputs.setdefault(op, []).append(reshard)
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
-        self._gathering = _Gathering(self._writer, stage)
+        self._gathering = Gathering(self._writer, stage)
         self._writer.busy = _busy(stage)
         self._rings = {op: ring._replace(work=ring.work[:, places.rows]) for op, ring in rings_of(stage).items()}
         self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
@@ -255,7 +114,7 @@ class StageTasks:
         self._regions = _regions_of(stage)
         self._again: dict[Reshard, I64 | None] = {}  # of the backward pass
         self._combined: dict[int, list[I64 | None]] = {}  # of losses, after which their backward passes begin
-        self._sums = _Sums(self._writer, stage, variant.last)
+        self._sums = Sums(self._writer, stage, variant.last)
         self._write()
 
     @property
@@ -403,7 +262,7 @@ class StageTasks:
         writer.join(ring.axis, op, [arrived, sums])
         return [task, sums]
 
-    def _combine(self, op: int, before: _Before) -> None:
+    def _combine(self, op: int, before: Before) -> None:
         """Add what devices have of the outputs of a loss: maxima and sums over their slices of a vocabulary.
 
         Shoeybi et al., Megatron-LM (2019), section 3: the loss sends these, and no scores.
@@ -415,7 +274,7 @@ class StageTasks:
             return
         for output, tensor in enumerate(operator.outputs):
             slices = pieces(stage.program, stage.program.made(op, output))
-            steps = (MeshStep(_REDUCE, axes, 1.0 / slices),)
+            steps = (MeshStep(REDUCE, axes, 1.0 / slices),)
             nbytes = tensor.elements * max(tensor.itemsize, 4)  # losses are computed in fp32
             sums = Reshard(op, output, -1, False, nbytes, (op,), steps, ())
             self._combined.setdefault(op, []).append(self._writer.exchange(sums, steps, 0, before))
@@ -636,98 +495,3 @@ def _regions_of(stage: StageGraph) -> list[list[int]]:
         if position >= 0 and (region := int(stage.stage.regions[position])) >= 0:
             regions.setdefault(region, []).append(op)
     return [region for region in regions.values() if any(stage.backward[op] for op in region)]
-
-
-_REDUCE, _SCATTER, _GATHER = (
-    CollectiveStep(kind) for kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-)
-
-
-class _Sums:
-    """Sums of the gradients of weights, in buckets, and what ZeRO sends in place of all-reduces.
-
-    Where some devices share gradients and others have the same shares, gradients are reduce-scattered among the first,
-    in each micro-batch if they are not kept whole, and shares are all-reduced among the others, once.
-
-    Attributes:
-        ends: (operator, argument) -> the tasks that end the sum of its gradient.
-    """
-
-    def __init__(self, writer: _Writer, stage: StageGraph, is_last: bool) -> None:
-        self._writer, self._stage, self._zero, self._is_last = writer, stage, stage.stage.zero, is_last
-        self.ends: dict[tuple[int, int], list[I64]] = {}
-        # By axes: bytes, the gradients, and what the last one waits for.
-        self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
-        self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
-        self._shared: dict[tuple[int, int], float] = {}
-
-    def take(self, reshard: Reshard, before: Any) -> None:
-        """Sum a gradient that is there after ``before``, or put it into a bucket."""
-        steps = [step for step in reshard.backward if not step.free]
-        gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
-        if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
-            steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
-            if (end := self._writer.exchange(gradient, steps, 0, before)) is not None:
-                self.ends[reshard.op, reshard.argument] = [end]
-            return
-        (step,) = steps
-        nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
-        nbytes += round(gradient.nbytes * step.share)
-        self._waiting[step.axes] = nbytes, [*reshards, reshard], before
-        if nbytes >= self._stage.program.gradient_bucket_bytes:
-            self._send(step.axes)
-
-    def send_rest(self) -> None:
-        """Send the buckets that are not full, the oldest last gradient first."""
-        for axes in list(self._waiting):
-            self._send(axes)
-
-    def _send(self, axes: tuple[int, ...]) -> None:
-        nbytes, reshards, before = self._waiting.pop(axes)
-        shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
-        whole = tuple(axis for axis in axes if axis not in shared)
-        share = 1.0 / _members(self._stage, shared)
-        steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
-        if whole and (self._is_last or not shared):
-            steps.append(MeshStep(_REDUCE, whole, share))
-        end = self._writer.exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, 0, before)
-        for reshard in reshards:
-            self.ends[reshard.op, reshard.argument] = [*before] if end is None else [end]
-            self._shared[reshard.op, reshard.argument] = share
-        if shared:
-            weights = round(sum(_gathered_bytes(self._stage, each) * _share_of_sum(each) for each in reshards))
-            bucket = attrs.evolve(reshards[-1], nbytes=weights)
-            self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
-
-    def shares(self, op: int, first: int) -> F64:
-        """(weights, 1) the part of each weight of an operator that a device updates; ``first`` is its first one."""
-        count = len(self._stage.graph.operators[op].weights)
-        return np.array([[self._shared.get((op, first + k), 1.0)] for k in range(count)])
-
-    def gather(self, updated: dict[int, I64 | None]) -> None:
-        """Gather the weights that devices have updated for each other, in the order of the forward pass."""
-        for bucket, step, reshards in reversed(self._gathers):
-            before = [updated.get(reshard.op) for reshard in reshards]
-            before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
-            self._writer.exchange(bucket, (step,), 0, before)
-
-
-def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:
-    """Return the bytes of the gradient of a whole weight."""
-    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
-    return reshard.nbytes // itemsize * (stage.stage.gradient_bytes or itemsize)
-
-
-def _gathered_bytes(stage: StageGraph, reshard: Reshard) -> int:
-    """Return the bytes of a whole weight where it is gathered."""
-    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
-    return reshard.nbytes // itemsize * (stage.stage.gather_bytes or itemsize)
-
-
-def _share_of_sum(reshard: Reshard) -> float:
-    """Return the part of a weight whose gradient is summed in one group."""
-    return next(step.share for step in reshard.backward if step.step.collective is Collective.ALL_REDUCE)
-
-
-def _members(stage: StageGraph, axes: Iterable[int]) -> int:
-    return int(np.prod([stage.program.mesh[axis] for axis in axes], dtype=np.int64))

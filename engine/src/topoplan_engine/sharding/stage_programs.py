@@ -57,6 +57,7 @@ def stage_programs(
         forms = (rule.outputs[output] for rule in rules[u])
         return tuple(form if form.sliced else REPLICATED for form in forms)
 
+    options = gradient_bucket_bytes, sliced, summed, gathers_again
     programs = []
     for stage, operators in enumerate(by_stage):
         inputs: dict[tuple[int, int], MeshSharding] = {}
@@ -66,20 +67,7 @@ def stage_programs(
                     inside = stage_of[sources[op, k][0]] == stage
                     inputs[op, k] = () if inside else arrives(op, k)
         own_copies = {(op, k): stage_of[owner] != stage for (op, k), owner in owner_of.items() if stage_of[op] == stage}
-        programs.append(
-            stage_program(
-                graph,
-                operators,
-                sizes[stage],
-                rules,
-                inputs,
-                own_copies,
-                gradient_bucket_bytes,
-                sliced,
-                summed,
-                gathers_again,
-            )
-        )
+        programs.append(stage_program(graph, operators, sizes[stage], rules, inputs, own_copies, *options))
     return programs
 
 

@@ -1,0 +1,133 @@
+"""Sums of the gradients of a stage's weights, and gathers of weights that devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.sharding import arguments
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.lowering.stage_writer import Before, StageWriter
+from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.resharding import CollectiveStep
+from topoplan_engine.sharding.stage_graphs import StageGraph
+
+__all__ = ["REDUCE", "Gathering", "Sums"]
+
+
+class Gathering(NamedTuple):
+    """Adds the collectives of reshardings, those of weights in the bytes in which they travel."""
+
+    writer: StageWriter
+    stage: StageGraph
+
+    @property
+    def computed(self) -> I64 | None:
+        """The last tasks of the compute stream in this pass."""
+        return self.writer.computed
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Before) -> I64 | None:
+        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
+        if reshard.parameter and self.stage.stage.gather_bytes:
+            reshard = attrs.evolve(reshard, nbytes=_gathered_bytes(self.stage, reshard))
+        return self.writer.exchange(reshard, steps, copy, before)
+
+
+REDUCE, _SCATTER, _GATHER = (
+    CollectiveStep(kind) for kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+)
+
+
+class Sums:
+    """Sums of the gradients of weights, in buckets, and what ZeRO sends in place of all-reduces.
+
+    Where some devices share gradients and others have the same shares, gradients are reduce-scattered among the first,
+    in each micro-batch if they are not kept whole, and shares are all-reduced among the others, once.
+
+    Attributes:
+        ends: (operator, argument) -> the tasks that end the sum of its gradient.
+    """
+
+    def __init__(self, writer: StageWriter, stage: StageGraph, is_last: bool) -> None:
+        self._writer, self._stage, self._zero, self._is_last = writer, stage, stage.stage.zero, is_last
+        self.ends: dict[tuple[int, int], list[I64]] = {}
+        # By axes: bytes, the gradients, and what the last one waits for.
+        self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
+        self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
+        self._shared: dict[tuple[int, int], float] = {}
+
+    def take(self, reshard: Reshard, before: Any) -> None:
+        """Sum a gradient that is there after ``before``, or put it into a bucket."""
+        steps = [step for step in reshard.backward if not step.free]
+        gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
+        if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
+            steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
+            if (end := self._writer.exchange(gradient, steps, 0, before)) is not None:
+                self.ends[reshard.op, reshard.argument] = [end]
+            return
+        (step,) = steps
+        nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
+        nbytes += round(gradient.nbytes * step.share)
+        self._waiting[step.axes] = nbytes, [*reshards, reshard], before
+        if nbytes >= self._stage.program.gradient_bucket_bytes:
+            self._send(step.axes)
+
+    def send_rest(self) -> None:
+        """Send the buckets that are not full, the oldest last gradient first."""
+        for axes in list(self._waiting):
+            self._send(axes)
+
+    def _send(self, axes: tuple[int, ...]) -> None:
+        nbytes, reshards, before = self._waiting.pop(axes)
+        shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
+        whole = tuple(axis for axis in axes if axis not in shared)
+        share = 1.0 / _members(self._stage, shared)
+        steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
+        if whole and (self._is_last or not shared):
+            steps.append(MeshStep(REDUCE, whole, share))
+        end = self._writer.exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, 0, before)
+        for reshard in reshards:
+            self.ends[reshard.op, reshard.argument] = [*before] if end is None else [end]
+            self._shared[reshard.op, reshard.argument] = share
+        if shared:
+            weights = round(sum(_gathered_bytes(self._stage, each) * _share_of_sum(each) for each in reshards))
+            bucket = attrs.evolve(reshards[-1], nbytes=weights)
+            self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
+
+    def shares(self, op: int, first: int) -> F64:
+        """(weights, 1) the part of each weight of an operator that a device updates; ``first`` is its first one."""
+        count = len(self._stage.graph.operators[op].weights)
+        return np.array([[self._shared.get((op, first + k), 1.0)] for k in range(count)])
+
+    def gather(self, updated: dict[int, I64 | None]) -> None:
+        """Gather the weights that devices have updated for each other, in the order of the forward pass."""
+        for bucket, step, reshards in reversed(self._gathers):
+            before = [updated.get(reshard.op) for reshard in reshards]
+            before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
+            self._writer.exchange(bucket, (step,), 0, before)
+
+
+def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:
+    """Return the bytes of the gradient of a whole weight."""
+    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
+    return reshard.nbytes // itemsize * (stage.stage.gradient_bytes or itemsize)
+
+
+def _gathered_bytes(stage: StageGraph, reshard: Reshard) -> int:
+    """Return the bytes of a whole weight where it is gathered."""
+    itemsize = arguments(stage.graph.operators[reshard.op])[reshard.argument].itemsize
+    return reshard.nbytes // itemsize * (stage.stage.gather_bytes or itemsize)
+
+
+def _share_of_sum(reshard: Reshard) -> float:
+    """Return the part of a weight whose gradient is summed in one group."""
+    return next(step.share for step in reshard.backward if step.step.collective is Collective.ALL_REDUCE)
+
+
+def _members(stage: StageGraph, axes: Iterable[int]) -> int:
+    return int(np.prod([stage.program.mesh[axis] for axis in axes], dtype=np.int64))

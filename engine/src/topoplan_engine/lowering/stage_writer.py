@@ -1,0 +1,139 @@
+"""Adds the tasks of a stage in the order of its streams: what devices compute, and what they send to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from topoplan.arrays import F64, I64
+from topoplan.model.mesh import DeviceMesh
+from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.lowering.places import Places
+from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.sharding.mesh import MeshStep
+from topoplan_engine.sharding.programs import Reshard
+
+__all__ = ["Arrival", "Before", "Part", "StageWriter"]
+
+
+class Part(NamedTuple):
+    """A pass of one micro-batch: its first and last tasks on every device, by places in the mesh.
+
+    Attributes:
+        computed: of the compute stream; None if nothing is computed.
+        exchanged: axes of a communicator -> of its stream.
+    """
+
+    computed: tuple[I64, I64] | None
+    exchanged: dict[tuple[int, ...], tuple[I64, I64]]
+
+
+@attrs.define(eq=False)
+class Arrival:
+    """Stands for what arrives from another stage: the (D,) tasks that wait for it."""
+
+    heads: list[I64] = attrs.field(factory=list)
+
+
+#: What a task waits for: tasks of every device, what arrives, or nothing.
+Before = Iterable["I64 | Arrival | None"]
+
+
+class StageWriter(TaskColumns):
+    """Adds tasks of a stage in the order of its streams.
+
+    Attributes:
+        busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
+    """
+
+    def __init__(self, mesh: DeviceMesh, places: Places, groups: TaskColumns) -> None:
+        super().__init__(groups)
+        self._mesh, self._places = mesh, places
+        self._first: I64 | None = None
+        self._last: I64 | None = None
+        self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
+        self.busy: dict[Reshard, tuple[F64, bool]] = {}
+
+    @property
+    def computed(self) -> I64 | None:
+        """The last tasks of the compute stream in this pass."""
+        return self._last
+
+    def end_pass(self) -> Part:
+        """Return what was written since the last call; the next pass begins."""
+        computed = None if self._first is None or self._last is None else (self._first, self._last)
+        part = Part(computed, self._streams)
+        self._first = self._last = None
+        self._streams = {}
+        return part
+
+    def compute(self, kind: TaskKind, op: int, seconds: F64, before: Before) -> I64:
+        """Add a pass of an operator on every device."""
+        devices = self._places.devices
+        once = kind is TaskKind.UPDATE
+        tasks = self.add(len(devices), kind=kind, device=devices, seconds=seconds, op=op, micro_batch=-1 if once else 0)
+        self._wait(tasks, (self._last, *before))
+        self._first, self._last = tasks if self._first is None else self._first, tasks
+        return tasks
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Before) -> I64 | None:
+        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
+        last = None
+        for step in steps:
+            kind = step.step.collective
+            if not isinstance(kind, Collective):
+                continue
+            axes = tuple(sorted(axis for axis in step.axes if self._mesh.sizes[axis] > 1))
+            if not axes:
+                continue
+            communicator = self._places.communicator(axes)
+            size = communicator.size
+            shares, forward = self.busy.get(reshard, (None, True))
+            divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
+            first, end = communicator.add(
+                self,
+                kind,
+                shares=shares,
+                by_receiver=forward == (steps is reshard.forward),
+                size=round(reshard.nbytes * step.share),
+                divisor=divisor,
+                op=reshard.users[0],
+                micro_batch=-1 if reshard.parameter else 0,
+            )
+            stream = self._streams.get(axes)
+            self._wait(first, (*before, last, None if stream is None else stream[1]))
+            self._streams[axes] = (first if stream is None else stream[0], end)
+            last, before = end, ()
+        return last
+
+    def join(self, axis: int, op: int, before: Before) -> I64:
+        """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
+        tasks = self._places.communicator((axis,)).join(self, op=op, micro_batch=0)
+        stream = self._streams.get((axis,))
+        self._wait(tasks, (*before, None if stream is None else stream[1]))
+        self._streams[axis,] = (tasks if stream is None else stream[0], tasks)
+        return tasks
+
+    def hop(self, axis: int, op: int, nbytes: int, before: Before) -> I64:
+        """Send a slice from each device to the next one along an axis; return (P,) the message that each receives.
+
+        Args:
+            axis: of the mesh.
+            op: that reads it.
+            nbytes: of the slices of all devices along the axis.
+            before: what the sender waits for.
+        """
+        columns, sender = self._places.next_along(axis)
+        size = {"size": nbytes, "divisor": self._mesh.sizes[axis]}
+        tasks = self.add(len(sender), kind=TaskKind.TRANSFER, **size, op=op, micro_batch=0, **columns)
+        self._wait(tasks, before)
+        return tasks[sender]
+
+    def _wait(self, tasks: I64, before: Before) -> None:
+        for ends in before:
+            if isinstance(ends, Arrival):
+                ends.heads.append(tasks)
+            elif ends is not None:
+                self.follow(ends, tasks)
