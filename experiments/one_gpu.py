@@ -29,7 +29,7 @@ from topoplan_engine.files import write_file
 from topoplan_engine.precision import in_precision
 from topoplan_operator_times.table import Bench, PartTimes, Table, Times, read, write
 
-__all__ = ["CASES", "MODES", "Case", "graph_of"]
+__all__ = ["CASES", "HELD_OUT", "MODES", "Case", "graph_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "experiments" / "one_gpu"
@@ -101,6 +101,25 @@ CASES = (
         layers=1,
         **{"sequence-length": 1024},
     ),
+)
+
+
+_LATER = "experiments/kernels"
+#: Models whose measurements no constant was fitted to, nor chosen by.
+HELD_OUT = (
+    _transformers("gpt2-medium", f"{_LATER}/gpt2-medium.json", "AutoModelForCausalLM", 4),
+    _transformers("llama-1b", f"{_LATER}/llama-1b.json", "AutoModelForCausalLM", 2, **{"sequence-length": 2048}),
+    _transformers("bert-large", f"{_LATER}/bert-large.json", "AutoModelForMaskedLM", 16),
+    _transformers("vit-large", f"{_LATER}/vit-large.json", "AutoModelForImageClassification", 32),
+    _transformers(
+        "mixtral-small (4 layers)",
+        f"{_LATER}/mixtral-small.json",
+        "AutoModelForCausalLM",
+        8,
+        **{"sequence-length": 1024},
+    ),
+    Case("resnet50 (batch 192)", "resnet50", {}, 192),
+    Case("vgg16 (batch 24)", "vgg16", {}, 24),
 )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import importlib
 import itertools
 import json
@@ -22,11 +23,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from one_gpu import CASES, MODES, graph_of
+from one_gpu import CASES, HELD_OUT, MODES, graph_of
 
 from topoplan import Cluster, TopoplanError
 from topoplan_command_profile import TableOptions, profile_operators
 from topoplan_command_profile.iteration import Chain
+from topoplan_command_profile.kernels import KERNELS
+from topoplan_command_profile.profiling import parts_of
 from topoplan_command_profile.torch_timer import TorchTimer
 
 LEARNING_RATE = 1e-9
@@ -178,7 +181,8 @@ def rows_of(torch, case, arguments, *, capture):
     """Measure a model in all modes; a row has an error where one cannot be run."""
     ways = ["transformers", "operators"] if case.task else ["operators"]
     for mode, of in itertools.product(arguments.modes, ways):
-        if (mode, of) == ("amp", "operators"):
+        # Models of transformers make masks on the host, which a graph cannot.
+        if (mode, of) == ("amp", "operators") or of not in arguments.of or (capture and of == "transformers"):
             continue
         row = {"model": case.name, "of": of, "batch": case.batch_size, "mode": mode, "captured": capture}
         try:
@@ -235,12 +239,76 @@ def operators(case, arguments, out):
             print(case.name, mode, error, flush=True)
 
 
+def launches(torch, arguments, out):
+    """Write for each kind of operator its kernels, and what the host takes to launch them, forward and backward."""
+    rows = []
+    for mode in [mode for mode in arguments.modes if mode in ("fp32", "bf16")]:
+        timer = TorchTimer(arguments.on, MODES[mode][0], 0, 1)
+        smallest = {}
+        for case in (*CASES, *HELD_OUT):
+            graph = graph_of(case, MODES[mode][0])
+            for part in parts_of(graph, lambda op, graph=graph: [(1,) * len(graph.operators[op].dims)]):
+                kept = smallest.setdefault(part.shape.kind, part)
+                if part.work.flops + part.work.traffic < kept.work.flops + kept.work.traffic:
+                    smallest[part.shape.kind] = part
+        for kind, part in sorted(smallest.items()):
+            try:
+                rows.append([mode, kind, *launches_of(torch, timer, part.shape, arguments)])
+            except Exception as error:  # as in `rows_of`
+                print(kind, mode, (str(error).strip() or repr(error)).splitlines()[0][:200], flush=True)
+    with (out / "kinds.csv").open("w", newline="") as file:
+        head = ["mode", "kind", "forward_kernels", "backward_kernels", "forward_host_us", "backward_host_us"]
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+
+
+def launches_of(torch, timer, part, arguments):
+    """Return the kernels of a part, forward and backward, and the microseconds of the host."""
+    inputs, weights = timer.tensors(part)
+    leaves = [tensor for tensor in (*inputs, *weights) if tensor.requires_grad]
+    is_cuda = arguments.on.startswith("cuda")
+
+    def forward():
+        outcome = KERNELS[part.kind](torch, part, inputs, weights)
+        return [y for y in (outcome if isinstance(outcome, tuple) else (outcome,)) if y.requires_grad]
+
+    gradients = [torch.ones_like(y) for y in forward()]
+
+    def backward(outputs):
+        if gradients:
+            torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+
+    def kernels(work):
+        if not is_cuda:
+            return 0
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            work()
+            torch.cuda.synchronize()
+        return sum(event.device_type == torch.profiler.DeviceType.CUDA for event in profile.events())
+
+    for _ in range(3):
+        backward(forward())
+    outputs = forward()
+    counts = [kernels(forward), kernels(lambda: backward(outputs))]
+    times = []
+    for _ in range(20):
+        if is_cuda:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        outputs = forward()
+        middle = time.perf_counter()
+        backward(outputs)
+        times.append((middle - begin, time.perf_counter() - middle))
+    return [*counts, *(f"{each * 1e6:.4g}" for each in np.median(times, axis=0))]
+
+
 def main():
     """Measure what the arguments say, and print each row as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder")
     parser.add_argument("--on", default="cuda", help="cuda, or cpu to try the program")
     parser.add_argument("--what", nargs="+", default=["iterations", "operators", "captured"])
+    parser.add_argument("--of", nargs="+", default=["transformers", "operators"])
     parser.add_argument("--models", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--modes", nargs="+", default=[*MODES], choices=MODES)
     parser.add_argument("--warm-up", type=int, default=3)
@@ -260,10 +328,10 @@ def main():
         }
     (arguments.out / "bench.json").write_text(json.dumps(bench))
     print(bench, flush=True)
-    for what in arguments.what:
-        for case in [
-            case for case in CASES if case.name in arguments.models and not (what == "captured" and case.task)
-        ]:
+    if "launches" in arguments.what:
+        launches(torch, arguments, arguments.out)
+    for what in [what for what in arguments.what if what != "launches"]:
+        for case in [case for case in (*CASES, *HELD_OUT) if case.name in arguments.models]:
             if time.monotonic() - start > arguments.seconds:
                 print("no time for", what, case.name, flush=True)
             elif what == "operators":

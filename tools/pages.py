@@ -60,6 +60,14 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "docs/spmd.md": ("benchmarks/spmd_plans.py", ("benchmarks/spmd_plans.py", "libs/spmd-planning/src", *PLANS)),
     "docs/cooptimization.md": ("benchmarks/cooptimization.py", ("benchmarks/cooptimization.py", *PLANS)),
     "docs/one_gpu.md": ("experiments/one_gpu.py", ("experiments/one_gpu.py", "plugins/estimators", *TIMES)),
+    "docs/kernels.md": (
+        "experiments/kernels.py",
+        (
+            *("experiments/kernels.py", "experiments/kernels", "experiments/one_gpu.py", "experiments/one_gpu"),
+            *("libs/kernel-constants/src", "libs/operator-times/src", "plugins/estimators/kernels"),
+            *TIMES,
+        ),
+    ),
     "docs/growth.md": ("benchmarks/growth.py", ("benchmarks/growth.py", *PLANS)),
 }
 _STAMP = re.compile(r"\n<!-- Made from sources with the hash ([0-9a-f]{16})\. -->\n?$")

@@ -1,0 +1,282 @@
+"""Constants of the estimator ``kernels``, and its errors on kernels and on models that they were not fitted to.
+
+    .venv/bin/python experiments/kernels.py          # writes docs/kernels.md
+    .venv/bin/python experiments/kernels.py --fit    # first fits the constants to the tables of kernels
+    .venv/bin/python experiments/kernels.py --check  # says whether the page has what the present code gives
+
+`kernels_torch.py` measured the kernels, whose tables are in the package topoplan-kernel-constants; `one_gpu_torch.py`
+measured the models, in ``experiments/one_gpu`` and ``experiments/kernels``.  No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+from one_gpu import CASES, HELD_OUT, MODES, Case, Row, graph_of, iterations
+
+from topoplan import Cluster, Host, optimize
+from topoplan_engine.files import write_file
+from topoplan_estimator_kernels import KernelTimes
+from topoplan_estimator_kernels.cost import KernelCosts
+from topoplan_kernel_constants.families import Measured
+from topoplan_kernel_constants.kernels import families_of, fit, modelled
+from topoplan_kernel_constants.neighbours import Neighbours
+from topoplan_kernel_constants.tables import bench
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, DATA = ROOT / "docs" / "kernels.md", ROOT / "experiments" / "kernels"
+CONSTANTS = ROOT / "libs/kernel-constants/src/topoplan_kernel_constants/h100/constants.json"
+DEVICE = "h100"
+#: Parts that kernels are divided into: each is predicted by constants and neighbours of the others.
+FOLDS = 3
+TIMED = ("fp32", "tf32", "bf16")
+
+
+def write_constants() -> None:
+    """Fit all families to all of their rows."""
+    lines = []
+    for name, measured in families_of(DEVICE):
+        values = [round(float(value), 4) for value in fit(DEVICE, name, measured)]
+        lines.append(f" {json.dumps(name)}: {json.dumps(values)}")
+        print(name, len(measured.seconds), flush=True)
+    write_file(CONSTANTS, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def left_out(name: str, measured: Measured) -> np.ndarray:
+    """Return the (n,) relative errors of kernels, each predicted by those of other layers."""
+    rank = np.unique(measured.layer, return_inverse=True)[1] % FOLDS
+    predicted = np.zeros(len(rank))
+    for fold in range(FOLDS):
+        inside, outside = np.flatnonzero(rank != fold), np.flatnonzero(rank == fold)
+        known = attrs.evolve(
+            measured,
+            work=measured.work.choose(inside),
+            shapes=measured.shapes[inside],
+            seconds=measured.seconds[inside],
+            layer=measured.layer[inside],
+        )
+        constants = fit(DEVICE, name, known)
+        near = Neighbours(known.shapes, np.log(known.seconds / modelled(DEVICE, constants, known.work)))
+        base = modelled(DEVICE, constants, measured.work.choose(outside))
+        predicted[outside] = base * np.exp(near.logs(measured.shapes[outside]))
+    return np.asarray(predicted / measured.seconds - 1)
+
+
+@attrs.frozen
+class Prediction:
+    """Of one iteration: seconds as a graph, seconds of the device and of the host in eager mode, bytes."""
+
+    graph: float
+    device: float
+    host: float
+    nbytes: float
+
+    @property
+    def eager(self) -> float:
+        """The longer of both."""
+        return max(self.device, self.host)
+
+
+def predict(case: Case, mode: str, host: Host) -> Prediction:
+    """Predict one iteration with a step of Adam."""
+    precision, tf32 = MODES[mode]
+    graph = graph_of(case, precision, host)
+    options = {"precision": "tf32"} if tf32 == "all" else {}
+    words = ",".join(["kernels:launch=graphs", *(f"{key}={value}" for key, value in options.items())])
+    planned = optimize(
+        graph, host=host, servers=1, device=DEVICE, precision=precision, estimator=words, searchers=["mcmc"], budget=0
+    )
+    costs = KernelCosts(KernelTimes(device=DEVICE, launch="eager", **options), graph, Cluster.uniform(n_hosts=1))
+    step = _step(KernelCosts(KernelTimes(device=DEVICE, launch="stream", **options), graph, Cluster.uniform(n_hosts=1)))
+    device, hosts = (float(each.sum()) for each in (costs.launching.device, costs.launching.host))
+    count = sum(len(operator.weights) for operator in graph.operators)
+    hosts += count * costs.launching.step_host
+    return Prediction(planned.seconds, device + step, hosts, float(planned.plan.memory.total[0]))
+
+
+def _step(costs: KernelCosts) -> float:
+    graph = costs.graph
+    steps = (
+        costs.optimizer_seconds(k, (1,) * len(op.dims), np.zeros(1, np.int32)) for k, op in enumerate(graph.operators)
+    )
+    return float(sum(each.sum() for each in steps if each is not None))
+
+
+def rows() -> list[Row]:
+    """Return all measured iterations; a model whose graph was measured later has it."""
+    with (DATA / "iterations.csv").open() as file:
+        later = [
+            Row(x["model"], x["of"], x["mode"], float(x["seconds"]), float(x["graph"]), int(x["peak"]))
+            for x in csv.DictReader(file)
+        ]
+    graphs = {(row.model, row.of, row.mode): row.graph for row in later}
+    gelu = "gpt2 (one kernel a GELU)"
+    graphs |= {(gelu, of, mode): seconds for (model, of, mode), seconds in graphs.items() if model == "gpt2"}
+    first = [
+        row if row.graph else attrs.evolve(row, graph=graphs.get((row.model, row.of, row.mode), 0.0))
+        for row in iterations()
+    ]
+    return [*first, *(row for row in later if row.seconds)]
+
+
+# ── The page ───────────────────────────────────────────────────────────────────────────────────────────────
+
+HEAD = """# Kernels: constants and their errors
+
+What the estimator `kernels` predicts for one {device}, beside what it took.
+One command writes this page, and needs no GPU; with `--fit` it fits the constants first:
+
+    .venv/bin/python experiments/kernels.py
+
+Kernels were measured with torch {torch}, driver {driver}, on {date}, by
+`python experiments/kernels_torch.py`; models by `python experiments/one_gpu_torch.py`. The SMs ran at {clock} MHz
+before each section. Under large products in bf16 for seconds, at the limit of {power} W, they fall to 1.2 to 1.5 GHz,
+and the rate from {burst:.0f} TFLOP/s to {low:.0f} to {high:.0f}. Kernels were timed in bursts, models over iterations.
+
+## Kernels
+
+Shapes were drawn at random, and are those of no model. A third of the layers at a time is predicted by constants and
+neighbours of the others. *bf16/8* are products in bf16 whose rows are aligned to 8 elements, and so on; *shared* is
+attention whose heads share keys (GQA).
+"""
+
+MODELS = """
+## Iterations
+
+An iteration is a forward pass, a backward pass and a step of Adam in one kernel; *graph* is the iteration as a CUDA
+graph, *eager* as Python launches it. Operators of the model's graph run in a row. No constant was fitted to any of
+these models. Which data attention, mixtures and sorting move was looked up in their programs after errors on the
+fifteen were seen, and so was that small kernels take as long as measured ones; *held out* are other models. In *eager*
+the longer of the device's and the host's seconds counts.
+"""
+
+MEMORY = """
+## Memory
+
+*Planned* is the row *memory per device*, which counts tensors as every estimator does. It is no part of the constants;
+what it leaves out is named in [one_gpu.md](one_gpu.md).
+"""
+
+LIMITS = """
+## What is not modelled
+
+- **Convolutions** are the worst known: cuDNN chooses among algorithms by rules that shapes alone do not show. Errors of
+  single ones are large; those of whole networks are less, for they have many.
+- **Heat**: kernels are timed in bursts. A model of nothing but large products in bf16 runs at a lower clock.
+- **Models as libraries write them**: a GELU of eight kernels is eight passes over memory, and is priced as one.
+- **Heads that share keys** in fp32 and TF32: PyTorch has no such kernel, and writes all scores.
+- **Experts** are one batch of products with a slot for each token, as PyTorch's einsum runs them. Tables of grouped
+  products are there, and no operator uses them.
+- **Other devices** have no tables: their plans say so, and `roofline` prices them.
+"""
+
+
+def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; the first two columns are words."""
+    rule = ["---"] * 2 + ["--:"] * (len(head) - 2)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
+
+
+def _errors(values: Sequence[float] | np.ndarray) -> list[str]:
+    sizes = np.abs(np.array(values))
+    return [f"{np.median(sizes):.1%}", f"{np.percentile(sizes, 90):.0%}", f"{np.mean(np.array(values)):+.1%}"]
+
+
+def kernels_section() -> str:
+    """Return the errors of kernels by family."""
+    lines, everything = [], []
+    for name, measured in families_of(DEVICE):
+        errors = left_out(name, measured)
+        everything.append((name, errors))
+        lines.append([name, "", str(len(errors)), *_errors(errors)])
+    for word, title in (("convolution", "convolutions"), ("attention", "attention"), ("", "products")):
+        chosen = [
+            e
+            for name, e in everything
+            if (word in name if word else not {"convolution"} & {*name.split("/")} and "attention" not in name)
+        ]
+        joined = np.concatenate(chosen)
+        lines.append([f"**all {title}**", "", str(len(joined)), *_errors(joined)])
+    return _grid(["family", "", "kernels", "median", "ninth decile", "mean"], lines)
+
+
+def _cells(row: Row, of: Prediction) -> Iterator[str]:
+    for measured, predicted in ((row.graph, of.graph), (row.seconds, of.eager)):
+        yield f"{measured * 1e3:.4g}" if measured else ""
+        yield f"{predicted * 1e3:.4g} ({predicted / measured - 1:+.0%})" if measured else ""
+
+
+def models_section(host: Host) -> tuple[str, str]:
+    """Return the iterations, and the memory."""
+    predicted = {(case.name, mode): predict(case, mode, host) for case in (*CASES, *HELD_OUT) for mode in TIMED}
+    measured = [row for row in rows() if (row.model, row.mode) in predicted and row.of == "operators"]
+    fifteen = {case.name for case in CASES}
+    summary = []
+    for title, names in (("the fifteen", fifteen), ("held out", {case.name for case in HELD_OUT})):
+        for mode in TIMED:
+            chosen = [row for row in measured if row.model in names and row.mode == mode]
+            pairs = [(row, predicted[row.model, row.mode]) for row in chosen]
+            graphs = [abs(of.graph / row.graph - 1) for row, of in pairs if row.graph]
+            eagers = [abs(of.eager / row.seconds - 1) for row, of in pairs]
+            cells = [f"{np.median(each):.1%}, {max(each):.0%}" for each in (graphs, eagers)]
+            summary.append([title, mode, str(len(pairs)), *cells])
+    lines = [[row.model, row.mode, *_cells(row, predicted[row.model, row.mode])] for row in measured]
+    head = ["model", "mode", "graph, ms", "predicted", "eager, ms", "predicted"]
+    text = MODELS + "\n" + _grid(["models", "mode", "rows", "graphs: median, worst", "eager: median, worst"], summary)
+    return text + "\n\n" + _grid(head, lines) + "\n", _memory(predicted)
+
+
+def _memory(predicted: dict[tuple[str, str], Prediction]) -> str:
+    lines = []
+    for of in ("operators", "transformers"):
+        for mode in TIMED:
+            errors = [
+                predicted[row.model, row.mode].nbytes / row.peak - 1
+                for row in rows()
+                if row.of == of and row.mode == mode and row.peak and (row.model, row.mode) in predicted
+            ]
+            median = f"{np.median(np.abs(errors)):.0%}"
+            lines.append([of, mode, str(len(errors)), median, f"{min(errors):+.0%}", f"{max(errors):+.0%}"])
+    return _grid(["models of", "mode", "rows", "median", "most too low", "most too high"], lines)
+
+
+def page(host: Host) -> str:
+    """Return the page."""
+    about = bench(DEVICE)
+    large = about["sustained"][0]
+    head = HEAD.format(
+        **{word: about[word] for word in ("device", "torch", "driver", "date")},
+        clock=about["idle_mhz"],
+        power=about["power_limit_w"],
+        burst=large["burst_tflops"],
+        low=min(large["tflops"]),
+        high=max(large["tflops"]),
+    )
+    models, memory = models_section(host)
+    return "\n".join([head, kernels_section(), models, MEMORY, memory, LIMITS])
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fit", action="store_true", help="fit the constants first")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if the page differs")
+    arguments = parser.parse_args()
+    if arguments.fit:
+        write_constants()
+    text = page(Host.discover())
+    if not arguments.check:
+        write_file(PAGE, text.encode())
+    elif not PAGE.read_text().startswith(text.rstrip()):
+        sys.exit(f"{PAGE} is not what the present code gives: write it again")
+
+
+if __name__ == "__main__":
+    main()

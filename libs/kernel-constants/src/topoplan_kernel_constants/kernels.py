@@ -1,0 +1,150 @@
+"""Seconds of single kernels of one kind of device, by fitted constants and measured neighbours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+
+import attrs
+import numpy as np
+
+from topoplan.arrays import F64
+from topoplan_kernel_constants import attention, tiles
+from topoplan_kernel_constants.attention import Attention
+from topoplan_kernel_constants.families import (
+    CONVOLUTION_KINDS,
+    ITEM,
+    ROLES,
+    Measured,
+    alignment,
+    attention_rows,
+    convolution_products,
+    convolution_rows,
+    convolution_shapes,
+    linear_products,
+    product_rows,
+    product_shapes,
+)
+from topoplan_kernel_constants.fitting import least
+from topoplan_kernel_constants.neighbours import Neighbours
+from topoplan_kernel_constants.passes import Curves
+from topoplan_kernel_constants.steps import Steps
+from topoplan_kernel_constants.tables import bench
+
+__all__ = ["Kernels", "families_of", "fit", "modelled"]
+
+#: What fits begin with: FLOP/s and bytes/s of data sheets, and multiprocessors.
+_SHEETS = {"h100": ({"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp8": 1979e12}, 3.35e12, 132)}
+_ROUNDS = 24
+
+
+def families_of(device: str) -> Iterator[tuple[str, Measured]]:
+    """Yield all families of a device with what was measured."""
+    yield from product_rows(device)
+    yield from convolution_rows(device)
+    yield from attention_rows(device)
+
+
+def modelled(device: str, constants: F64, work: tiles.Products | Attention) -> F64:
+    """Return the seconds of the model alone, without neighbours."""
+    processors = _SHEETS[device][2]
+    if isinstance(work, Attention):
+        return attention.seconds_of(constants, work, processors)
+    return tiles.seconds_of(constants, work, processors)
+
+
+def fit(device: str, family: str, measured: Measured) -> F64:
+    """Return the constants of a family: those with the least mean of |log(model / measured)|."""
+    flops, bandwidth, _ = _SHEETS[device]
+    peak = flops[family.partition("/")[0].partition("-")[0]]
+    if isinstance(measured.work, Attention):
+        begin = attention.start(peak, bandwidth)
+    else:
+        kinds = CONVOLUTION_KINDS if "convolution" in family else len(ROLES)
+        begin = tiles.start(peak, bandwidth, kinds)
+
+    def loss(constants: F64) -> float:
+        return float(np.abs(np.log(modelled(device, constants, measured.work) / measured.seconds)).mean())
+
+    return least(loss, begin, _ROUNDS)
+
+
+@attrs.frozen(eq=False)
+class _Family:
+    """A family that answers: its constants, and its neighbours."""
+
+    constants: F64
+    near: Neighbours
+
+
+@attrs.frozen(eq=False)
+class Kernels:
+    """Kernels of one kind of device.
+
+    >>> h100 = Kernels.of("h100")
+    >>> 600 < 2 * 8192**3 / h100.product("bf16", "forward", 1, 8192, 8192, 8192) / 1e12 < 850  # TFLOP/s
+    True
+
+    Attributes:
+        device: whose tables.
+        families: by name.
+        curves: of passes over memory.
+        steps: of optimizers.
+        gaps: microseconds that a kernel of one element takes in a stream, in a graph, and the host to launch it.
+    """
+
+    device: str
+    families: Mapping[str, _Family]
+    curves: Curves
+    steps: Steps
+    gaps: Mapping[str, float]
+
+    @staticmethod
+    @cache
+    def of(device: str) -> Kernels:
+        """Return the kernels of a device whose tables the package has."""
+        text = files(__package__).joinpath(device, "constants.json").read_text()
+        stored = {name: np.array(values) for name, values in json.loads(text).items()}
+        rows = dict(families_of(device))
+        return Kernels.with_constants(device, {name: (stored[name], rows[name]) for name in stored})
+
+    @staticmethod
+    def with_constants(device: str, constants: Mapping[str, tuple[F64, Measured]]) -> Kernels:
+        """Return the kernels of a device by constants and the rows that correct them."""
+        families = {
+            name: _Family(values, Neighbours(rows.shapes, np.log(rows.seconds / modelled(device, values, rows.work))))
+            for name, (values, rows) in constants.items()
+        }
+        return Kernels(device, families, Curves.of(device), Steps.of(device), bench(device)["kernel_us"])
+
+    def product(self, mode: str, role: str, batch: float, m: float, n: float, k: float) -> float:
+        """Return the seconds of a product of m x k by k x n, or of a batch of them; see `families.alignment`."""
+        sizes = [np.array([float(size)]) for size in (m, n, k)]
+        family = f"{mode}/{alignment(mode, role, *sizes)[0]}"
+        work = linear_products(mode, role, np.array([float(batch)]), *sizes)
+        return self._seconds(family, work, product_shapes)
+
+    def convolution(self, mode: str, role: str, of: Mapping[str, float]) -> float:
+        """Return the seconds of one pass of a convolution; see `families.convolution_products`."""
+        columns = {word: np.array([float(value)]) for word, value in of.items()}
+        work = convolution_products(mode, role, columns)
+        return self._seconds(f"{mode}/convolution/{role}", work, lambda each: convolution_shapes(each, columns))
+
+    def attention(self, mode: str, role: str, *sizes: float) -> float:
+        """Return the seconds of attention: samples, heads, kv_heads, queries, keys, channels, 1 where it is causal."""
+        work = Attention(*(np.array([float(size)]) for size in (*sizes, ITEM[mode], role == "backward")))
+        shared = "-shared" if sizes[1] != sizes[2] else ""
+        family = self.families[f"{mode}/attention{shared}/{role}"]
+        base = modelled(self.device, family.constants, work)
+        return float((base * np.exp(family.near.logs(work.shapes())))[0])
+
+    def moving(self, mode: str, kind: str, direction: str, rows: float, row: float) -> float:
+        """Return the seconds of a pass over memory; see `passes.Curves.seconds`."""
+        return self.curves.seconds("bf16" if mode in ("bf16", "fp16") else "fp32", kind, direction, rows, row)
+
+    def _seconds(self, name: str, work: tiles.Products, shapes: Callable[[tiles.Products], F64]) -> float:
+        family = self.families[name]
+        base = modelled(self.device, family.constants, work)
+        return float((base * np.exp(family.near.logs(shapes(work))))[0])

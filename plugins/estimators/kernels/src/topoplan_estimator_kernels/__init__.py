@@ -1,0 +1,60 @@
+"""Estimator ``kernels``: times from constants that were fitted to measured kernels of the device.
+
+`topoplan_kernel_constants` has tables, constants and models of kernels.  `operators` says which kernels the part of an
+operator launches, `launching` adds what launches take, and `cost` makes prices of it all, where a table of the user's
+own machine comes first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from topoplan import Estimator, hookimpl, option
+
+if TYPE_CHECKING:
+    from topoplan import Cluster, CostFunction
+    from topoplan.model.graph import OperatorGraph
+
+__all__ = ["KernelTimes", "topoplan_estimators"]
+
+
+@attrs.frozen(kw_only=True)
+class KernelTimes(Estimator):
+    """Kernels as they were measured on the device: tiles and waves of products, attention, bytes, launches, steps.
+
+    The options say how kernels are launched, and which optimizer steps.
+    """
+
+    name = "kernels"
+    knows_precision = True
+    example = {"device": "h100"}
+
+    device: str = option("", help="price every device as this machine; empty: as its own machine")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
+        None, help="arithmetic of products; unset: the model's"
+    )
+    launch: Literal["graphs", "eager", "stream"] = option(
+        "graphs",
+        help="how kernels are launched: as CUDA graphs; one by one from Python, whose time counts where the device "
+        "waits for it; or one behind the other in a stream that never waits",
+    )
+    table: str = option(
+        "", help="table of topoplan profile operators: a part that is in it has its own time, before any constant"
+    )
+    optimizer: Literal[
+        "auto", "none", "adam_fused", "adamw_fused", "adam_foreach", "sgd_fused", "sgd_momentum_fused"
+    ] = option("auto", help="the optimizer's kernel, whose step is priced; auto: the fused one of --optimizer")
+
+    def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
+        """Compile the costs."""
+        from topoplan_estimator_kernels.cost import KernelCosts
+
+        return KernelCosts(self, graph, cluster)
+
+
+@hookimpl
+def topoplan_estimators() -> type[Estimator]:
+    """Register the estimator."""
+    return KernelTimes

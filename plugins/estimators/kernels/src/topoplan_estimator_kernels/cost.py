@@ -1,0 +1,212 @@
+"""Prices of parts: the kernels that a part launches, at the times that its device's constants give.
+
+A part has the shape that its kernels see (`topoplan_operator_times.parts`); equal shapes are priced once.  Where a
+user's own table has the shape, its times count.  A tensor that several operators read gets the sum of their gradients,
+by kernels that count with the operator that made it.  Memory is that of the tensors, as ``roofline`` counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topoplan.arrays import F64, I32, f64
+from topoplan.errors import TopoplanError
+from topoplan.model.cluster import Cluster
+from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.graph import OperatorGraph, Slices
+from topoplan_engine.partition import slice_elements
+from topoplan_engine.precision import optimizer_of, weight_states
+from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
+from topoplan_estimator_kernels import KernelTimes
+from topoplan_estimator_kernels.launching import Launching
+from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
+from topoplan_kernel_constants.kernels import Kernels
+from topoplan_kernel_constants.tables import DEVICES, bench
+from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
+from topoplan_operator_times.saved import gradient_tensors, saved_tensors
+from topoplan_operator_times.table import PartTimes, read
+from topoplan_operator_times.work import part_work, weight_shares
+
+__all__ = ["KernelCosts"]
+
+#: Optimizer of a model -> the kernel of its step.
+_STEPS = {"adam": "adam_fused", "momentum": "sgd_momentum_fused", "sgd": "sgd_fused"}
+
+
+class KernelCosts(CostFunction):
+    """A `topoplan.CostFunction`: see the module.
+
+    Attributes:
+        assumptions: what the constants were measured on, and how kernels are launched, as plans record it.
+        graph: the model that is priced.
+        launching: what launches add.
+    """
+
+    knows_training = True
+
+    def __init__(self, options: KernelTimes, graph: OperatorGraph, cluster: Cluster) -> None:
+        self.graph, self._gpus = graph, cluster.gpus_per_device
+        self._mode = _mode_of(options, graph)
+        device = _device_of(options, cluster)
+        self._kernels = Kernels.of(device)
+        self._table = _table_of(options, graph)
+        self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
+        self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
+        self._gradient_tensors = gradient_tensors(graph)
+        self._trained = [trained_weights(graph, op) for op in range(len(graph.operators))]
+        self._states, self._table_states = weight_states(graph), weight_states(graph, 0, gradient=False)
+        self._sums = _sums_of_gradients(graph, self._gradients)
+        self._step = _STEPS[optimizer_of(graph)] if options.optimizer == "auto" else options.optimizer
+        self._tensors = max(sum(len(operator.weights) for operator in graph.operators), 1)
+        self._speed = cluster.device_speed
+        about = bench(device)
+        self.assumptions: Mapping[str, Any] = {
+            "precision": self._mode,
+            **({"device": options.device} if options.device else {}),
+            "kernels": f"{about['device']}, torch {about['torch']}, driver {about['driver']}, {about['date']}",
+            "launch": options.launch,
+            "optimizer": self._step,
+            **({"table": options.table} if options.table else {}),
+        }
+        self._shapes: dict[PartShape, PartSeconds] = {}
+        self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+        whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
+        kinds = [operator.kind for operator in graph.operators]
+        self.launching = Launching.of(options.launch, self._kernels, self._mode, kinds, whole)
+
+    def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
+        """Say whether this is a legal cut into parts as even as can be."""
+        uneven = any(isinstance(degree, Slices) for degree in degrees)
+        return not uneven and not self.graph.operators[op].why_invalid(degrees)
+
+    def price(self, op: int, degrees: tuple[int, ...], devices: I32) -> PartCosts:
+        """Price every part as the largest of the cut; the arrays are read-only.
+
+        Raises:
+            TopoplanError: the cut is not legal, or its parts are not even.
+        """
+        cached = self._prices.get((op, degrees))
+        if cached is None:
+            operator = self.graph.operators[op]
+            if reason := operator.why_invalid(degrees):
+                raise TopoplanError(f"kernels: operator {operator.name!r}: {reason}")
+            if not self.supports(op, degrees):
+                raise TopoplanError(
+                    f"kernels: operator {operator.name!r}: slices of unequal size have no measured kernels"
+                )
+            cached = self._prices[op, degrees] = self._costs(op, degrees)
+        slowness = 1 / self._speed[devices]
+        gradient = cached.weight_gradient
+        return PartCosts(
+            forward=f64(cached.forward * slowness),
+            backward=f64(cached.backward * slowness),
+            memory=cached.memory,
+            states=cached.states,
+            weight_gradient=None if gradient is None else f64(gradient * slowness),
+            gradients=cached.gradients,
+        )
+
+    def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
+        """(weights, P) seconds of the optimizer's step; None where none is priced, for tables, and without any."""
+        operator = self.graph.operators[op]
+        if self._step == "none" or not operator.weights or has_sparse_gradient(operator):
+            return None
+        steps = self._kernels.steps.seconds
+        mixed = self.graph.precision != "fp32" and ("bf16", self._step) in steps
+        nothing, element, tensor = steps["bf16" if mixed else "fp32", self._step]
+        each = tensor + nothing / self._tensors  # one step of all weights of the model
+        slices = np.array([slice_elements(operator, weight, degrees) for weight in operator.weights])
+        waiting = self.launching.step(0.0, slices.shape[1])
+        return f64(np.maximum(slices * element + each, waiting) / self._speed[devices])
+
+    def _costs(self, op: int, degrees: tuple[int, ...]) -> PartCosts:
+        """Return costs on devices of normal speed."""
+        operator = self.graph.operators[op]
+        work = part_work(operator, degrees, self._gpus, self._saved[op], self._trained[op], self._gradient_tensors[op])
+        parts = len(work.weights)
+        seconds = self.launching.seconds(operator.kind, self._device_seconds(op, degrees), parts)
+        states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
+        states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
+        share = self._weight_share[op]
+        backward = np.full(parts, seconds.backward)
+        return PartCosts(
+            forward=f64(np.full(parts, seconds.forward)),
+            backward=f64(backward),
+            memory=f64(states.sum(axis=0) + work.saved),
+            states=f64(states),
+            weight_gradient=None if share is None else f64(backward * share),
+            gradients=f64(work.gradients),
+        )
+
+    def _device_seconds(self, op: int, degrees: tuple[int, ...]) -> PartSeconds:
+        """Return what the largest part takes in a stream, with the sums of gradients of its outputs."""
+        operator = self.graph.operators[op]
+        shape = part_shape(operator, degrees, self._gradients[op], self._gpus)
+        found = self._shapes.get(shape)
+        if found is None:
+            found = self._shapes[shape] = self._shape_seconds(shape)
+        backward = found.backward if self._flow.backward[op] else 0.0
+        for output, sums in self._sums[op].items():
+            piece = shape.outputs[output]
+            elements = piece.nbytes / piece.itemsize
+            backward += sums * self._kernels.moving(self._mode, "add", "forward", 1, max(elements, 1))
+        return PartSeconds(found.forward, backward)
+
+    def _shape_seconds(self, shape: PartShape) -> PartSeconds:
+        row = self._table.get(shape)
+        if row is not None and row.forward is not None and row.backward is not None:
+            return PartSeconds(row.forward.median, row.backward.median)
+        return operator_seconds(self._kernels, self._mode, shape)
+
+
+def _sums_of_gradients(graph: OperatorGraph, gradients: list[tuple[bool, ...]]) -> list[Counter[int]]:
+    """Return for each operator how many gradients of each output are added to the first one."""
+    readers: list[Counter[int]] = [Counter() for _ in graph.operators]
+    for u, output, v, place in graph.edges.reshape(-1, 4).tolist():
+        readers[u][output] += gradients[v][place]
+    return [Counter({output: count - 1 for output, count in of.items() if count > 1}) for of in readers]
+
+
+def _mode_of(options: KernelTimes, graph: OperatorGraph) -> str:
+    """Return the precision of products; what the library calls fp16 runs as bf16 does."""
+    mode = options.precision or graph.precision
+    allowed = ("fp32", "tf32") if graph.precision == "fp32" else (graph.precision,)
+    if mode not in allowed:
+        raise TopoplanError(
+            f"estimator kernels: precision: {mode} is not that of the model, {graph.precision} (allowed: "
+            f"{', '.join(allowed)}; --precision sets the model's)"
+        )
+    return "bf16" if mode == "fp16" else mode
+
+
+def _device_of(options: KernelTimes, cluster: Cluster) -> str:
+    """Return the kind of device whose constants price all devices."""
+    kinds = {options.device.lower()} if options.device else {name.lower() for name in cluster.device_preset}
+    unknown = sorted(kinds - set(DEVICES))
+    if unknown:
+        raise TopoplanError(
+            f"estimator kernels: device: no kernels of {unknown[0]} were measured (have: {', '.join(DEVICES)}; "
+            "-e roofline prices any device, -e measured:file=TABLE one that you measured)"
+        )
+    if len(kinds) > 1:
+        raise TopoplanError(
+            f"estimator kernels: device: devices of one kind are priced, not {', '.join(sorted(kinds))}"
+        )
+    return kinds.pop()
+
+
+def _table_of(options: KernelTimes, graph: OperatorGraph) -> Mapping[PartShape, PartTimes]:
+    if not options.table:
+        return {}
+    table = read(Path(options.table))
+    if table.bench.precision != graph.precision:
+        raise TopoplanError(
+            f"estimator kernels: table: {options.table} was measured in {table.bench.precision}, and the model is in "
+            f"{graph.precision}"
+        )
+    return table.rows
