@@ -8,6 +8,7 @@ import pytest
 
 from topoplan import stated_plan
 from topoplan_exporter_json.document import read, write
+from topoplan_exporter_perfetto.slices import stages_of
 
 MODEL = "transformer:num-layers=4"
 PLAN = "tp=2,pp=2,dp=2,zero=1,schedule=interleaved:2"
@@ -33,6 +34,14 @@ def test_a_plan_has_four_chunks_on_two_ranks_and_shares_state(plan):
         (("dp", "tp"), (2, 2), 1)
     ] * 4
     assert read(write(plan), "plan.json") == plan
+
+
+def test_tasks_of_traces_have_the_stage_of_their_operator(plan):
+    stage, tasks = stages_of(plan), plan.taskgraph
+    named = tasks.op >= 0
+    assert set(stage[named].tolist()) == {0, 1, 2, 3}
+    assert (plan.strategy.order.rank_of[stage[named & (tasks.device >= 4)]] == 1).all()
+    assert (stage[~named] == -1).all()
 
 
 @pytest.mark.parametrize(

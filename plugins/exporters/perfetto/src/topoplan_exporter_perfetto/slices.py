@@ -12,10 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan import Collective, Plan, TaskGraph, TaskKind, TopoplanError
+from topoplan import Collective, Plan, StagedStrategy, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import F64, I64
 
-__all__ = ["SORTS", "Slices", "causes_first", "dependencies", "lanes_of", "nanoseconds", "slices_of", "task_names"]
+__all__ = [
+    "SORTS",
+    "Slices",
+    "causes_first",
+    "dependencies",
+    "lanes_of",
+    "nanoseconds",
+    "slices_of",
+    "stages_of",
+    "task_names",
+]
 
 #: Sorts of tracks, in the order in which they stand below a device.
 SORTS = ("compute", "send", "collective")
@@ -149,6 +159,18 @@ def task_names(tasks: TaskGraph) -> tuple[list[str], I64]:
     what = np.where(tasks.kind == TaskKind.COLLECTIVE, tasks.collective, tasks.dst).astype(np.int64)
     keys, which = np.unique(np.stack([op, tasks.kind.astype(np.int64), what]), axis=1, return_inverse=True)
     return [_name(tasks, *key) for key in keys.T.tolist()], which.ravel().astype(np.int64)
+
+
+def stages_of(plan: Plan) -> I64 | None:
+    """(T,) the stage of a pipeline that each task belongs to, -1 for none; None where there are no stages.
+
+    An interleaved pipeline has several on each device, its chunks.
+    """
+    tasks, strategy = plan.taskgraph, plan.strategy
+    if not isinstance(strategy, StagedStrategy) or len(strategy.stages) < 2 or strategy.copy_of.any():
+        return None
+    operators = np.append(strategy.stage_of, -1).astype(np.int64)
+    return operators[np.where((tasks.op >= 0) & (tasks.op < len(strategy.placements)), tasks.op, -1)]
 
 
 def _name(tasks: TaskGraph, op: int, kind: int, what: int) -> str:

@@ -24,7 +24,15 @@ import numpy as np
 from topoplan import Plan
 from topoplan.arrays import I64
 from topoplan_exporter_perfetto import wire
-from topoplan_exporter_perfetto.slices import SORTS, Slices, causes_first, dependencies, slices_of, task_names
+from topoplan_exporter_perfetto.slices import (
+    SORTS,
+    Slices,
+    causes_first,
+    dependencies,
+    slices_of,
+    stages_of,
+    task_names,
+)
 from topoplan_exporter_perfetto.tracks import (
     Levels,
     busy_links,
@@ -42,8 +50,8 @@ _EXPLICIT = 3  # order of the tracks below one: by rank
 _BYTES = 3  # unit of a counter
 _CATEGORIES = (*SORTS, "link", "critical")
 _LINK, _CRITICAL = 4, 5
-_ARGUMENTS = ("task", "bytes", "micro-batch", "members", "waited for")
-_TASK, _SIZE, _MICRO_BATCH, _MEMBERS, _WAITED = range(1, 6)
+_ARGUMENTS = ("task", "bytes", "micro-batch", "members", "waited for", "stage")
+_TASK, _SIZE, _MICRO_BATCH, _MEMBERS, _WAITED, _STAGE = range(1, 7)
 #: Number of the packet sequence, and flags: names begin here, and names are needed.
 _SEQUENCE, _CLEARED, _NEEDED = 1, 1, 2
 #: Bytes of packets that are compressed together, and the level, higher ones of which save less than they take.
@@ -164,6 +172,9 @@ def _devices(plan: Plan, tracks: _Tracks, root: int, slices: Slices, name: I64) 
     if tasks.micro_batch is not None:
         cut = rows[tasks.micro_batch[slices.task] >= 0]
         arguments.append((_MICRO_BATCH, tasks.micro_batch[slices.task[cut]].astype(np.int64), cut))
+    if (stage := stages_of(plan)) is not None:
+        staged = rows[stage[slices.task] >= 0]
+        arguments.append((_STAGE, stage[slices.task[staged]], staged))
     beside = (slices.sort == 0) & (slices.lane > 0)
     track_of = np.where(beside, further[slices.device] - 1, first[slices.device, slices.sort]) + slices.lane
     named = _Named(

@@ -48,10 +48,13 @@ class Launchable:
 def _form(plan: Settings, n_devices: int) -> Settings:
     """Return a plan without its numbers: each degree is 1 or 2."""
     data = n_devices // (plan.tp * plan.cp * plan.pp)
-    degrees = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "pp": plan.pp, "dp": data}
     return attrs.evolve(
         plan,
-        **{axis: min(degree, 2) for axis, degree in degrees.items()},
+        tp=min(plan.tp, 2),
+        cp=min(plan.cp, 2),
+        ep=min(plan.ep, 2),
+        pp=min(plan.pp, 2),
+        dp=min(data, 2),
         micro_batch=1,
         schedule=plan.schedule.partition(":")[0],
         layers="",
