@@ -39,7 +39,14 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "docs/strategies.md": (
         "benchmarks/strategies.py --write docs/strategies.md",
-        ("benchmarks/strategies.py", "benchmarks/plan_rows.py", "plugins/schedules", "libs/operators/src", *TIMES),
+        (
+            "benchmarks/strategies.py",
+            "benchmarks/plan_rows.py",
+            "plugins/schedules",
+            "plugins/searchers/stated/src",
+            "libs/operators/src",
+            *TIMES,
+        ),
     ),
     "docs/agreement.md": (
         "benchmarks/agreement.py --write docs/agreement.md",

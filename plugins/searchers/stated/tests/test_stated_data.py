@@ -1,0 +1,254 @@
+"""Stated plans: bytes and memory of data parallelism by hand, busy experts, and words that are padded."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, Host, TaskKind, TopoplanError
+from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.precision import in_precision
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.fabrics import star
+from topoplan_samples.stated import (
+    BATCH,
+    GPT2,
+    HIDDEN,
+    LAYERS,
+    PARAMETERS,
+    POSITIONS,
+    N,
+    lowered,
+    nbytes,
+)
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_simulator_fluid import Fluid
+
+
+@pytest.mark.parametrize("options", [{}, {"zero": 1}, {"bucket_mb": 1.0}])
+def test_data_parallelism_sums_every_parameter_once(model, options):
+    graph = model("llama")
+    tasks, _ = lowered(graph, 4, dp=4, **options)
+    kinds = [Collective.REDUCE_SCATTER, Collective.ALL_GATHER] if "zero" in options else [Collective.ALL_REDUCE]
+    for kind in kinds:
+        assert sum(nbytes(tasks, kind, [0, 1, 2, 3])) == graph.parameter_bytes
+    if "bucket_mb" in options:
+        assert len(nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3])) == 1
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_tensor_parallelism_of_experts_sends_what_that_of_other_layers_does(model, sp):
+    """Devices have slices of every expert, and add what they make after each token has its experts' answers."""
+    tasks, _ = lowered(model("mixtral"), 2, tp=2, sp=sp, micro_batch=BATCH)
+    sums = nbytes(tasks, Collective.REDUCE_SCATTER if sp else Collective.ALL_REDUCE, [0, 1])
+    assert sums.count(N) == 4 * LAYERS + 2
+    assert max(sums) == N
+
+
+def test_expert_parallelism_sends_tokens_to_their_experts_and_back(model):
+    """A rank sends (x - 1) / x of two experts' worth of its tokens, four times in a layer, pass by pass."""
+    graph = model("mixtral")
+    tasks, strategy = lowered(graph, 4, ep=2)
+    assert strategy.stages[0].mesh.axes == ("dp", "ep")
+    assert strategy.stages[0].mesh.sizes == (2, 2)
+    moved = tasks.kind == TaskKind.TRANSFER
+    tokens = BATCH // 4 // strategy.micro_batches * POSITIONS
+    assert set(tasks.size[moved].tolist()) == {tokens * 2 * HIDDEN * 2 // 2}
+    assert moved.sum() == 4 * LAYERS * strategy.micro_batches * 4, "each of four ranks has one other one to send to"
+    experts = sum(w.nbytes for op in graph.operators if "experts" in op.name for w in op.weights)
+    of_experts = sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 2]))
+    assert of_experts == experts // 2, "half of the experts, which two ranks have"
+    assert sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3])) == graph.parameter_bytes - experts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ep": 2, "skew": 3}, r"skew=3 with ep=2 \(needs skew=1 to 2\)"),
+        ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp=8 \(nearest: ep=2 or 4\)"),
+        ({"ep": 8}, r"ep=8 does not divide the 4 .* of operator .*experts.* \(nearest: ep=4\)"),
+        ({"cp": 32, "layout": "tp-cp-ep-dp-pp"}, "cp=32 .*does not divide 8 devices"),
+    ],
+)
+def test_what_experts_do_not_divide_into(model, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("mixtral"), 8)
+
+
+def test_weights_in_slices_are_gathered_for_each_pass(model):
+    """ZeRO 3: a micro-batch gathers every weight forward, and all but the last layer backward; gradients each time."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 4, dp=4, zero=3)
+    count = strategy.micro_batches
+    assert count == 2
+    gathered = sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3]))
+    assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == count * graph.parameter_bytes
+    head = graph.operators[-2]
+    assert head.name == "lm_head"
+    assert gathered == count * (2 * graph.parameter_bytes - head.weights[0].nbytes)
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    uses = [lowering.memory_use(strategy_of(Stated(dp=4, zero=zero), graph, 4)[0]) for zero in (0, 3)]
+    assert (uses[1].optimizer == uses[0].optimizer / 4).all()
+    assert (uses[1].gradients == uses[0].gradients / 4).all()
+    assert (uses[1].weights < uses[0].weights).all()
+
+
+@pytest.mark.parametrize(("ep", "skew"), [(2, 1.5), (4, 1.3), (4, 4.0)])
+def test_a_busy_device_has_more_tokens(model, ep, skew):
+    """Its experts take so many times the mean, its all-to-alls too; what the others have makes the mean."""
+    graph, seconds, sent = model("mixtral"), {}, {}
+    cluster = build_cluster(ClusterOptions(servers=ep, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline(kernel_overhead_us=0).build(graph, cluster))
+    for factor in (1.0, skew):
+        strategy, _ = strategy_of(Stated(ep=ep, dp=ep, skew=factor, micro_batch=BATCH // ep), graph, ep)
+        tasks = lowering.lower(strategy)
+        tasks.check()
+        named = np.array(["experts" in graph.operators[op].name for op in tasks.op])
+        rows = named & np.isin(tasks.kind, (TaskKind.FORWARD, TaskKind.BACKWARD))
+        seconds[factor] = np.bincount(tasks.device[rows], tasks.seconds[rows], ep)
+        moved = tasks.kind == TaskKind.TRANSFER
+        ends = (tasks.src[moved], tasks.dst[moved])
+        sent[factor] = np.array([np.bincount(each, tasks.size[moved], ep) for each in ends])
+    others = (ep - skew) / (ep - 1)
+    np.testing.assert_allclose(seconds[skew] / seconds[1.0], [skew] + [others] * (ep - 1), rtol=1e-9, atol=1e-12)
+    # Two of four all-to-alls in a layer send to the busy device so much, two send that from it.
+    to_others = skew / 2 + others / 2  # of device 0: half of what it sends goes to the others' experts
+    assert sent[skew][0, 0] == pytest.approx(sent[1.0][0, 0] * to_others, rel=1e-3)
+    assert sent[skew][1, 0] == pytest.approx(sent[1.0][1, 0] * to_others, rel=1e-3)
+    assert sent[skew].sum() == pytest.approx(sent[1.0].sum(), rel=1e-3)
+
+
+def test_gathers_in_fp8_send_one_byte_for_a_number(model):
+    for zero, times in ((1, 1), (2, 1), (3, 2)):
+        graph = model("llama")
+        tasks, _ = lowered(graph, 4, dp=4, zero=zero, gather="fp8", micro_batch=2)
+        head = graph.operators[-2].weights[0].nbytes // 2 if zero == 3 else 0
+        assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == times * PARAMETERS - head
+        assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * PARAMETERS
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_gradients_in_fp32_are_summed_and_kept_in_four_bytes(model, zero):
+    """Weights are still gathered in two; 18 bytes for each parameter in place of 16, less what ZeRO shares."""
+    graph, dp = model("llama"), 4
+    assert graph.parameter_bytes == 2 * PARAMETERS
+    cluster = build_cluster(ClusterOptions(servers=dp, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    strategy, _ = strategy_of(Stated(dp=dp, zero=zero, grads="fp32", micro_batch=2), graph, dp)
+    tasks, use = lowering.lower(strategy), lowering.memory_use(strategy)
+    sums = Collective.REDUCE_SCATTER if zero else Collective.ALL_REDUCE
+    assert sum(nbytes(tasks, sums, [0, 1, 2, 3])) == 4 * PARAMETERS
+    if zero:
+        gathered = 2 * graph.parameter_bytes - graph.operators[-2].weights[0].nbytes if zero == 3 else 2 * PARAMETERS
+        assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == gathered
+    assert use.gradients[0] == 4 * PARAMETERS / (dp if zero > 1 else 1)
+    assert use.optimizer[0] == 12 * PARAMETERS / (dp if zero else 1)
+    if zero < 3:
+        assert use.weights[0] == 2 * PARAMETERS
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_hybrid_sharding_shares_inside_of_groups_and_sums_a_share_between_them(model, zero):
+    """Groups of four of eight devices: two micro-batches scatter a gradient twice, if it is not kept whole."""
+    graph = model("llama", 16)
+    tasks, strategy = lowered(graph, 8, dp=8, zero=zero, shard=4, micro_batch=1)
+    assert (strategy.micro_batches, strategy.stages[0].mesh.axes) == (2, ("dp", "shard"))
+    times = 2 if zero > 1 else 1
+    for group in ([0, 1, 2, 3], [4, 5, 6, 7]):
+        assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, group)) == times * graph.parameter_bytes
+    for k in range(4):
+        assert sum(nbytes(tasks, Collective.ALL_REDUCE, [k, k + 4])) == graph.parameter_bytes // 4
+
+
+def test_hybrid_sharding_keeps_the_state_of_its_group(model):
+    graph = model("llama", 16)
+    cluster = build_cluster(ClusterOptions(servers=8, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    for zero in (1, 2, 3):
+        use = lowering.memory_use(strategy_of(Stated(dp=8, zero=zero, shard=4), graph, 8)[0])
+        assert use.optimizer[0] == 12 * PARAMETERS / 4
+        assert use.gradients[0] == 2 * PARAMETERS / (4 if zero > 1 else 1)
+
+
+def test_weights_that_are_not_given_back_are_gathered_once(model):
+    """And stay: all of them, beside the slices; their gradients are scattered in each micro-batch all the same."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 4, dp=4, zero=3, reshard=False)
+    assert strategy.micro_batches == 2
+    assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == graph.parameter_bytes
+    assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * graph.parameter_bytes
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+    use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(strategy)
+    assert use.weights[0] == 2 * PARAMETERS * (1 + 1 / 4)
+    assert use.gradients[0] == 2 * PARAMETERS / 4
+
+
+@pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 0}, {"zero": 1, "schedule": "zb-h1"}, {"zero": 3}])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_updates_wait_for_the_norm_of_all_gradients(model, name, options):
+    """One all-reduce of four bytes over all devices: behind every sum, in front of every update and gather."""
+    graph = model(name)
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline(optimizer_step=True).build(graph, cluster))
+    tasks = lowering.lower(strategy_of(Stated(pp=2, dp=2, clip=True, **options), graph, 4)[0])
+    tasks.check()
+    (norm,) = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.size == 4)).tolist()
+    assert tasks.members(norm).tolist() == [0, 1, 2, 3]
+    timeline = Fluid().build()(tasks, star(4, 1e10, 1e-6), cluster)
+    update = tasks.kind == TaskKind.UPDATE
+    assert update.any()
+    assert timeline.start[update].min() >= timeline.finish[norm]
+    sums = (tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, (0, Collective.REDUCE_SCATTER))
+    sums[norm] = False
+    assert timeline.finish[sums].max() <= timeline.start[norm]
+    backward = tasks.kind == TaskKind.BACKWARD
+    assert timeline.finish[backward].max() <= timeline.start[norm]
+    if options["zero"] == 1:
+        gathers = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == Collective.ALL_GATHER)
+        assert timeline.start[gathers].min() >= timeline.finish[norm]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": 4}, r"shard=4 with zero=0 \(needs zero=1, 2 or 3\)"),
+        ({"shard": 3, "zero": 3}, r"shard=3 does not divide dp / ep = 8 \(nearest: shard=2 or 4\)"),
+        ({"skew": 1.5}, r"skew=1.5 with ep=1 \(needs ep of at least 2\)"),
+        ({"gather": "fp8"}, r"gather=fp8 with zero=0 \(needs zero=1, 2 or 3"),
+        ({"reshard": False, "zero": 2}, r"reshard=no with zero=2 \(needs zero=3"),
+    ],
+)
+def test_what_does_not_share(model, options, message):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("llama"), 8)
+
+
+def test_words_are_padded_by_the_model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2 | {"vocab_size": 50257}))
+    graph = HuggingFace(config=str(path)).build(8)
+    message = r"tp=4 does not divide the 50257 words of operator 'transformer.wte' \(Megatron-LM pads them to 50688"
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(tp=4), graph, 4)
+
+
+def test_a_matrix_in_front_of_a_norm_is_whole_and_those_of_layers_are_not(tmp_path):
+    """BERT's head has a matrix of the size of those of its attention, and a norm behind it."""
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 128}
+    names = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 256}
+    path.write_text(json.dumps(sizes | names | {"max_position_embeddings": 32, "hidden_act": "gelu"}))
+    graph = in_precision(HuggingFace(config=str(path)).build(8), "bf16")
+    tasks, strategy = lowered(graph, 2, tp=2, sp=False, micro_batch=8)
+    program = strategy.stages[0].program
+    cut = {op.name for op, rules in zip(graph.operators, program.rules, strict=True) if rules[-1].dim >= 0}
+    assert "cls.predictions.transform.dense" not in cut
+    assert {f"bert.encoder.layer.{k}.attention.self.query" for k in range(2)} <= cut
+    sums = nbytes(tasks, Collective.ALL_REDUCE, [0, 1])
+    assert sums.count(2 * 8 * 32 * 64) == 4 * 2 + 2
