@@ -157,9 +157,14 @@ class _StrategyFields:
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
         if isinstance(strategy, StagedStrategy):
-            stages, order, count = strategy.stages, strategy.order, strategy.micro_batches
-            flags = {"clips": strategy.clips, "blocks": strategy.blocks}
-            return cls(strategy.placements, stages=stages, order=order, micro_batches=count, **flags)
+            return cls(
+                strategy.placements,
+                stages=strategy.stages,
+                order=strategy.order,
+                micro_batches=strategy.micro_batches,
+                clips=strategy.clips,
+                blocks=strategy.blocks,
+            )
         if not isinstance(strategy, SpmdStrategy):
             return cls(strategy.placements)
         schedule = _Schedule(kind=strategy.order_name, micro_batches=strategy.micro_batches, stage=strategy.stage_of)

@@ -246,7 +246,7 @@ class _Group(NamedTuple):
         tasks: TaskColumns,
         kind: Collective,
         *,
-        size: int,
+        size: int = 0,
         shares: F64 | None = None,
         by_receiver: bool = True,
         **columns: Any,
