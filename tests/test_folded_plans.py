@@ -233,3 +233,12 @@ def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
     assert len(set(found.tolist())) > 1  # edges have a direction: all six are told apart
     both_ways = [np.concatenate(ends) for ends in ((tail, head), (head, tail))]
     assert classes_of(colors, *both_ways, np.zeros(12, np.uint64)).of.tolist() == [0, 1, 2, 3, 2, 1]
+
+
+def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("topoplan_engine.search.evaluator._MOST_WRITTEN", 1000)
+    options = {"servers": 8, "gpus_per_server": 8, "batch_size": 64, "device": "h100", "precision": "bf16"}
+    model = HuggingFace(config=write(tmp_path), sequence_length=32)
+    plan = optimize(model, searchers=[Stated(tp=4, pp=2, zero=1)], **options).plan
+    with pytest.raises(TopoplanError, match="cannot be listed one by one"):
+        _ = plan.taskgraph.kind

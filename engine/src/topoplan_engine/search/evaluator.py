@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan.errors import TopoplanError
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
@@ -64,6 +65,9 @@ _FURTHER = 1.25
 #: Seconds that a task of an iteration takes to be lowered and simulated, until some were; and iterations of how many
 #: tasks tell.
 _SECONDS_PER_TASK, _TELLING = 1e-6, 50_000
+
+#: Tasks of the largest folded iteration whose whole task graph is made where one asks for it: about 15 GB.
+_MOST_WRITTEN = 1 << 26
 
 #: How much longer an iteration takes as a plan, with its bounds and what is reported of it, than to be priced.
 _IN_FULL = 1.5
@@ -503,10 +507,16 @@ class Evaluator:
         """Return the task graph and timeline of a state, given what stands for all; tasks are made if asked for."""
         fabric, cluster = state.fabric, self.problem.cluster
 
+        part = program or folded
+
         def whole() -> TaskGraph:
+            if folded is not None and folded.n_tasks > _MOST_WRITTEN:
+                raise TopoplanError(
+                    f"plan: {folded.n_tasks:,} tasks of all devices cannot be listed one by one (at most "
+                    f"{_MOST_WRITTEN:,}): price it without an output, recording or command that reads tasks"
+                )
             return self._lower(state.strategy)
 
-        part = program or folded
         assert part is not None
         taskgraph = DeferredTaskGraph.of(
             whole, n_tasks=part.n_tasks, n_devices=cluster.n_devices, op_names=part.taskgraph.op_names
