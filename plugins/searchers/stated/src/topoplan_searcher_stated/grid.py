@@ -55,8 +55,14 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
         for ep, micro_batch in itertools.product(divisors(math.gcd(dp, experts or 1)), divisors(batch // dp)):
             if micro_batch <= _LARGEST_MICRO_BATCH:
                 found.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
-    parts = _parts_that_hold_weights(problem)
-    return sorted(found, key=lambda plan: abs(math.log(plan.tp * plan.pp * plan.cp * max(1, plan.ep / 2) / parts)))
+    parts, per_host = _parts_that_hold_weights(problem), n_devices / cluster.n_hosts
+
+    def unlikely(plan: Settings) -> float:
+        """How far it is from just holding the weights; groups over hosts, and cut positions, are less likely."""
+        held = abs(math.log(plan.tp * plan.pp * max(1, plan.ep / 2) / parts))
+        return held + math.log(max(1.0, plan.tp / per_host)) + 0.3 * math.log(plan.cp)
+
+    return sorted(found, key=unlikely)
 
 
 def ladders(plan: Settings, replicas: int) -> tuple[tuple[tuple[int, str], ...], ...]:

@@ -39,6 +39,8 @@ _BEAM = 6
 _CLIMBS, _STEPS = 2, 6
 #: A plan is simulated if its estimate is no more than this times the best simulated time.
 _NEAR = 1.02
+#: Improvement for which a plan is simulated before all are estimated.
+_WORTH = 0.98
 #: Smallest improvement by which a climb goes on.
 _BETTER = 0.999
 
@@ -136,17 +138,22 @@ class HybridSearch(Search):
         fastest: dict[Settings, Settings] = {}
         for number, degrees in enumerate(shapes(self._problem, self._n_layers)):
             shape = attrs.evolve(degrees, grads=self._launchable.grads)
-            plan = self._fastest(self._climbed_ladders(shape))
+            layers = self._layers(shape) if self._n_layers % shape.pp else ("",)
+            plan = self._fastest(self._climbed_ladders(attrs.evolve(shape, layers=layers[0]))) if layers else None
             if plan is not None:
                 fastest[shape] = plan
             yield None
             if number + 1 >= early and fastest:
                 early = 2 * (number + 1)
                 yield from self._proposed(sorted(fastest.values(), key=self._estimated)[:1])
+        yield from self._proposed(self._ranking()[:1])
         beam = sorted(fastest.values(), key=self._estimated)[:_BEAM]
         beam += sorted(fastest.values(), key=self._without_bubbles)[:_BEAM]
         for plan in dict.fromkeys(beam):
             yield from self._variants(plan)
+            best = self._ranking()[:1]
+            if best and self._estimated(best[0]) < _WORTH * self._best_cost:
+                yield from self._proposed(best)
         yield from self._climbs()
         yield from self._proposed(self._ranking())
         if not any(cost < math.inf for cost in self._simulated.values()):
