@@ -75,9 +75,9 @@ def routes_between(
     receivers = want.places[w]
     senders = np.take_along_axis(have.places[h], asked, axis=1)
     # A device that has what it wants asks no other.
-    own = _place_of(source_mesh.devices, target_mesh.devices)[receivers]
-    local = (own >= 0) & (have.slice_of[own] == h[:, None])
-    senders = np.where(local, own, senders)
+    place = _place_of(source_mesh.devices, target_mesh.devices)[receivers]
+    local = (place >= 0) & (have.slice_of[place] == h[:, None])
+    senders = np.where(local, place, senders)
     nbytes = np.broadcast_to((elements * tensor.itemsize)[:, None], receivers.shape)
     order = np.lexsort((senders.ravel(), receivers.ravel()))
     return Routes(*(column.ravel()[order] for column in (senders, receivers, nbytes, local)))
