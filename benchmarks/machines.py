@@ -154,7 +154,7 @@ def of_flows() -> list[Row]:
 
 def of_groups() -> list[Row]:
     """Return all-reduces of groups that fill hosts, and of others."""
-    rails = place("dgx-h100", 64, "rails")
+    rails = place("dgx-h100", 64, "rail-optimized")
     switch = place("mi300x", 4, "bigswitch")
     rack = place("gb200-nvl72", 4, "bigswitch")
     every = Message(members=tuple(range(512)))
@@ -195,10 +195,10 @@ def of_groups() -> list[Row]:
 
 def of_rails() -> list[Row]:
     """Return messages across rails, oversubscription, and what failed."""
-    joined = place("dgx-h100", 64, "rails")
-    by_spine = place("dgx-h100:cross-rail=fabric", 64, "rails")
-    alone = place("dgx-h100", 64, "rails:joined=no")
-    three = place("dgx-h100", 6, "rails:unit=3,oversubscription=3,ports=16")
+    joined = place("dgx-h100", 64, "rail-optimized")
+    by_spine = place("dgx-h100:cross-rail=fabric", 64, "rail-optimized")
+    alone = place("dgx-h100", 64, "rail-only")
+    three = place("dgx-h100", 6, "rail-optimized:unit=3,oversubscription=3,ports=16")
     broken = place("dgx-h100", 8, "degraded:of=bigswitch,failed=host 0~switch 0")
     to_rail_5 = [Message(gpu, 8 + 5) for gpu in range(8)]
     other_unit = [Message(gpu, 24 + gpu) for gpu in range(24)]
@@ -330,7 +330,7 @@ FABRICS = (
     (16, ""),
     (64, ""),
     (16, "oversubscription=3"),
-    (16, "joined=no"),
+    (16, "rail-only"),
     (8, "planes=2"),
 )
 
@@ -340,7 +340,7 @@ def fabrics_table() -> str:
     headers = ["topology", "hosts", "GPUs", "leaf", "spine", "core", "host–leaf", "leaf–spine", "spine–core"]
     rows = []
     for units, options in FABRICS:
-        text = f"rails:{options}".rstrip(":")
+        text = options if options == "rail-only" else f"rail-optimized:{options}".rstrip(":")
         where = place("dgx-b200", 32 * units, text)
         names = [name.split()[0] for name in where.fabric.node_names]
         tier = np.array([("host", "leaf", "spine", "core").index(name) for name in names])

@@ -16,7 +16,14 @@ from topoplan_studies.runner import StudyRuns
 MODEL = ["dlrm", "-o", "arch-embedding-size=1000-1000", "--servers", "4", "--batch-size", "64"]
 SWITCHED, DIRECT = ("bigswitch", "fattree"), ("fully-connected", "ocs", "random", "topoopt")
 #: Networks on graphs of their own, whose hosts have as many interfaces as the graph gives them.
-GRAPHS = {"bcube": False, "dragonfly": True, "hyperx": True, "jellyfish": True, "rails": True}
+GRAPHS = {
+    "bcube": False,
+    "dragonfly": True,
+    "hyperx": True,
+    "jellyfish": True,
+    "rail-only": True,
+    "rail-optimized": True,
+}
 GRAPHS |= {"slim-fly": True, "torus": False}
 
 

@@ -89,7 +89,19 @@ def test_hosts_may_hold_different_machines(vendor):
 
 def test_a_plan_keeps_what_is_inside_its_hosts(run, tmp_path):
     path = tmp_path / "plan.json"
-    words = ("alexnet", "--servers", "2", "-m", "dgx-h100", "-t", "rails", "--budget", "0", "-x", f"json={path}")
+    words = (
+        "alexnet",
+        "--servers",
+        "2",
+        "-m",
+        "dgx-h100",
+        "-t",
+        "rail-optimized",
+        "--budget",
+        "0",
+        "-x",
+        f"json={path}",
+    )
     status, out, err = run("optimize", *words, "--json")
     assert status == 0, err
     said = json.loads(out)

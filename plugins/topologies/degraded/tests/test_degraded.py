@@ -38,7 +38,7 @@ def test_nothing_fails_unless_asked():
 
 @pytest.mark.parametrize(("links", "nics"), [("3", "0"), ("0", "5"), ("10%", "25%")])
 def test_so_many_cables_are_gone_both_ways(links, nics):
-    whole, left = build(of="rails"), build(of="rails", links=links, nics=nics)
+    whole, left = build(of="rail-optimized"), build(of="rail-optimized", links=links, nics=nics)
     for asked, at_hosts in ((links, False), (nics, True)):
         total = cables(whole, at_hosts)
         fails = round(float(asked[:-1]) / 100 * total) if asked.endswith("%") else int(asked)
@@ -49,14 +49,14 @@ def test_so_many_cables_are_gone_both_ways(links, nics):
 
 
 def test_draws_depend_on_the_seed_alone():
-    first, again, other = (build(of="rails", links="6", seed=seed) for seed in (1, 1, 2))
+    first, again, other = (build(of="rail-optimized", links="6", seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_a_switch_and_a_cable_fail_by_name():
-    whole = build(of="rails")
-    left = build(of="rails", failed="spine 0+host 2~leaf 0 rail 1")
+    whole = build(of="rail-optimized")
+    left = build(of="rail-optimized", failed="spine 0+host 2~leaf 0 rail 1")
     assert left.n_switches == whole.n_switches - 1
     assert "spine 0" not in left.node_names
     leaf = left.node_names.index("leaf 0 rail 1")
@@ -104,7 +104,7 @@ def test_routes_over_links_that_are_gone_give_their_share_to_others():
     ("options", "message"),
     [
         ({"of": "fat-tree"}, r"of: no topology named 'fat-tree'; did you mean 'fattree'"),
-        ({"of": "rails/units=3"}, r"of: topology rails: no option 'units'; did you mean 'unit'"),
+        ({"of": "rail-optimized/units=3"}, r"of: topology rail-optimized: no option 'units'; did you mean 'unit'"),
         ({"of": "degraded"}, r"of=degraded \(name another topology"),
         ({"of": "topoopt"}, r"of=topoopt is wired for a demand"),
         ({"links": "some"}, r"links: 'some' is no number and no percentage \(3, or 2%\)"),

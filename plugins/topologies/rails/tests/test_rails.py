@@ -11,20 +11,25 @@ import pytest
 from topoplan import Cluster, TopologyContext, TopoplanError
 from topoplan.options import structure
 from topoplan.testing import parametrize_with_checks
-from topoplan_topology_rails import Rails
+from topoplan_topology_rails import RailOnly, RailOptimized
 
 
-@parametrize_with_checks(Rails)
-def test_conformance(check):
+@parametrize_with_checks(RailOptimized)
+def test_rail_optimized_conforms(check):
     check()
 
 
-def build(hosts, nics=8, **options):
+@parametrize_with_checks(RailOnly)
+def test_rail_only_conforms(check):
+    check()
+
+
+def build(hosts, nics=8, component=RailOptimized, **options):
     cluster = Cluster.uniform(
         n_hosts=hosts, devices_per_host=nics, interfaces=nics, interface_bandwidth=50e9, latency=1e-6
     )
     context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
-    return structure(Rails, options, "topology rails").build(context)
+    return structure(component, options, f"topology {component.name}").build(context)
 
 
 def tiers(fabric):
@@ -114,9 +119,9 @@ def test_nic_r_of_each_host_is_on_leaf_r_of_its_unit():
 
 
 def test_separate_rails_never_meet():
-    alone = build(32, joined=False)
+    alone = build(32, component=RailOnly)
     assert tiers(alone)[1:] == [32, 40], "one switch for each rail, whose ports all lead to hosts"
-    fabric = build(256, joined=False)
+    fabric = build(256, component=RailOnly)
     graph = nx.Graph(zip(fabric.link_src[fabric.link_src >= 256], fabric.link_dst[fabric.link_src >= 256], strict=True))
     graph.remove_nodes_from(range(256))
     parts = [
@@ -128,7 +133,7 @@ def test_separate_rails_never_meet():
 
 
 def test_separate_rails_of_three_tiers():
-    fabric = build(128, nics=2, ports=8, joined=False)
+    fabric = build(128, nics=2, ports=8, component=RailOnly)
     leaf, spine, core = np.diff(tiers(fabric))[1:]
     assert (leaf, spine, core) == (64, 64, 32), "128 hosts on a fat-tree of 8 ports, for each of two rails"
     assert cables(fabric) == [256, 256, 256]
@@ -205,7 +210,7 @@ def test_errors_name_what_would_be_right():
     context = TopologyContext(cluster=uneven, demand=None, rng=np.random.default_rng(0))
     message = r"rail 2 has no NIC in host 1, which has 2 interfaces of 4 \(hosts need one for each rail; degree=2"
     with pytest.raises(TopoplanError, match=message):
-        Rails().build(context)
+        RailOptimized().build(context)
     with pytest.raises(TopoplanError, match=r"unit 40: a leaf of 64 ports has no room for 40 hosts and 40 uplinks"):
         build(80, unit=40)
     with pytest.raises(TopoplanError, match=r"pods=units: a spine has 4 ports for the 8 leaves of a unit"):

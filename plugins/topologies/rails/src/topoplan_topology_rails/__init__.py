@@ -16,23 +16,23 @@ for the cables that come up to it; the sources of the counts are NVIDIA's DGX Su
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import attrs
 
 from topoplan import Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
 
-__all__ = ["Rails", "topoplan_topologies"]
+__all__ = ["RailOnly", "RailOptimized", "topoplan_topologies"]
 
 
 @attrs.frozen(kw_only=True)
-class Rails(Topology):
-    """Rail-optimized Clos network of two or three tiers: NIC r of each host of a unit on leaf r; or rails alone."""
+class RailOptimized(Topology):
+    """Rail-optimized Clos network of two or three tiers: NIC r of each host of a unit on leaf r, spines above."""
 
-    name = "rails"
+    name = "rail-optimized"
     switched = True
+    joined: ClassVar[bool] = True
 
-    joined: bool = option(True, help="rails meet in switches above the leaves; if not, each has its own (rail-only)")
     unit: int | None = option(
         None, help="hosts of a unit; unset: as many as a leaf has ports for beside its uplinks", minimum=1, maximum=4096
     )
@@ -68,8 +68,8 @@ class Rails(Topology):
         if len(few := np.flatnonzero(cluster.interfaces < rails)):
             host, count = int(few[0]), int(cluster.interfaces[few[0]])
             raise TopoplanError(
-                f"topology rails: rail {count} has no NIC in host {host}, which has {count} interfaces of {rails} "
-                f"(hosts need one for each rail; degree={count} makes as many rails)"
+                f"topology {self.name}: rail {count} has no NIC in host {host}, which has {count} interfaces of "
+                f"{rails} (hosts need one for each rail; degree={count} makes as many rails)"
             )
         clos = Clos(
             hosts=cluster.n_hosts,
@@ -84,7 +84,15 @@ class Rails(Topology):
         return wire(clos, cluster, self.planes, self.paths)
 
 
+@attrs.frozen(kw_only=True)
+class RailOnly(RailOptimized):
+    """Rail-only network: each rail has switches of its own, and messages cross rails over NVLink."""
+
+    name = "rail-only"
+    joined = False
+
+
 @hookimpl
-def topoplan_topologies() -> type[Topology]:
-    """Register the topology."""
-    return Rails
+def topoplan_topologies() -> list[type[Topology]]:
+    """Register the topologies."""
+    return [RailOptimized, RailOnly]

@@ -55,8 +55,8 @@ class Clos:
         needed = self.unit + (_up(self.unit, self.oversubscription) if above else 0)
         if needed > self.ports:
             raise TopoplanError(
-                f"topology rails: unit {self.unit}: a leaf of {self.ports} ports has no room for {self.unit} hosts and "
-                f"{needed - self.unit} uplinks (unit={down_ports(self.ports, self.oversubscription)}, or "
+                f"topology rail-optimized: unit {self.unit}: a leaf of {self.ports} ports has no room for {self.unit} "
+                f"hosts and {needed - self.unit} uplinks (unit={down_ports(self.ports, self.oversubscription)}, or "
                 f"ports={needed})"
             )
         return self.unit
@@ -135,15 +135,15 @@ def _pods(clos: Clos, leaves: I64, units: int) -> list[I64]:
         together = max(most // clos.rails, 1)
         if most < clos.rails:
             raise TopoplanError(
-                f"topology rails: pods=units: a spine has {most} ports for the {clos.rails} leaves of a unit "
+                f"topology rail-optimized: pods=units: a spine has {most} ports for the {clos.rails} leaves of a unit "
                 "(more ports, or pods=rail)"
             )
         parts = np.array_split(leaves, math.ceil(units / together))
     if len({len(part) for part in parts}) > 1:
         sizes = sorted({len(part) for part in parts})
         raise TopoplanError(
-            f"topology rails: {len(leaves)} leaves make pods of {sizes[0]} and of {sizes[-1]} under spines of {most} "
-            "ports down, and cores join equal pods (choose hosts, unit or pods so that all are full)"
+            f"topology rail-optimized: {len(leaves)} leaves make pods of {sizes[0]} and of {sizes[-1]} under "
+            f"spines of {most} ports down, and cores join equal pods (choose hosts, unit or pods so that all are full)"
         )
     return parts
 
@@ -163,8 +163,8 @@ def _core(clos: Clos, networks: int, pods: int, spines: int, up: int) -> _Tier:
     """Return core switches: those of group s join spine s of every pod of a network (Al-Fares et al., SIGCOMM 2008)."""
     if pods > clos.ports:
         raise TopoplanError(
-            f"topology rails: {pods} pods need core switches of as many ports, not {clos.ports} (more ports, or fewer "
-            "hosts)"
+            f"topology rail-optimized: {pods} pods need core switches of as many ports, not {clos.ports} (more "
+            "ports, or fewer hosts)"
         )
     each = math.ceil(pods * up / clos.ports)
     spine = np.repeat(np.arange(networks * pods * spines), up)
@@ -194,7 +194,7 @@ def wire(clos: Clos, cluster: Cluster, planes: int, paths: int) -> Fabric:
     own_rate = np.where(cables[:, 0] < cluster.n_hosts, cluster.interface_bandwidth[at_host], rate)
     kind = np.where((cables[:, 0] < cluster.n_hosts) & (planes > 1), LinkKind.LANE, LinkKind.NETWORK)
     fabric = Fabric.from_links(
-        name="rails",
+        name="rail-optimized" if clos.joined else "rail-only",
         n_hosts=cluster.n_hosts,
         n_switches=sum(counts),
         links=np.concatenate([cables, cables[:, ::-1]]),
