@@ -32,9 +32,10 @@ def limited(searchers, *outputs):
 
 def test_planners_of_what_an_exporter_cannot_say_stay_away():
     options, line = limited(("auto:alpha=50", "mcmc"), "strategy=a.strategy", "json=a.json")
-    assert options == [{"alpha": "50", "programs": False, "pipelines": False}, {}]
+    assert options == [{"alpha": "50", "programs": False, "pipelines": False, "hybrids": False}, {}]
     assert line == (
-        "searched with auto:programs=false,pipelines=false, because strategy cannot say every kind of plan (json can)"
+        "searched with auto:programs=false,pipelines=false,hybrids=false, because strategy cannot say every kind of "
+        "plan (json can)"
     )
 
 
@@ -43,7 +44,7 @@ def test_planners_of_what_an_exporter_cannot_say_stay_away():
     [
         ("auto", []),
         ("auto", ["json=a.json", "flatbuffer=a.fbuf", "dtensor=a.dtensor"]),
-        ("auto:programs=false,pipelines=false", ["strategy=a.strategy"]),
+        ("auto:programs=false,pipelines=false,hybrids=false", ["strategy=a.strategy"]),
         ("mcmc", ["strategy-pb=a.pb"]),
     ],
 )
@@ -55,11 +56,11 @@ def test_a_strategy_file_is_written_without_these_planners(run, tmp_path):
     words = ("optimize", "dlrm", "--servers", "2", "--budget", "5", "-s", "auto")
     code, _, err = run(*words, "-x", "json=a.json", "-x", "strategy=a.strategy")
     assert code == 0
-    assert "searched with auto:programs=false,pipelines=false" in err
+    assert "searched with auto:programs=false,pipelines=false,hybrids=false" in err
     assert (tmp_path / "a.strategy").exists()
     plan = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     (searcher,) = [part for part in plan["provenance"]["components"] if part["kind"] == "searcher"]
-    assert (searcher["options"]["programs"], searcher["options"]["pipelines"]) == (False, False)
+    assert [searcher["options"][name] for name in ("programs", "pipelines", "hybrids")] == [False] * 3
 
 
 @pytest.mark.parametrize("seed", at_night(range(3), 0))
@@ -79,24 +80,26 @@ def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
         origins.append(progress.origin)
 
     outcome = optimize("alexnet", servers=4, searchers="auto", budget=20, on_progress=report)
-    assert outcome.origin.name in ("found by auto", "constructed by spmd", "constructed by pipeline")
-    assert set(origins) <= {"initial strategy", "found by auto", "constructed by spmd", "constructed by pipeline"}
+    planners = ["spmd", "pipeline", "hybrid"]
+    founders = {"found by auto", *(f"constructed by {name}" for name in planners)}
+    assert outcome.origin.name in founders
+    assert set(origins) <= {"initial strategy", *founders}
     assert outcome.origin.name in origins
     plans = [event for event in events if event not in ("first", "evaluated", "new_best")]
-    assert plans == ["planning with spmd", "planning with pipeline"]
+    assert plans == [f"planning with {name}" for name in planners]
     names = [part["name"] for part in outcome.plan.provenance["components"] if part["kind"] == "searcher"]
-    assert names == ["auto", "spmd", "pipeline"]
+    assert names == ["auto", *planners]
     again = experiment_of(outcome.plan, "plan")
     assert [choice.name for choice in again.searchers] == ["auto"]
 
 
-def test_programs_and_pipelines_are_left_out_one_by_one():
+def test_programs_and_staged_plans_are_left_out_one_by_one():
     topology = HOST.make("topology", "bigswitch")
     names = {
         kinds: [choice.name for choice in Auto().without(kinds).companions(topology, 8)]
         for kinds in [(), (SpmdStrategy,), (StagedStrategy,), (SpmdStrategy, StagedStrategy)]
     }
-    assert list(names.values()) == [["spmd", "pipeline"], ["pipeline"], ["spmd"], []]
+    assert list(names.values()) == [["spmd", "pipeline", "hybrid"], ["pipeline", "hybrid"], ["spmd"], []]
 
 
 def test_a_trainer_that_nobody_writes_for_is_told_which_there_are_once(run):

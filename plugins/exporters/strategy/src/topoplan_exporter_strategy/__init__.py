@@ -91,6 +91,8 @@ def _entries(plan: Plan) -> Iterator[Entry]:
         raise TopoplanError(
             "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
         )
+    if isinstance(plan.strategy, StagedStrategy) and not plan.strategy.is_placed:
+        raise TopoplanError("strategy: the plan has stages with programs, which this format cannot say (json can)")
     if isinstance(plan.strategy, StagedStrategy):
         raise TopoplanError(
             f"strategy: the plan has a schedule ({plan.strategy.order_name}, {plan.strategy.micro_batches} "
