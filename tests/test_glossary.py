@@ -86,11 +86,11 @@ COINED = [
         "two-microbatch",
         {
             "CHANGELOG.md": "says what the name was",
-            "core/src/topoplan/model/schedule.py": "a word of old plans",
             "docs/decisions/0020-spmd-programs.md": "names a page",
             "docs/decisions/0032-duplex-schedules.md": "says what the name was",
             "docs/decisions/README.md": "names a page",
             "libs/network-files/src/topoplan_network_files/cabling.py": "a cable with both directions",
+            "plugins/exporters/json/src/topoplan_exporter_json/convert.py": "a word of old plans",
         },
     ),
     Coined(

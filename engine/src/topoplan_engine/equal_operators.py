@@ -30,8 +30,8 @@ _NUMBER = re.compile(
 
 def first_equal(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) for each operator, the first one of the graph that differs from it in its name alone."""
-    for known, numbers in _last:
-        if known is graph:
+    for graph_before, numbers in _last:
+        if graph_before is graph:
             return numbers
     first: dict[object, int] = {}
     numbers = tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
@@ -57,8 +57,8 @@ def layers_of(graph: OperatorGraph) -> Layers:
     ``layers.0.up`` and ``layers.1.up`` are, if all operators of both layers are equal in turn; ``layers.0.up`` and
     ``layers.0.down`` are not.
     """
-    for known, layers in _last_layers:
-        if known is graph:
+    for graph_before, layers in _last_layers:
+        if graph_before is graph:
             return layers
     patterns: list[str] = []
     layer: list[str] = []

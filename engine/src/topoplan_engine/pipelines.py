@@ -55,9 +55,9 @@ def pipeline_strategy(
 def pipeline_ranks(stages: np.ndarray, placements: Sequence[Placement]) -> int:
     """Return how many groups of devices a micro-batch passes before the first chunk that is on devices of chunk 0."""
     first = {device for of, each in zip(stages, placements, strict=True) if of == 0 for device in each.devices.tolist()}
-    again = [
+    rerun_passes = [
         int(of)
         for of, each in zip(stages, placements, strict=True)
         if of > 0 and not first.isdisjoint(each.devices.tolist())
     ]
-    return min(again, default=int(stages.max()) + 1)
+    return min(rerun_passes, default=int(stages.max()) + 1)

@@ -48,15 +48,15 @@ def regions_of(text: str, graph: OperatorGraph) -> I32:
         TopoplanError: the text is none of the ways, or the model has no such layers or modules; the message names the
             nearest that it has.
     """
-    way, _, rest = text.partition(":")
+    way, _, value = text.partition(":")
     if text == "none":
         return np.full(len(graph.operators), -1, dtype=np.int32)
     if text == "selective":
         return _of_modules(graph, ["core_attn"], text)
     if text == "full" or way == "every":
-        return _of_layers(graph, text, 1 if text == "full" else _count(rest, text))
-    if way == "modules" and rest:
-        return _of_modules(graph, rest.split("+"), text)
+        return _of_layers(graph, text, 1 if text == "full" else _count(value, text))
+    if way == "modules" and value:
+        return _of_modules(graph, value.split("+"), text)
     raise TopoplanError(f"plan: recompute={text} (must be {_WAYS})")
 
 
@@ -73,21 +73,21 @@ def words_of_regions(regions: Sequence[int], graph: OperatorGraph) -> str:
             members.setdefault(region, []).append(op)
     if not members:
         return "none"
-    wanted = sorted(members.values())
+    regions_sorted = sorted(members.values())
     layers = len({name for name in layers_of(graph).layer if name})
     modules = _modules(graph)
-    first = {name: [each for each in found if each in wanted] for name, found in modules.items()}
+    first = {name: [each for each in places if each in regions_sorted] for name, places in modules.items()}
     # Words of Megatron-LM come first in `_modules`; a later name adds what no earlier one has.
     names: list[str] = []
     covered: list[list[int]] = []
-    for name, found in first.items():
-        if len(found) == len(modules[name]) and any(each not in covered for each in found):
+    for name, places in first.items():
+        if len(places) == len(modules[name]) and any(each not in covered for each in places):
             names.append(name)
-            covered += found
+            covered += places
     candidates = ["selective", "full", *(f"every:{k}" for k in range(2, layers + 1)), f"modules:{'+'.join(names)}"]
     for text in candidates:
         with contextlib.suppress(TopoplanError):
-            if _partition(regions_of(text, graph)) == wanted:
+            if _partition(regions_of(text, graph)) == regions_sorted:
                 return text
     return ""
 
@@ -122,10 +122,10 @@ def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:
         if name not in modules:
             if text == "selective":
                 raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
-            near = difflib.get_close_matches(name, modules, cutoff=0.0)
+            nearest_names = difflib.get_close_matches(name, modules, cutoff=0.0)
             raise TopoplanError(
                 f"plan: recompute={text}: layers of model {graph.name!r} have no module {name!r} "
-                f"(nearest: {', '.join(near) if near else 'recompute=none, for it has no numbered layers'})"
+                f"(nearest: {', '.join(nearest_names) or 'recompute=none, for it has no numbered layers'})"
             )
     # The largest last, so that a module inside of another one becomes a part of it.
     members = sorted((operators for name in names for operators in modules[name]), key=len)
@@ -139,7 +139,7 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
 
     What a module is follows from names: ``mlp`` and ``mlp.up_proj`` of ``layers.0.mlp.up_proj``.
     """
-    found: dict[str, dict[str, list[int]]] = {}
+    in_layers: dict[str, dict[str, list[int]]] = {}
     dims = expert_dims(graph)
     layers = layers_of(graph).layer
     of_experts = {}
@@ -148,10 +148,10 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
             continue
         parts = op.name[len(layer) :].strip("._/").replace("/", ".").split(".")
         for depth in range(1, len(parts) + 1):
-            found.setdefault(".".join(parts[:depth]), {}).setdefault(layer, []).append(index)
+            in_layers.setdefault(".".join(parts[:depth]), {}).setdefault(layer, []).append(index)
         if dims[index] >= 0:
             of_experts[layer] = parts[0]
-    modules = {name: [*by_layer.values()] for name, by_layer in found.items()}
+    modules = {name: [*by_layer.values()] for name, by_layer in in_layers.items()}
     norms = [[k] for k, op in enumerate(graph.operators) if layers[k] and op.kind.endswith("norm")]
     of_activations: dict[str, list[int]] = {}
     for k, layer in enumerate(layers):
@@ -161,7 +161,7 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
         "core_attn": _attention_cores(graph),
         "layernorm": norms,
         "moe_act": [*of_activations.values()],
-        "moe": [found[name][layer] for layer, name in of_experts.items()],
+        "moe": [in_layers[name][layer] for layer, name in of_experts.items()],
     }
     return {**{word: members for word, members in words.items() if members}, **modules}
 

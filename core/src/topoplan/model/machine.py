@@ -78,11 +78,11 @@ class HostLink:
 
 
 def _nodes(names: Iterable[str]) -> tuple[HostNode, ...]:
-    known = {node.value: node for node in HostNode}
+    kinds = {node.value: node for node in HostNode}
     for name in names:
-        if name not in known:
-            raise TopoplanError(f"machine: {shown(name)} is no node of a host (expected {', '.join(known)})")
-    return tuple(known[name] for name in names)
+        if name not in kinds:
+            raise TopoplanError(f"machine: {shown(name)} is no node of a host (expected {', '.join(kinds)})")
+    return tuple(kinds[name] for name in names)
 
 
 @attrs.frozen(kw_only=True)

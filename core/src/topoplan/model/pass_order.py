@@ -185,19 +185,19 @@ class PassOrder:
         need[heads] = tails
         needs, is_done = need.tolist(), bytearray(len(need) + 1)
         is_done[-1] = True  # what needs nothing
-        at, ends = self.rank_ptr[:-1].tolist(), self.rank_ptr[1:].tolist()
+        next_rows, ends = self.rank_ptr[:-1].tolist(), self.rank_ptr[1:].tolist()
         waiting, moved = list(range(self.n_ranks)), True
         while moved:
             moved = False
             for rank in waiting:
-                row = at[rank]
+                row = next_rows[rank]
                 while row < ends[rank] and is_done[needs[row]]:
                     is_done[row] = True
                     row += 1
-                moved |= row > at[rank]
-                at[rank] = row
-            waiting = [rank for rank in waiting if at[rank] < ends[rank]]
-        stuck = [at[rank] for rank in waiting]
+                moved |= row > next_rows[rank]
+                next_rows[rank] = row
+            waiting = [rank for rank in waiting if next_rows[rank] < ends[rank]]
+        stuck = [next_rows[rank] for rank in waiting]
         if stuck:
             kind, chunk, micro_batch = (int(column[stuck[0]]) for column in (self.kind, self.chunk, self.micro_batch))
             return f"ranks wait for each other, the first for {self._pass_text(kind, chunk, micro_batch)}"

@@ -224,14 +224,14 @@ class StagedStrategy(OneLine, Strategy):
             order: of the passes of these stages.
         """
         numbers = np.asarray(stage_of)
-        again = (order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)
+        is_rerun = (order.row_of[Pass.RECOMPUTE] >= 0).any(axis=1)
         stages = []
         for number in range(int(numbers.max()) + 1):
             operators = np.flatnonzero(numbers == number).tolist()
             if not operators or number >= order.n_chunks:
                 what = "has no operator" if not operators else f"is none of the {order.n_chunks} chunks of the order"
                 raise TopoplanError(f"strategy: stage {number} {what}")
-            recompute = bool(again[number])
+            recompute = bool(is_rerun[number])
             stages.append(Stage.placed(operators, [placements[op] for op in operators], recompute=recompute))
         return cls(tuple(placements), tuple(stages), order, order.n_micro_batches)
 
@@ -272,8 +272,8 @@ class StagedStrategy(OneLine, Strategy):
     def recomputes(self) -> tuple[bool, ...]:
         """See `Strategy.recomputes`."""
         regions = [stage.regions for stage in self.stages]
-        again = any((each >= 0).any() for each in regions)
-        return tuple(bool((each >= 0).all()) for each in regions) if again else ()
+        is_rerun = any((each >= 0).any() for each in regions)
+        return tuple(bool((each >= 0).all()) for each in regions) if is_rerun else ()
 
     @property
     def order_name(self) -> str:

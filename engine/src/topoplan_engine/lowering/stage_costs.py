@@ -95,5 +95,5 @@ def with_gradients(price: DeviceCosts, operator: Operator, itemsize: int) -> Dev
         return price
     states = price.states * [[1.0], [itemsize / operator.weights[0].itemsize], [1.0]]
     more = (states - price.states).sum(axis=0)
-    kept = None if price.kept is None else price.kept + more
-    return price._replace(states=states, kept=kept, memory=price.memory + more)
+    kept_bytes = None if price.kept is None else price.kept + more
+    return price._replace(states=states, kept=kept_bytes, memory=price.memory + more)

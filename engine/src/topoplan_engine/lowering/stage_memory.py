@@ -100,8 +100,8 @@ class StageBytes(NamedTuple):
             crossing: weights that stages share.
         """
         prices, numbers, equal = costs.passes, stage.stage.operators.tolist(), first_equal(graph)
-        alone = _alone(graph, stage.stage.operators)
-        rows = operator_bytes(stage.stage.program, alone, list(prices), [equal[op] for op in numbers])
+        lone_operators = _alone(graph, stage.stage.operators)
+        rows = operator_bytes(stage.stage.program, lone_operators, list(prices), [equal[op] for op in numbers])
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
         separate = strategy.order.row_of[:, number] >= 0
@@ -201,7 +201,7 @@ class _Held(NamedTuple):
         place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
         boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
-        again = _read_again(graph) if (regions >= 0).any() else frozenset()
+        read_again = _read_again(graph) if (regions >= 0).any() else frozenset()
         for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
                 continue
@@ -210,7 +210,7 @@ class _Held(NamedTuple):
                 continue
             made_by[place[u]] = max(made_by[place[u]], place[v])
             region, reader = regions[place[u]], regions[place[v]]
-            read = reader != region if region >= 0 else reader >= 0 and (u, output) not in again
+            read = reader != region if region >= 0 else reader >= 0 and (u, output) not in read_again
             if read and (u, output) not in stored:
                 stored.add((u, output))
                 slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))

@@ -80,8 +80,8 @@ def rings_of(stage: StageGraph) -> dict[int, Ring]:
         operator = stage.graph.operators[op]
         first = [each for each in stage.reshards if each.users[0] == op and (operator.weights or each.users == (op,))]
         gathers = tuple(each for each in first if _sends_along(each, axis, Collective.ALL_GATHER))
-        made = [each for each in stage.reshards if each.op == op]
-        scatters = tuple(each for each in made if _sends_along(each, axis, Collective.REDUCE_SCATTER))
+        reshards = [each for each in stage.reshards if each.op == op]
+        scatters = tuple(each for each in reshards if _sends_along(each, axis, Collective.REDUCE_SCATTER))
         if gathers or scatters:
             ordered = stage.stage.zigzag or axis not in _cuts_of_queries(operator, stage.program.rules[op])
             work = _even(mesh, axis) if ordered else _in_order(mesh, axis)

@@ -242,11 +242,11 @@ class Assembly:
         """Write a stage once for each variant of its micro-batches, and copy it for all of them."""
         order, count = self._strategy.order, self._strategy.micro_batches
         rows = order.row_of[:, number]
-        here = rows[Pass.FORWARD] >= 0
-        first = int(np.where(here, rows[Pass.FORWARD], len(order.kind)).argmin())
+        is_in_order = rows[Pass.FORWARD] >= 0
+        first = int(np.where(is_in_order, rows[Pass.FORWARD], len(order.kind)).argmin())
         last = int(rows.max(axis=0).argmax())
         variants: list[Variant | None] = [None] * count
-        for k in np.flatnonzero(here).tolist():
+        for k in np.flatnonzero(is_in_order).tolist():
             separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if rows[kind, k] >= 0)
             variants[k] = Variant(k == first, k == last, separate)
         tasks: dict[Variant, StageTasks] = {}

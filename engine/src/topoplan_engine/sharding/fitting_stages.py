@@ -25,8 +25,8 @@ def why_stages_unfit(strategy: StagedStrategy, graph: OperatorGraph) -> str | No
         reason = _why_uneven(strategy, graph) or _why_programs_unfit(strategy, graph)
     if reason:
         return reason
-    own = StagedStrategy.of(graph, strategy.stages, strategy.order, strategy.micro_batches).placements
-    wrong = next((op for op, each in enumerate(own) if each != strategy.placements[op]), None)
+    stage_placements = StagedStrategy.of(graph, strategy.stages, strategy.order, strategy.micro_batches).placements
+    wrong = next((op for op, each in enumerate(stage_placements) if each != strategy.placements[op]), None)
     return None if wrong is None else f"placement of {graph.operators[wrong].name!r} is not that of its stage"
 
 

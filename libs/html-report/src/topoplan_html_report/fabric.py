@@ -232,8 +232,10 @@ def _around(links: Fabric, tier: Any) -> _Layout:
     share = (np.arange(hosts) - begins[first[order]] + 0.5) / counts[first[order]] - 0.5
     angle = 2 * np.pi * (rank[first[order]] + 0.8 * share) / max(len(switches), 1)
     position[order] = np.stack([0.5 + 0.5 * np.sin(angle), 0.5 - 0.5 * np.cos(angle)], axis=1)
-    said = f"{hosts:,} hosts around {len(switches):,} switches, which stand on a circle in the order of their numbers"
-    return _Layout("around", position, said)
+    sentence = (
+        f"{hosts:,} hosts around {len(switches):,} switches, which stand on a circle in the order of their numbers"
+    )
+    return _Layout("around", position, sentence)
 
 
 def _tiers(links: Fabric, tier: Any) -> _Layout:

@@ -61,13 +61,13 @@ def seconds_of(constants: F64, work: Attention, processors: int) -> F64:
         work: what attends to what.
         processors: multiprocessors of the device.
     """
-    bandwidth, floor, rate, other, written = np.exp(constants)
+    bandwidth, floor, rate, other_rate, written = np.exp(constants)
     pairs = np.where(work.causal > 0, 0.5 * (1 + _TILE / np.maximum(work.keys, _TILE)), 1.0) * work.keys
     blocks = work.samples * work.heads * np.ceil(work.queries / _TILE)
     # Tiles of unequal length are balanced, unless there are few: then the last wave is not full.
     waves = np.maximum(np.ceil(blocks / processors), blocks / processors)
     times = np.where(work.backward > 0, _BACKWARD, 1.0)
-    tile = 4.0 * _TILE * pairs * (work.channels + other * _CHANNELS) * times
+    tile = 4.0 * _TILE * pairs * (work.channels + other_rate * _CHANNELS) * times
     arithmetic = waves * tile / (rate / processors)
     elements = 2 * work.samples * work.channels * (work.heads * work.queries + work.kv_heads * work.keys) * times
     scores = work.samples * work.heads * work.queries * work.keys * written

@@ -62,8 +62,8 @@ def alignment(mode: str, role: str, m: F64, n: F64, k: F64) -> np.ndarray[tuple[
     first = m if role == "weight" else k
     second = k if role == "forward" else n
     powers = [np.gcd(np.asarray(rows).astype(np.int64), most) for rows in (first, second, n)]
-    least = np.minimum.reduce(powers)
-    return np.where(least >= most, most, 1) if mode == "tf32" else least
+    smallest_power = np.minimum.reduce(powers)
+    return np.where(smallest_power >= most, most, 1) if mode == "tf32" else smallest_power
 
 
 def linear_products(mode: str, role: str, batch: F64, m: F64, n: F64, k: F64) -> Products:
@@ -85,24 +85,24 @@ def product_rows(device: str) -> Iterator[tuple[str, Measured]]:
     for mode in dict.fromkeys(modes.tolist()):
         for role in ROLES:
             seconds = column(device, "products", f"{role}_us") / 1e6
-            here = (modes == mode) & np.isfinite(seconds)
+            is_of_mode = (modes == mode) & np.isfinite(seconds)
             rows = m / batch if mode == "bf16-grouped" else m
             sizes = {"forward": (rows, n, k), "data": (rows, k, n), "weight": (n, k, rows)}[role]
             order = alignment(mode, role, *sizes)
-            for each in np.unique(order[here]).tolist():
-                at = np.flatnonzero(here & (order == each))
-                work = linear_products(mode, role, batch[at], *(size[at] for size in sizes))
-                found = Measured(work, product_shapes(work), seconds[at], at)
-                parts.setdefault(f"{mode}/{each}", []).append(found)
+            for each in np.unique(order[is_of_mode]).tolist():
+                places = np.flatnonzero(is_of_mode & (order == each))
+                work = linear_products(mode, role, batch[places], *(size[places] for size in sizes))
+                measured = Measured(work, product_shapes(work), seconds[places], places)
+                parts.setdefault(f"{mode}/{each}", []).append(measured)
     for name, pieces in parts.items():
         yield name, _joined(pieces)
 
 
 def _joined(pieces: list[Measured]) -> Measured:
-    columns = zip(*(attrs.astuple(piece.work, recurse=False) for piece in pieces), strict=True)
-    work = Products(*map(np.concatenate, columns))
-    rest = (np.concatenate([getattr(piece, word) for piece in pieces]) for word in ("shapes", "seconds", "layer"))
-    return Measured(work, *rest)
+    fields = zip(*(attrs.astuple(piece.work, recurse=False) for piece in pieces), strict=True)
+    work = Products(*map(np.concatenate, fields))
+    columns = (np.concatenate([getattr(piece, word) for piece in pieces]) for word in ("shapes", "seconds", "layer"))
+    return Measured(work, *columns)
 
 
 # ── Convolutions ───────────────────────────────────────────────────────────────────────────────────────────
@@ -153,12 +153,12 @@ def convolution_rows(device: str) -> Iterator[tuple[str, Measured]]:
         columns[word] = (columns["side"] + 2 * pad - columns[axis]) // columns["stride"] + 1
     modes = np.array(names(device, "convolutions", "mode"))
     for mode in dict.fromkeys(modes.tolist()):
-        at = np.flatnonzero(modes == mode)
-        of = {word: values[at] for word, values in columns.items()}
+        places = np.flatnonzero(modes == mode)
+        of = {word: values[places] for word, values in columns.items()}
         for role in CONVOLUTION_ROLES:
             work = convolution_products(mode, role, of)
-            seconds = column(device, "convolutions", f"{role}_us")[at] / 1e6
-            yield f"{mode}/convolution/{role}", Measured(work, convolution_shapes(work, of), seconds, at)
+            seconds = column(device, "convolutions", f"{role}_us")[places] / 1e6
+            yield f"{mode}/convolution/{role}", Measured(work, convolution_shapes(work, of), seconds, places)
 
 
 # ── Attention ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,10 +172,10 @@ def attention_rows(device: str) -> Iterator[tuple[str, Measured]]:
     shared = columns[1] != columns[2]
     for mode in dict.fromkeys(modes.tolist()):
         for is_shared in (False, True):
-            at = np.flatnonzero((modes == mode) & (shared == is_shared))
+            places = np.flatnonzero((modes == mode) & (shared == is_shared))
             for role in ("forward", "backward"):
-                rest = [np.full(len(at), float(value)) for value in (ITEM[mode], role == "backward")]
-                work = Attention(*(values[at] for values in columns), *rest)
-                seconds = column(device, "attention", f"{role}_us")[at] / 1e6
+                constant = [np.full(len(places), float(value)) for value in (ITEM[mode], role == "backward")]
+                work = Attention(*(values[places] for values in columns), *constant)
+                seconds = column(device, "attention", f"{role}_us")[places] / 1e6
                 name = f"{mode}/attention{'-shared' if is_shared else ''}/{role}"
-                yield name, Measured(work, work.shapes(), seconds, at)
+                yield name, Measured(work, work.shapes(), seconds, places)

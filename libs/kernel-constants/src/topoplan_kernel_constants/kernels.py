@@ -60,15 +60,15 @@ def fit(device: str, family: str, measured: Measured) -> F64:
     flops, bandwidth, _ = _SHEETS[device]
     peak = flops[family.partition("/")[0].partition("-")[0]]
     if isinstance(measured.work, Attention):
-        begin = attention.start(peak, bandwidth)
+        start = attention.start(peak, bandwidth)
     else:
         kinds = CONVOLUTION_KINDS if "convolution" in family else len(ROLES)
-        begin = tiles.start(peak, bandwidth, kinds)
+        start = tiles.start(peak, bandwidth, kinds)
 
     def loss(constants: F64) -> float:
         return float(np.abs(np.log(modelled(device, constants, measured.work) / measured.seconds)).mean())
 
-    return least(loss, begin, _ROUNDS)
+    return least(loss, start, _ROUNDS)
 
 
 @attrs.frozen(eq=False)

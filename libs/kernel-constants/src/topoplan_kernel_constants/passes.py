@@ -47,8 +47,8 @@ class Curves:
                 point = math.log(rows[k] * row[k]), math.log(max(seconds[k], _NOTHING))
                 curves.setdefault((mode, kind, direction), {}).setdefault(int(row[k]), []).append(point)
         in_order = {key: {row: sorted(curve) for row, curve in sorted(of.items())} for key, of in curves.items()}
-        least = [next(iter(of.values()))[0][1] for (_, _, way), of in in_order.items() if way == "forward"]
-        return cls(in_order, math.exp(float(np.median(least))))
+        least_seconds = [next(iter(of.values()))[0][1] for (_, _, way), of in in_order.items() if way == "forward"]
+        return cls(in_order, math.exp(float(np.median(least_seconds))))
 
     def kinds(self) -> set[str]:
         """Return the kinds that were measured."""
@@ -65,13 +65,13 @@ class Curves:
         """
         of = self.curves[mode, kind, direction]
         lengths = [*of]
-        at = math.log(max(rows * row, 1))
+        position = math.log(max(rows * row, 1))
         right = min(max(bisect_left(lengths, row), 1), len(lengths) - 1) if len(lengths) > 1 else 0
         if not right:
-            return _seconds(_at(of[lengths[0]], at))
+            return _seconds(_at(of[lengths[0]], position))
         low, high = lengths[right - 1], lengths[right]
         share = min(max(math.log(row / low) / math.log(high / low), 0.0), 1.0)
-        return _seconds((1 - share) * _at(of[low], at) + share * _at(of[high], at))
+        return _seconds((1 - share) * _at(of[low], position) + share * _at(of[high], position))
 
 
 def _seconds(log: float) -> float:
@@ -79,9 +79,9 @@ def _seconds(log: float) -> float:
     return seconds if seconds > 10 * _NOTHING else 0.0
 
 
-def _at(curve: _Curve, at: float) -> float:
+def _at(curve: _Curve, position: float) -> float:
     """Return the logarithm of seconds at a logarithm of elements."""
     (last, value) = curve[-1]
-    if at >= last:
-        return value + (at - last) * (value > math.log(10 * _NOTHING))
-    return float(np.interp(at, [point[0] for point in curve], [point[1] for point in curve]))
+    if position >= last:
+        return value + (position - last) * (value > math.log(10 * _NOTHING))
+    return float(np.interp(position, [point[0] for point in curve], [point[1] for point in curve]))

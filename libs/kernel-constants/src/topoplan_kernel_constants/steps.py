@@ -35,11 +35,11 @@ class Steps:
         for mode, kind in dict.fromkeys(zip(*words.tolist(), strict=True)):
             if ":" in kind:
                 continue
-            here = (words[0] == mode) & (words[1] == kind)
-            large = np.flatnonzero(here & (elements >= _LARGE) & (tensors <= 100))
+            is_of_kind = (words[0] == mode) & (words[1] == kind)
+            large = np.flatnonzero(is_of_kind & (elements >= _LARGE) & (tensors <= 100))
             each = float(np.min(us[large] / elements[large])) / 1e6
-            many = np.flatnonzero(here & (tensors > 1))
-            nothing = float(us[here].min()) / 1e6
-            rest = (us[many] / 1e6 - each * elements[many] - nothing) / tensors[many]
-            rates[mode, kind] = nothing, each, float(max(np.median(rest), 0.0))
+            many = np.flatnonzero(is_of_kind & (tensors > 1))
+            nothing = float(us[is_of_kind].min()) / 1e6
+            remainder = (us[many] / 1e6 - each * elements[many] - nothing) / tensors[many]
+            rates[mode, kind] = nothing, each, float(max(np.median(remainder), 0.0))
         return cls(rates)

@@ -40,13 +40,13 @@ class StagedMoves:
         moves = (self._other_layout, self._moved_border, self._other_micro_batches, self._other_zero, self._other_again)
         for _ in range(_TRIES):
             try:
-                found = moves[int(rng.integers(len(moves)))](strategy, rng)
+                moved = moves[int(rng.integers(len(moves)))](strategy, rng)
             except TopoplanError:  # a schedule without an order of so many micro-batches, say
                 continue
-            if found is None or found.key == strategy.key:
+            if moved is None or moved.key == strategy.key:
                 continue
-            if not why_invalid(found, self._graph, self._n_devices):
-                return found
+            if not why_invalid(moved, self._graph, self._n_devices):
+                return moved
         return strategy
 
     def _other_layout(self, strategy: StagedStrategy, rng: np.random.Generator) -> StagedStrategy | None:
@@ -61,9 +61,9 @@ class StagedMoves:
         wide = [axis for axis, size in enumerate(devices.shape) if size > 1]
         if len(wide) < 2:
             return None
-        one, other = rng.choice(wide, 2, replace=False).tolist()
+        first_axis, second_axis = rng.choice(wide, 2, replace=False).tolist()
         new_number = np.empty(int(devices.max()) + 1, dtype=np.int32)
-        new_number[devices.ravel()] = devices.swapaxes(one, other).ravel()
+        new_number[devices.ravel()] = devices.swapaxes(first_axis, second_axis).ravel()
         stages = [
             attrs.evolve(stage, mesh=attrs.evolve(stage.mesh, devices=new_number[stage.mesh.devices]))
             for stage in strategy.stages
@@ -110,11 +110,13 @@ class StagedMoves:
         for number, (stage, program) in enumerate(zip(stages, programs, strict=True)):
             operators = np.flatnonzero(stage_of == number)
             columns = {"recomputed": regions, "share_of": shares, "rings": rings}
-            own = {name: column[operators] for name, column in columns.items()}
-            kept: dict[str, Any] = {name: own[name] if (own[name] >= 0).any() else () for name in own}
+            own_columns = {name: column[operators] for name, column in columns.items()}
+            columns_used: dict[str, Any] = {
+                name: column if (column >= 0).any() else () for name, column in own_columns.items()
+            }
             if len(stage.shares):
-                kept["share_of"] = own["share_of"]
-            changed.append(attrs.evolve(stage, operators=operators, body=program, **kept))
+                columns_used["share_of"] = own_columns["share_of"]
+            changed.append(attrs.evolve(stage, operators=operators, body=program, **columns_used))
         return self._with(strategy, changed)
 
     def _other_micro_batches(self, strategy: StagedStrategy, rng: np.random.Generator) -> StagedStrategy | None:
@@ -154,8 +156,8 @@ class StagedMoves:
         regions = regions_of(way, self._graph)
         stages = []
         for stage in strategy.stages:
-            own = regions[stage.operators]
-            stages.append(attrs.evolve(stage, recomputed=own if (own >= 0).any() else ()))
+            stage_regions = regions[stage.operators]
+            stages.append(attrs.evolve(stage, recomputed=stage_regions if (stage_regions >= 0).any() else ()))
         return self._with(strategy, stages)
 
     def _with(self, strategy: StagedStrategy, stages: Sequence[Stage]) -> StagedStrategy:

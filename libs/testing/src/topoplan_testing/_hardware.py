@@ -62,24 +62,24 @@ def rings_fault(fabric: Fabric) -> str:
     return ""
 
 
-def rewiring_fault(fabric: AnyFabric, own: AnyFabric, cluster: Cluster) -> str:
+def rewiring_fault(fabric: AnyFabric, built: AnyFabric, cluster: Cluster) -> str:
     """Say why a fabric is not the hardware of another one, wired anew; empty if it is."""
-    if (fabric.n_hosts, fabric.n_switches) != (own.n_hosts, own.n_switches):
+    if (fabric.n_hosts, fabric.n_switches) != (built.n_hosts, built.n_switches):
         return (
             f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts and {fabric.n_switches} switches, the topology's own "
-            f"{own.n_hosts} and {own.n_switches}"
+            f"{built.n_hosts} and {built.n_switches}"
         )
-    least_delay = own.delay if isinstance(own, ReconfigurableFabric) else math.inf
+    least_delay = built.delay if isinstance(built, ReconfigurableFabric) else math.inf
     if isinstance(fabric, ReconfigurableFabric) and fabric.delay < least_delay:
         return f"fabric {fabric.name!r}: is rebuilt in {fabric.delay:g} s, the topology's own in {least_delay:g} s"
-    most = {node: max(_beside_interfaces(wiring)[node] for wiring in own.wirings) for node in range(own.n_nodes)}
-    least = min((float(wiring.link_latency.min()) for wiring in own.wirings if wiring.n_links), default=0.0)
+    most = {node: max(_beside_interfaces(wiring)[node] for wiring in built.wirings) for node in range(built.n_nodes)}
+    least_latency = min((float(wiring.link_latency.min()) for wiring in built.wirings if wiring.n_links), default=0.0)
     for wiring in fabric.wirings:
         for node, speed in _beside_interfaces(wiring).items():
             if speed > most[node] * (1 + _ROUNDING):
                 return f"fabric {fabric.name!r}: links of {speed:g} bytes/s at node {node}, which has {most[node]:g}"
-        if wiring.n_links and wiring.link_latency.min() < least * (1 - _ROUNDING):
-            return f"fabric {fabric.name!r}: a latency of {wiring.link_latency.min():g} s, less than {least:g}"
+        if wiring.n_links and wiring.link_latency.min() < least_latency * (1 - _ROUNDING):
+            return f"fabric {fabric.name!r}: a latency of {wiring.link_latency.min():g} s, less than {least_latency:g}"
         if fault := rings_fault(wiring):
             return fault
     return interfaces_fault(fabric, cluster)

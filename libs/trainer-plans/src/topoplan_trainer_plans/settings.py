@@ -238,12 +238,12 @@ class _Megatron:
 
     def _gradients(self, plan: Mapping[str, str], ranks: int | None) -> dict[str, str]:
         """Return in which bytes gradients are summed, whether their norm is waited for, and who shares state."""
-        found = {}
+        settings = {}
         if self._has("accumulate-allreduce-grads-in-fp32") or (self._has("bf16") and not self._has(_IN_BF16)):
-            found["grads"] = "fp32"
+            settings["grads"] = "fp32"
         clip = self._flags.get("clip-grad", "1.0")
-        found |= {"gather": "fp8"} if self._has("fp8-param-gather") and plan["zero"] != "0" else {}
-        found |= {"clip": "yes"} if clip.lower() not in ("0", "0.0", "none") else {}
+        settings |= {"gather": "fp8"} if self._has("fp8-param-gather") and plan["zero"] != "0" else {}
+        settings |= {"clip": "yes"} if clip.lower() not in ("0", "0.0", "none") else {}
         instances = self._number("num-distributed-optimizer-instances") or 1
         if instances > 1 and plan["zero"] != "0":
             hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
@@ -254,8 +254,8 @@ class _Megatron:
                     f"{self._name}: --num-distributed-optimizer-instances {instances} needs numbers of devices "
                     f"(--nnodes, --nproc-per-node) that are a multiple of {model * instances}"
                 )
-            found["shard"] = str(devices // (model * instances))
-        return found
+            settings["shard"] = str(devices // (model * instances))
+        return settings
 
     def _context(self) -> dict[str, str]:
         """Return how attention gets all positions."""
@@ -303,16 +303,18 @@ class _Megatron:
     def _of_ends(self, first: int | None, last: int | None, ranks: int, schedule: str) -> str:
         """Return the layers of stages whose first or last rank has layers of its own number."""
         layers, chunks = self._number("num-layers"), int(schedule.partition(":")[2] or 1)
-        own = {0: first, ranks - 1: last}
-        given = [each for each in own.values() if each is not None]
-        others = ranks - len(given)
-        rest = None if layers is None else layers - sum(given)
-        if rest is None or rest < 0 or (rest % (others * chunks) if others else rest) or any(n % chunks for n in given):
+        layers_of_ends = {0: first, ranks - 1: last}
+        stated_layers = [each for each in layers_of_ends.values() if each is not None]
+        n_others = ranks - len(stated_layers)
+        remainder = -1 if layers is None else layers - sum(stated_layers)
+        is_uneven = remainder % (n_others * chunks) if n_others else remainder
+        if remainder < 0 or is_uneven or any(n % chunks for n in stated_layers):
             raise TopoplanError(
                 f"{self._name}: {first or 'equally many'} layers on the first and {last or 'equally many'} on the last "
                 f"of {ranks} ranks need a number of layers (--num-layers) whose rest divides, not {layers}"
             )
-        shares = [rest // (others * chunks) if own.get(k) is None else (own[k] or 0) // chunks for k in range(ranks)]
+        at_ends = [layers_of_ends.get(rank) for rank in range(ranks)]
+        shares = [remainder // (n_others * chunks) if each is None else each // chunks for each in at_ends]
         return _summed(shares * chunks)
 
     def _recompute(self) -> str:
@@ -357,8 +359,8 @@ def layout_of_ranks(devices: Sequence[int], order: str, degrees: Mapping[str, in
     'dp-tp-cp-ep-pp'
     """
     axes = order.split("-")
-    rest = len(devices) // math.prod(degrees.values())
-    sizes = [{**degrees, "dp": max(rest, 1)}[axis] for axis in axes]
+    remainder = len(devices) // math.prod(degrees.values())
+    sizes = [{**degrees, "dp": max(remainder, 1)}[axis] for axis in axes]
     if math.prod(sizes) != len(devices):
         return None
     for layout in itertools.permutations(range(len(axes))):
@@ -501,9 +503,9 @@ class _Torchtitan:
                 f"{self._name}: {_PARTS}: {where!r} is in no place of a stated plan (layers from layers.0 on in turn, "
                 "the embedding in the first part and the head in the last)"
             )
-        chunks, rest = divmod(len(parts), ranks)
+        chunks, remainder = divmod(len(parts), ranks)
         kind = schedule.partition(":")[0]
-        if rest or not chunks or (kind != "interleaved" and chunks != (1 if kind in ("1f1b", "gpipe") else 2)):
+        if remainder or not chunks or (kind != "interleaved" and chunks != (1 if kind in ("1f1b", "gpipe") else 2)):
             raise TopoplanError(f"{self._name}: {_PARTS} has {len(parts)} parts for {ranks} ranks and schedule {kind}")
         named = {"schedule": f"interleaved:{chunks}"} if kind == "interleaved" else {}
         return {**named, "layers": _summed([len(part) for part in layers])}

@@ -147,15 +147,15 @@ class KernelCosts(CostFunction):
         """Return what the largest part takes in a stream, with the sums of gradients of its outputs."""
         operator = self.graph.operators[op]
         shape = part_shape(operator, degrees, self._gradients[op], self._gpus)
-        found = self._shapes.get(shape)
-        if found is None:
-            found = self._shapes[shape] = self._shape_seconds(shape)
-        backward = found.backward if self._flow.backward[op] else 0.0
+        seconds = self._shapes.get(shape)
+        if seconds is None:
+            seconds = self._shapes[shape] = self._shape_seconds(shape)
+        backward = seconds.backward if self._flow.backward[op] else 0.0
         for output, sums in self._sums[op].items():
             piece = shape.outputs[output]
             elements = piece.nbytes / piece.itemsize
             backward += sums * self._kernels.moving(self._mode, "add", "forward", 1, max(elements, 1))
-        return PartSeconds(found.forward, backward)
+        return PartSeconds(seconds.forward, backward)
 
     def _shape_seconds(self, shape: PartShape) -> PartSeconds:
         row = self._table.get(shape)

@@ -197,8 +197,8 @@ def _multihead_attention(price: _Price) -> tuple[float, float]:
 def _table(price: _Price, kind: str) -> tuple[float, float]:
     height, row = price.part.weights[0].shape
     words = _count(price.part.inputs[0])
-    known = [name for name in price.kernels.curves.kinds() if name.startswith(f"{kind}:")]
-    nearest = min(sorted(known), key=lambda name: abs(math.log(int(name.partition(":")[2]) / height)))
+    curve_names = [name for name in price.kernels.curves.kinds() if name.startswith(f"{kind}:")]
+    nearest = min(sorted(curve_names), key=lambda name: abs(math.log(int(name.partition(":")[2]) / height)))
     forward, backward = price.both(nearest, words, row)
     if kind == "embedding":  # a dense gradient is written as a whole
         measured = int(nearest.partition(":")[2])
@@ -236,10 +236,10 @@ def _map(kind: str) -> Callable[[_Price], tuple[float, float]]:
     return lambda price: price.both(kind, 1, _count(price.part.outputs[0]))
 
 
-def _arithmetic(kind: str, alone: str) -> Callable[[_Price], tuple[float, float]]:
+def _arithmetic(kind: str, lone_kind: str) -> Callable[[_Price], tuple[float, float]]:
     def of(price: _Price) -> tuple[float, float]:
         operands = len(price.part.inputs) + len(price.part.weights)
-        return price.both(kind if operands > 1 else alone, 1, _count(price.part.outputs[0]))
+        return price.both(kind if operands > 1 else lone_kind, 1, _count(price.part.outputs[0]))
 
     return of
 

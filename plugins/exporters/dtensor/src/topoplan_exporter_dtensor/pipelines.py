@@ -193,14 +193,14 @@ def _place(devices: list[tuple[int, ...]]) -> _Place:
     place = None
     rows: list[list[int]] = []  # of devices, each that of one rank of the pipeline
     for row in grid:
-        if not any(set(row) & set(other) for other in rows):
+        if not any(set(row) & set(other_row) for other_row in rows):
             rows.append(row)
     pipelines = [_group([row[replica] for row in rows]) for replica in range(replicas)]
     for row in rows:
         group = _group(row)
         if rank in row:
             replica = row.index(rank)
-            stages = tuple(number for number, other in enumerate(grid) if rank in other)
+            stages = tuple(number for number, other_row in enumerate(grid) if rank in other_row)
             place = _Place(replica, replicas, stages, pipelines[replica], group)
     if place is None:
         raise TopoplanError(f"rank {rank} has no stage of the plan")

@@ -134,14 +134,14 @@ def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
     program, first = program_of(graph, strategy, target), strategy.stages[0]
     places = places_of(graph, program, rings_of(graph, strategy), target)
     level, shared = shared_of(graph, strategy, target)
-    kept, groups = _kept(graph, program, places, (_SHARED[level], shared), target)
+    kept_parts, groups = _kept(graph, program, places, (_SHARED[level], shared), target)
     return Grid(
         devices=devices_of_ranks(graph, strategy, places.devices, target),
         context=places.context,
         context_way=places.context_way,
         experts=places.experts,
         expert_tensor=places.expert_tensor,
-        kept=kept,
+        kept=kept_parts,
         groups=groups,
         order=strategy.order,
         stage=tuple(strategy.stage_of.tolist()),
@@ -164,28 +164,28 @@ def _kept(
     Raises:
         TopoplanError: those that share are no neighbours.
     """
-    kept, axes = shared
+    kept_parts, axes = shared
     if sliced := sliced_along(graph, program, places, target):
-        kept, axes = Kept.SLICES, sliced
-    if kept is Kept.WHOLE:
-        return kept, 1
+        kept_parts, axes = Kept.SLICES, sliced
+    if kept_parts is Kept.WHOLE:
+        return kept_parts, 1
     apart = [axis for axis in places.replica_axes if axis not in axes]
     if apart != [*places.replica_axes[: len(apart)]] or (apart and not axes & set(places.replica_axes)):
         raise target.unsuited("the plan shares weights or state with replicas that are no neighbours")
-    return kept, math.prod(program.mesh[axis] for axis in apart)
+    return kept_parts, math.prod(program.mesh[axis] for axis in apart)
 
 
 def _of_program(graph: OperatorGraph, program: SpmdProgram, target: Target) -> Grid:
     places = places_of(graph, program, (-1,) * len(graph.operators), target)
     shared = Kept.STATE_SLICES if program.sharded_state else Kept.WHOLE
-    kept, groups = _kept(graph, program, places, (shared, set(places.data_axes)), target)
+    kept_parts, groups = _kept(graph, program, places, (shared, set(places.data_axes)), target)
     return Grid(
         devices=places.devices[None],
         context=places.context,
         context_way=places.context_way,
         experts=places.experts,
         expert_tensor=places.expert_tensor,
-        kept=kept,
+        kept=kept_parts,
         groups=groups,
         order=alternating_order("1f1b", [0], 1),
         stage=(0,) * len(graph.operators),

@@ -154,13 +154,13 @@ def _context_way(graph: OperatorGraph, program: SpmdProgram, number: int, rings:
     """
     ways: dict[str, Operator] = {}
     for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
-        made, wanted = program.made(u, out)[number], program.wanted(v, into)[number]
-        if made == wanted:
+        form, new_form = program.made(u, out)[number], program.wanted(v, into)[number]
+        if form == new_form:
             continue
         op, ends = graph.operators[v], (graph.operators[u].weights, graph.operators[v].weights)
-        if made.sliced and wanted.holding is Holding.REPLICATED and not ends[1]:
+        if form.sliced and new_form.holding is Holding.REPLICATED and not ends[1]:
             ways.setdefault("ring" if rings[v] == number else "gather", op)
-        elif made.sliced and wanted.sliced and not all(ends):
+        elif form.sliced and new_form.sliced and not all(ends):
             ways.setdefault("ulysses", op)
         else:
             what = f"wants input {op.inputs[into].name!r} in another form than it is made in"
@@ -205,13 +205,13 @@ def _check_neighbours(
     experts = next((k for k, op in enumerate(graph.operators) if has_experts(op)), None)
     if experts is None or not dealt:
         return
-    op, seen = graph.operators[experts], False
+    op, is_dealt = graph.operators[experts], False
     for number in reversed(order):
         cut = program.rules[experts][number].dim
         slices = cut >= 0 and number not in dealt and not _cuts_no_weight(op, cut)
-        seen = seen or number in dealt
-        copies_first = number not in dealt and not slices and not seen
-        if (slices and seen) or copies_first:
+        is_dealt = is_dealt or number in dealt
+        copies_first = number not in dealt and not slices and not is_dealt
+        if (slices and is_dealt) or copies_first:
             axis = f"axis {number} of the mesh"
             raise target.refusal(op, f"deals its experts to devices that are no neighbours ({axis} is between)")
 

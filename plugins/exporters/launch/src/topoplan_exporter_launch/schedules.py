@@ -57,8 +57,8 @@ def schedule_of(order: PassOrder) -> str:
     usual: tuple[str, ...] = ("1f1b", "gpipe") if chunks == 1 else ()
     if chunks > 1 and count % ranks == 0:
         usual = ("interleaved",)
-    kept = order.kind != Pass.RECOMPUTE
-    passes = np.stack([order.kind, order.chunk, order.micro_batch])[:, kept]
+    is_written = order.kind != Pass.RECOMPUTE
+    passes = np.stack([order.kind, order.chunk, order.micro_batch])[:, is_written]
     for name in usual:
         same = named_order(name, ranks, count, chunks)
         if np.array_equal(passes, np.stack([same.kind, same.chunk, same.micro_batch])):

@@ -95,8 +95,8 @@ def recomputed_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target
     """
     regions = np.full(len(graph.operators), -1, dtype=np.int64)
     for number, stage in enumerate(strategy.stages):
-        own = stage.regions >= 0
-        regions[stage.operators[own]] = number * len(regions) + stage.regions[own]
+        is_rerun = stage.regions >= 0
+        regions[stage.operators[is_rerun]] = number * len(regions) + stage.regions[is_rerun]
     words = words_of_regions(regions.tolist(), graph)
     if not words:
         first = int(np.flatnonzero(regions >= 0)[0])

@@ -160,11 +160,11 @@ def parallelism_of(plan: PlanLike, grid: Grid) -> dict[str, Any]:
         raise TARGET.unsuited(f"the plan has context parallelism with {what}")
     whole = grid.kept is Kept.WHOLE
     gathers_again = grid.kept is Kept.SLICES and grid.program is not None and grid.program.gathers_again
-    again = "always" if staged else "default"
+    reshard = "always" if staged else "default"
     return {
         "data_parallel_replicate_degree": grid.data if whole else grid.groups,
         "data_parallel_shard_degree": 1 if whole else grid.data // grid.groups,
-        **({} if whole else {"fsdp_reshard_after_forward": again if gathers_again else "never"}),
+        **({} if whole else {"fsdp_reshard_after_forward": reshard if gathers_again else "never"}),
         "tensor_parallel_degree": grid.tensor,
         "enable_sequence_parallel": Cut.POSITIONS in cuts,
         "context_parallel_degree": grid.context,

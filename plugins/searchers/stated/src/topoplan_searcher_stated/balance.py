@@ -10,7 +10,7 @@ __all__ = ["balanced_layers"]
 _HALVINGS = 40
 
 
-def balanced_layers(seconds: Sequence[float], behind: float, chunks: int) -> tuple[int, ...]:
+def balanced_layers(seconds: Sequence[float], tail: float, chunks: int) -> tuple[int, ...]:
     """Return how many layers each chunk has, at least one, so that the slowest chunk takes the least time.
 
     Where there is a choice, later chunks have more: activations of theirs are kept for a shorter time.
@@ -26,11 +26,11 @@ def balanced_layers(seconds: Sequence[float], behind: float, chunks: int) -> tup
         >>> balanced_layers([3.0, 1.0, 1.0, 1.0, 1.0], 0.0, 2)
         (1, 4)
     """
-    low, high = 0.0, 2 * (sum(seconds) + behind) + 1e-9
-    best = _filled(seconds, behind, chunks, high)
+    low, high = 0.0, 2 * (sum(seconds) + tail) + 1e-9
+    best = _filled(seconds, tail, chunks, high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        layers = _filled(seconds, behind, chunks, middle)
+        layers = _filled(seconds, tail, chunks, middle)
         if layers is None:
             low = middle
         else:
@@ -39,11 +39,11 @@ def balanced_layers(seconds: Sequence[float], behind: float, chunks: int) -> tup
     return best
 
 
-def _filled(seconds: Sequence[float], behind: float, chunks: int, most: float) -> tuple[int, ...] | None:
+def _filled(seconds: Sequence[float], tail: float, chunks: int, most: float) -> tuple[int, ...] | None:
     """Return layers of chunks that take ``most`` seconds at most, filled from the last one; None if there are none."""
     layers, position = [], len(seconds)
     for chunk in range(chunks - 1, -1, -1):
-        took, count = behind if chunk == chunks - 1 else 0.0, 0
+        took, count = tail if chunk == chunks - 1 else 0.0, 0
         while position > chunk and (count == 0 or took + seconds[position - 1] <= most):
             position -= 1
             took += seconds[position]

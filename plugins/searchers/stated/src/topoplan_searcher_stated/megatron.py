@@ -150,19 +150,19 @@ def copied_operators(graph: OperatorGraph, rules: Sequence[Signature]) -> frozen
     sources = {(v, k): u for u, _, v, k in graph.edges.reshape(-1, 4).tolist()}
 
     def makers(readers: list[tuple[int, int]]) -> set[int]:
-        found: set[int] = set()
+        operators_found: set[int] = set()
         while readers:
             maker = sources.get(readers.pop())
-            if maker is not None and maker not in found:
-                found.add(maker)
+            if maker is not None and maker not in operators_found:
+                operators_found.add(maker)
                 activations = [k for k in range(len(graph.operators[maker].inputs)) if rules[maker].inputs[k].sliced]
                 readers += [(maker, k) for k in activations]
-        return found
+        return operators_found
 
     attention = [index for index, op in enumerate(graph.operators) if queries_signature(op) is not None]
     copied = makers([(op, k) for op in attention for k in (1, 2)])
-    if both := copied & makers([(op, 0) for op in attention]):
-        name = graph.operators[min(both)].name
+    if operators_of_both := copied & makers([(op, 0) for op in attention]):
+        name = graph.operators[min(operators_of_both)].name
         raise TopoplanError(
             f"plan: operator {name!r} makes queries, keys and values at once: heads of keys and values cannot be "
             "copied (tp of at most their number)"
@@ -220,12 +220,12 @@ def positions_dims(graph: OperatorGraph) -> list[int]:
 
 def _cut_each(graph: OperatorGraph, dims: Sequence[int]) -> list[Signature]:
     """Return signatures that cut a dimension of each operator; equal operators share theirs."""
-    known: dict[tuple[int, int], Signature] = {}
+    signatures_of: dict[tuple[int, int], Signature] = {}
     rules = []
     for op, first, dim in zip(graph.operators, first_equal(graph), dims, strict=True):
-        if (first, dim) not in known:
-            known[first, dim] = _cut(op, dim)
-        rules.append(known[first, dim])
+        if (first, dim) not in signatures_of:
+            signatures_of[first, dim] = _cut(op, dim)
+        rules.append(signatures_of[first, dim])
     return rules
 
 

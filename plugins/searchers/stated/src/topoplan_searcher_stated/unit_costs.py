@@ -140,10 +140,10 @@ class Tasks(NamedTuple):
     def _ends(self, durations: Sequence[float]) -> list[float]:
         ends = [0.0] * len(durations)
         for task, needs in enumerate(self.before):
-            begin = 0.0
+            start = 0.0
             for each in needs:
-                begin = max(begin, ends[each])
-            ends[task] = begin + durations[task]
+                start = max(start, ends[each])
+            ends[task] = start + durations[task]
         return ends
 
 
@@ -353,11 +353,11 @@ def chained(parts: Sequence[StageBytes]) -> StageBytes:
 
     Within a backward pass units follow each other from the last one, each beginning with what is left.
     """
-    left, highest = 0.0, parts[-1].rise
+    bytes_left, highest = 0.0, parts[-1].rise
     for unit in reversed(parts):
-        if left + unit.rise.total > highest.total:
-            highest = unit.rise._replace(total=left + unit.rise.total)
-        left += float(unit.change[:, Pass.BACKWARD, 0].sum())
+        if bytes_left + unit.rise.total > highest.total:
+            highest = unit.rise._replace(total=bytes_left + unit.rise.total)
+        bytes_left += float(unit.change[:, Pass.BACKWARD, 0].sum())
     # Of two layers that follow each other both are there; units of several layers say what they have together.
     gathered = [unit.gathered for unit in parts]
     together = max([*gathered, *(2 * min(pair) for pair in itertools.pairwise(gathered))])
