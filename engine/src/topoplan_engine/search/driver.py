@@ -9,9 +9,7 @@ users want these (`topoplan_engine.search.bests.Keep`), the best is the best of 
 fabric for it even where the initial state is faster.  The loop ends when the budget is spent or the time is up
 (`topoplan_engine.search.limits`), when no searcher proposes anything, when nothing was better for long enough and no
 planner is still planning, or when the user interrupts it: the best state so far is then the result all the same.
-
-The loop is a method of `SearchRun`, so that several search runs can advance in turn
-(`topoplan_engine.search.islands`).
+Several search runs can advance in turn (`topoplan_engine.search.islands`).
 """
 
 from __future__ import annotations

@@ -113,17 +113,17 @@ class Evaluator:
             formats: what the plan is to be written in; strategies that one of them cannot say have no cost.
         """
         self.problem = problem
-        self.evaluations, self.first_draw = 0, first_draw
+        self.evaluations, self.first_draw, self._knows_pace = 0, first_draw, False
         self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
-        self._knows_pace = False
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
         self._programs = simulate if isinstance(simulate, ProgramQuotients) else NoQuotients()
         self._memory_policy = memory
-        one_task = bool(getattr(simulate, "runs_all_to_alls", False))
-        self._lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
+        self._lowering = Lowering(
+            problem.graph, problem.cluster, problem.costs, one_task=getattr(simulate, "runs_all_to_alls", False)
+        )
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
