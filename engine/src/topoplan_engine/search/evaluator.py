@@ -121,9 +121,8 @@ class Evaluator:
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
         self._programs = simulate if isinstance(simulate, ProgramQuotients) else NoQuotients()
         self._memory_policy = memory
-        self._lowering = Lowering(
-            problem.graph, problem.cluster, problem.costs, one_task=getattr(simulate, "runs_all_to_alls", False)
-        )
+        one_task = bool(getattr(simulate, "runs_all_to_alls", False))
+        self._lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
