@@ -64,6 +64,7 @@ class Choice:
         allow_code: whether options may name code that is run.  What the user types may; what a file says may not,
             unless the user allows it.
         source: where a file names it, for messages.
+        is_companion: whether another searcher brings it along.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Choice:
     component: type[Component] | None = attrs.field(default=None, repr=False)
     allow_code: bool = attrs.field(default=False, repr=False, eq=False, kw_only=True)
     source: str = attrs.field(default="", repr=False, eq=False, kw_only=True)
+    is_companion: bool = attrs.field(default=False, repr=False, eq=False, kw_only=True)
 
     @classmethod
     def parse(cls, text: str, where: str, *, allow_code: bool = False, source: str = "") -> Choice:

@@ -444,12 +444,12 @@ def _busy(stage: StageGraph) -> dict[Reshard, tuple[F64, bool]]:
     def row_of(op: int) -> int:
         return rows[stage.position[op]] if rows and stage.position[op] >= 0 else -1
 
-    found = {}
+    ways = {}
     for reshard in stage.reshards:
         before, after = row_of(reshard.op), row_of(reshard.users[0])
         if before != after and any(step.step.collective is Collective.ALL_TO_ALL for step in reshard.forward):
-            found[reshard] = stage.stage.shares[max(before, after)], after >= 0
-    return found
+            ways[reshard] = stage.stage.shares[max(before, after)], after >= 0
+    return ways
 
 
 def _is_gathered(reshard: Reshard) -> bool:

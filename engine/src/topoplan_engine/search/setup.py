@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import PluginError, TopoplanError
 from topoplan.model.problem import Problem
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PlacedStrategy, Strategy
@@ -32,7 +32,7 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.clocked import Clocked
-from topoplan_engine.search.companions import BringsCompanions, build_member, companions_of
+from topoplan_engine.search.companions import BringsCompanions, PortfolioMember, build_member, companions_of
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
@@ -60,7 +60,8 @@ class SearchSetup:
         simulate, simulator, policy: the built simulator, its component, and its memory policy.
         topology: as chosen.
         searchers: in the order of their turns: those that users chose, and the companions that these bring along.
-        n_chosen: how many users chose.
+        n_chosen: how many users chose, or trainers left of what another one brings along.
+        companions: which of these came along, by their turns.
         evaluator: has priced strategies to start from at most.
         seed: of the search.
         keep: which searchers construct, and whether the result is what they constructed: if users want it, and all
@@ -76,6 +77,7 @@ class SearchSetup:
     topology: Topology
     searchers: tuple[Searcher, ...]
     n_chosen: int
+    companions: frozenset[int]
     evaluator: Evaluator
     formats: tuple[Exporter, ...]
     seed: int
@@ -131,9 +133,13 @@ class SearchSetup:
             built.append((searcher.axis, search))
         axes = [axis for turn, (axis, _) in enumerate(built) if turn not in errors]
         for turn, refusal in errors.items():
-            if built[turn][0] not in axes:  # a network that cannot be wired, say: users named what is no use
+            axis, name = built[turn][0], self.searchers[turn].name
+            if turn in self.companions and "strategy" in axes and not isinstance(refusal, PluginError):
+                built[turn] = axis, PortfolioMember(None, name=name, refusal=str(refusal))
+                continue
+            if axis not in axes:  # a network that cannot be wired, say: users named what is no use
                 raise refusal
-            go_on_without(refusal, built[turn][0], axes)
+            go_on_without(refusal, axis, axes)
         return fabric_rng, built
 
     def _searched_problem(self) -> Problem:
@@ -185,6 +191,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         topology=topology,
         searchers=searchers,
         n_chosen=len(chosen.searchers) - chosen.n_companions,
+        companions=frozenset(turn for turn, choice in enumerate(chosen.partners) if choice.is_companion),
         evaluator=evaluator,
         formats=formats,
         seed=experiment.run.seed,
@@ -259,6 +266,7 @@ class Chosen:
     Attributes:
         searchers: in the order of their turns, the companions that some bring along at the end.
         n_companions: how many of them are companions.
+        partners: what the others were made of.
     """
 
     frontend: Frontend
@@ -267,6 +275,7 @@ class Chosen:
     simulator: Simulator
     searchers: tuple[Searcher, ...]
     n_companions: int
+    partners: tuple[Choice, ...]
 
     @property
     def all(self) -> list[Component]:
@@ -297,6 +306,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
         simulator=simulator,
         searchers=(*searchers, *companions),
         n_companions=len(companions),
+        partners=tuple(partners),
     )
 
 

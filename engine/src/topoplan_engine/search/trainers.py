@@ -135,7 +135,7 @@ def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) ->
 
     def able(n_devices: int) -> list[Choice]:
         return [
-            choice
+            attrs.evolve(choice, is_companion=True)
             for choice in searcher.companions(topology, n_devices)
             if choice.name in installed
             and (installed[choice.name].axis == "network" or installed[choice.name].restrictable)

@@ -87,8 +87,8 @@ class Chain(Search):
             from topoplan_placement_moves.staged import StagedMoves
 
             self._staged = StagedMoves(self._problem)
-        found = self._staged.draw(strategy, self._staged_rng)
-        return Candidate(base=State(found, state.fabric), cutoff_seconds=self._cutoff_seconds())
+        moved = self._staged.draw(strategy, self._staged_rng)
+        return Candidate(base=State(moved, state.fabric), cutoff_seconds=self._cutoff_seconds())
 
     def ask_screened(
         self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int

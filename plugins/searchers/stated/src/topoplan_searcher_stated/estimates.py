@@ -126,8 +126,8 @@ class Estimates:
         order = self._order(plan.schedule, degrees.pp, degrees.micro_batches)
         units = self._costs.tasks(self._mesh(plan, degrees, order))
         passes = [_chunk([self._ran(unit, degrees)], plan.zero).passes.sum() for unit in units]
-        behind = passes[self._small.behind] if self._small.behind >= 0 else 0.0
-        return [float(each) for each in (*(passes[unit] for unit in self._small.layers), behind)]
+        tail = passes[self._small.behind] if self._small.behind >= 0 else 0.0
+        return [float(each) for each in (*(passes[unit] for unit in self._small.layers), tail)]
 
     def memory(self, plan: Settings) -> float:
         """Return the bytes of the fullest device; see `of`."""
@@ -174,7 +174,7 @@ class Estimates:
 
     @functools.cache  # noqa: B019  of one search, as long as it lives
     def _order(self, schedule: str, ranks: int, micro_batches: int) -> PassOrder:
-        """Return the order of a schedule, with no more micro-batches than tell how it goes on."""
+        """Return the order of a schedule, with no more micro-batches than show how it continues."""
         return order_of(schedule, ranks, min(micro_batches, _REPEATS * ranks))
 
     def _units_of_chunks(self, layers: tuple[int, ...]) -> list[list[int]]:
@@ -240,7 +240,7 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
     for kind in (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS):
         parts = [unit[kind] for unit in (units if kind == Pass.FORWARD else units[::-1]) if kind in unit]
         passes[kind] = _with_gathers(parts) if zero == 3 else sum(part.path for part in parts)
-        if zero == 2:  # sums of gradients go on beside them, micro-batch by micro-batch
+        if zero == 2:  # sums of gradients run beside them, micro-batch by micro-batch
             passes[kind] = max(passes[kind], sum(part.weights for part in parts))
     kind = Pass.WEIGHTS if Pass.WEIGHTS in units[0] else Pass.BACKWARD
     ends = [unit[END] for unit in units]
@@ -279,10 +279,10 @@ def _rank_end(chunks: Sequence[tuple[float, _Chunk]]) -> float:
     """
     free = 0.0
     for end, chunk in sorted(chunks, key=lambda pair: pair[0]):
-        begin = end - sum(part.path for part in chunk.last)
+        start = end - sum(part.path for part in chunk.last)
         for part in chunk.last:
-            free = max(begin + part.summed, free + part.weights)
-            begin += part.path
+            free = max(start + part.summed, free + part.weights)
+            start += part.path
         free = max(free, end)
     return free + sum(chunk.end for _, chunk in chunks)
 

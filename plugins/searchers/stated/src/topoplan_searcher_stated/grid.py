@@ -43,7 +43,7 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
     n_devices, batch = cluster.n_devices, graph.batch_size
     experts, positions = _experts(problem), _positions(problem)
     widest = max(_DEVICES, _HOSTS * n_devices // cluster.n_hosts)
-    found = []
+    plans = []
     for tp, pp, cp in itertools.product(divisors(n_devices), divisors(n_devices), divisors(n_devices)):
         if tp > widest or pp > max(1, n_layers) or n_devices % (tp * pp * cp):
             continue
@@ -54,15 +54,15 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
             continue
         for ep, micro_batch in itertools.product(divisors(math.gcd(dp, experts or 1)), divisors(batch // dp)):
             if micro_batch <= _LARGEST_MICRO_BATCH:
-                found.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
+                plans.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
     parts, per_host = _parts_that_hold_weights(problem), n_devices / cluster.n_hosts
 
     def unlikely(plan: Settings) -> float:
         """How far it is from just holding the weights; groups over hosts, and cut positions, are less likely."""
-        held = abs(math.log(plan.tp * plan.pp * max(1, plan.ep / 2) / parts))
-        return held + math.log(max(1.0, plan.tp / per_host)) + 0.3 * math.log(plan.cp)
+        distance = abs(math.log(plan.tp * plan.pp * max(1, plan.ep / 2) / parts))
+        return distance + math.log(max(1.0, plan.tp / per_host)) + 0.3 * math.log(plan.cp)
 
-    return sorted(found, key=unlikely)
+    return sorted(plans, key=unlikely)
 
 
 def ladders(plan: Settings, replicas: int) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -129,10 +129,10 @@ def _traded_degrees(plan: Settings) -> Iterator[Settings]:
                 continue
             changes: dict[str, Any] = {name: value, "layers": ""}
             yield attrs.evolve(plan, **changes)
-            for other in names:
-                peer = getattr(plan, other)
-                if other != name and value > degree and peer % 2 == 0:
-                    yield attrs.evolve(plan, **{**changes, other: peer // 2})
+            for other_name in names:
+                peer = getattr(plan, other_name)
+                if other_name != name and value > degree and peer % 2 == 0:
+                    yield attrs.evolve(plan, **{**changes, other_name: peer // 2})
 
 
 def moved_borders(layers: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -3,7 +3,7 @@
     shapes ─► estimates: the least that saves enough memory ─► variants of the best shapes ─► neighbours of the best
     └► the best so far, early                                                 the best of all, simulated one by one ◄┘
 
-`estimates` takes milliseconds for a plan and comes close to the simulator, so that the search goes on estimates, and
+`estimates` takes milliseconds for a plan and comes close to the simulator, so that estimates lead the search, and
 few plans are simulated: those that may be faster than the best one, of whichever searcher.
 """
 
@@ -41,7 +41,7 @@ _CLIMBS, _STEPS = 2, 6
 _NEAR = 1.02
 #: Improvement for which a plan is simulated before all are estimated.
 _WORTH = 0.98
-#: Smallest improvement by which a climb goes on.
+#: Smallest improvement for which a climb continues.
 _BETTER = 0.999
 
 
@@ -171,7 +171,7 @@ class HybridSearch(Search):
                 yield plan
 
     def _climbs(self) -> Iterator[None]:
-        """Estimate neighbours of the best plans, and go on from better ones."""
+        """Estimate neighbours of the best plans, and continue from better ones."""
         for start in self._ranking()[:_CLIMBS]:
             current = start
             for _ in range(_STEPS):
@@ -186,9 +186,9 @@ class HybridSearch(Search):
 
     def _climbs_by_simulation(self) -> Iterator[Settings | None]:
         """Simulate neighbours of the best simulated plan that are estimated to be near it."""
-        done: set[Settings] = set()
-        while (best := self._best_simulated()) is not None and best not in done:
-            done.add(best)
+        plans_done: set[Settings] = set()
+        while (best := self._best_simulated()) is not None and best not in plans_done:
+            plans_done.add(best)
             close = []
             for plan in self._neighbours(best):
                 if self._estimated(plan) <= _NEAR * self._best_cost:
@@ -260,13 +260,13 @@ class HybridSearch(Search):
         assert self._estimates is not None
         try:
             chunks = order_of(plan.schedule, plan.pp, 2 * plan.pp).n_chunks
-            *seconds, behind = self._estimates.layer_seconds(plan)
+            *seconds, tail = self._estimates.layer_seconds(plan)
         except TopoplanError:
             return ()
         if chunks > self._n_layers:
             return ()
         options = [""] if self._n_layers % chunks == 0 else []
-        balanced = balanced_layers(seconds, behind, chunks)
+        balanced = balanced_layers(seconds, tail, chunks)
         if chunks > 1 and balanced != (self._n_layers // chunks,) * chunks:
             options.append(text_of(balanced))
         return tuple(options)
@@ -295,6 +295,6 @@ class HybridSearch(Search):
 
     def _without_bubbles(self, plan: Settings) -> float:
         assert self._estimates is not None
-        *layers, behind = self._estimates.layer_seconds(plan)
+        *layers, tail = self._estimates.layer_seconds(plan)
         degrees = degrees_of(plan, self._problem.graph, self._problem.cluster.n_devices)
-        return (sum(layers) + behind) * degrees.micro_batches / plan.pp
+        return (sum(layers) + tail) * degrees.micro_batches / plan.pp
