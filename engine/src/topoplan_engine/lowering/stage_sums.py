@@ -11,7 +11,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.sharding import arguments
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.stage_writer import Before, StageWriter
+from topoplan_engine.lowering.stage_writer import Arrival, Before, StageWriter
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.resharding import CollectiveStep
@@ -43,11 +43,23 @@ REDUCE, _SCATTER, _GATHER = (
 )
 
 
+class _Later(NamedTuple):
+    """A sum that waits for the end of all passes: of how much, after which tasks, and for which gradients."""
+
+    bucket: Reshard
+    share: float
+    before: Sequence[I64 | Arrival | None]
+    reshards: Sequence[Reshard]
+
+
 class Sums:
     """Sums of the gradients of weights, in buckets, and what ZeRO sends in place of all-reduces.
 
     Where some devices share gradients and others have the same shares, gradients are reduce-scattered among the first,
-    in each micro-batch if they are not kept whole, and shares are all-reduced among the others, once.
+    in each micro-batch if they are not kept whole, and shares are all-reduced among the others, once.  Where these
+    others also send each other activations, as tensor-parallel devices do, that all-reduce comes after all passes: in
+    the order of their communicator it would stop activations until the first sum is there.  Megatron-LM does so, with
+    one all-reduce of all such gradients (``finalize_model_grads``: ``_allreduce_non_tensor_model_parallel_grads``).
 
     Attributes:
         ends: (operator, argument) -> the tasks that end the sum of its gradient.
@@ -59,6 +71,8 @@ class Sums:
         # By axes: bytes, the gradients, and what the last one waits for.
         self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
         self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
+        self._later: dict[tuple[int, ...], list[_Later]] = {}
+        self._passed = _axes_in_passes(stage)
         self._shared: dict[tuple[int, int], float] = {}
 
     def take(self, reshard: Reshard, before: Any) -> None:
@@ -67,8 +81,7 @@ class Sums:
         gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
         if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
             steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
-            if (end := self._writer.exchange(gradient, steps, 0, before)) is not None:
-                self.ends[reshard.op, reshard.argument] = [end]
+            self._exchange(gradient, steps, before, [reshard])
             return
         (step,) = steps
         nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
@@ -90,14 +103,37 @@ class Sums:
         steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
         if whole and (self._is_last or not shared):
             steps.append(MeshStep(REDUCE, whole, share))
-        end = self._writer.exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, 0, before)
+        self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, before, reshards)
         for reshard in reshards:
-            self.ends[reshard.op, reshard.argument] = [*before] if end is None else [end]
             self._shared[reshard.op, reshard.argument] = share
         if shared:
             weights = round(sum(_gathered_bytes(self._stage, each) * _share_of_sum(each) for each in reshards))
             bucket = attrs.evolve(reshards[-1], nbytes=weights)
             self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
+
+    def _exchange(
+        self, bucket: Reshard, steps: Sequence[MeshStep], before: Sequence[Any], reshards: Sequence[Reshard]
+    ) -> None:
+        """Add the collectives of gradients; the last of several is for `send_later` if it would stop activations."""
+        now = len(steps)
+        if now > 1 and steps[-1].step == REDUCE and _sent_along(self._stage, steps[-1]) in self._passed:
+            now -= 1
+        end = self._writer.exchange(bucket, steps[:now], 0, before)
+        ends = [*before] if end is None else [end]
+        for reshard in reshards:
+            self.ends[reshard.op, reshard.argument] = ends
+        for step in steps[now:]:
+            self._later.setdefault(step.axes, []).append(_Later(bucket, step.share, ends, reshards))
+
+    def send_later(self) -> None:
+        """Send what waits for the end of all passes, as one all-reduce of each communicator."""
+        for axes, several in self._later.items():
+            nbytes = sum(round(each.bucket.nbytes * each.share) for each in several)
+            bucket = attrs.evolve(several[-1].bucket, nbytes=nbytes)
+            before = [end for each in several for end in each.before]
+            end = self._writer.exchange(bucket, [MeshStep(REDUCE, axes, 1.0)], 0, before)
+            for each in several if end is not None else ():
+                self.ends.update({(reshard.op, reshard.argument): [end] for reshard in each.reshards})
 
     def shares(self, op: int, first: int) -> F64:
         """(weights, 1) the part of each weight of an operator that a device updates; ``first`` is its first one."""
@@ -127,6 +163,18 @@ def _gathered_bytes(stage: StageGraph, reshard: Reshard) -> int:
 def _share_of_sum(reshard: Reshard) -> float:
     """Return the part of a weight whose gradient is summed in one group."""
     return next(step.share for step in reshard.backward if step.step.collective is Collective.ALL_REDUCE)
+
+
+def _sent_along(stage: StageGraph, step: MeshStep) -> tuple[int, ...]:
+    """Return the axes of the communicator of a collective."""
+    return tuple(sorted(axis for axis in step.axes if stage.program.mesh[axis] > 1))
+
+
+def _axes_in_passes(stage: StageGraph) -> set[tuple[int, ...]]:
+    """Return the axes of the communicators that passes wait for: those of activations, and of weights in slices."""
+    steps = [step for each in stage.reshards for step in each.forward if not step.free]
+    steps += [step for each in stage.reshards if not each.parameter for step in each.backward if not step.free]
+    return {_sent_along(stage, step) for step in steps}
 
 
 def _members(stage: StageGraph, axes: Iterable[int]) -> int:

@@ -35,10 +35,12 @@ from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["END", "Part", "StageTasks", "Variant"]
+__all__ = ["END", "SUMS", "Part", "StageTasks", "Variant"]
 
-#: What follows the last pass of a stage: updates of weights, and gathers of what ZeRO shares; numbered behind `Pass`.
-END = len(Pass)
+#: What follows all passes of a rank: sums of gradients that would be in the way of activations; numbered behind `Pass`.
+SUMS = len(Pass)
+#: What follows these: updates of weights, and gathers of what ZeRO shares.
+END = SUMS + 1
 
 
 class Variant(NamedTuple):
@@ -58,7 +60,7 @@ class StageTasks:
     """The tasks of one micro-batch in a stage, and where they are tied to others.
 
     Attributes:
-        parts: `Pass` or `END` -> its first and last tasks.
+        parts: `Pass`, `SUMS` or `END` -> its first and last tasks.
         leaves: (link, whether it is its gradient) -> the tasks after which it is sent, several arrays of (D,).
         arrives: (link, whether it is its gradient) -> the tasks that wait for it.
         summed: (operator of the model, argument) -> the tasks after which the gradient of a weight is summed.
@@ -158,6 +160,8 @@ class StageTasks:
             self._sums.send_rest()
             self.parts[Pass.BACKWARD] = self._writer.end_pass()
         if self._variant.last:
+            self._sums.send_later()
+            self.parts[SUMS] = self._writer.end_pass()
             self._end(computed)
             self.parts[END] = self._writer.end_pass()
 

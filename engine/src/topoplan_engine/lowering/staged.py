@@ -43,7 +43,7 @@ from topoplan_engine.lowering.stage_memory import (
     staged_peak,
 )
 from topoplan_engine.lowering.stage_rings import causal_passes
-from topoplan_engine.lowering.stage_tasks import END, Part, StageTasks, Variant
+from topoplan_engine.lowering.stage_tasks import END, SUMS, Part, StageTasks, Variant
 from topoplan_engine.lowering.task_columns import NO_TASK
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
@@ -358,7 +358,8 @@ class Assembly:
                 column[rows].tolist() for column in (order.kind, order.chunk, order.micro_batch)
             )
             chunks = sorted(set(chunk))
-            passes = [*zip(kind, chunk, micro_batch, strict=True), *((END, c, last[c]) for c in chunks)]
+            behind = [(each, c, last[c]) for each in (SUMS, END) for c in chunks]
+            passes = [*zip(kind, chunk, micro_batch, strict=True), *behind]
             self._order_rank(passes)
 
     def _order_rank(self, passes: Sequence[tuple[int, int, int]]) -> None:
@@ -434,7 +435,7 @@ class Assembly:
             for number in several:
                 copies = self._copies[number]
                 parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
-                for kind in (Pass.BACKWARD, Pass.WEIGHTS):
+                for kind in (Pass.BACKWARD, Pass.WEIGHTS, SUMS):
                     for _, end in _streams(parts.get(kind)):
                         self._edge(end + offset, tasks)
                 for first, _ in _streams(parts.get(END)):
@@ -449,7 +450,7 @@ class Assembly:
         self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
         for copies in self._copies:
             parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
-            before = [ends[1] for kind in (Pass.BACKWARD, Pass.WEIGHTS) for ends in _streams(parts.get(kind))]
+            before = [ends[1] for kind in (Pass.BACKWARD, Pass.WEIGHTS, SUMS) for ends in _streams(parts.get(kind))]
             after = [ends[0] for ends in _streams(parts.get(END))]
             tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in (before, after))
             self._edge(tails.astype(np.int64) + offset, np.full(len(tails), norm))

@@ -166,6 +166,76 @@ def test_hybrid_sharding_shares_inside_of_groups_and_sums_a_share_between_them(m
         assert sum(nbytes(tasks, Collective.ALL_REDUCE, [k, k + 4])) == graph.parameter_bytes // 4
 
 
+@pytest.mark.parametrize("zero", [1, 2])
+def test_sums_over_two_axes_do_not_hold_up_activations(model, zero):
+    """Backward passes wait for what tensor parallelism sends, as without ZeRO, while shares go over slow links.
+
+    ZeRO adds all-gathers of the weights, of which a device sends one half, and one all-reduce of the shares of nine
+    norms: that has 576 bytes, which two devices of a host send in less than a microsecond.
+    """
+    graph = model("llama")
+    cluster = build_cluster(ClusterOptions(servers=2, gpus_per_server=2, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    whole, spans = [], []
+    for level in (0, zero):
+        tasks = lowering.lower(strategy_of(Stated(tp=2, dp=2, micro_batch=4, zero=level), graph, 4)[0])
+        timeline = Fluid().build()(tasks, star(2, 1e9, 1e-9), cluster)
+        backward = tasks.kind == TaskKind.BACKWARD
+        whole.append(timeline.makespan)
+        spans.append(timeline.finish[backward].max() - timeline.start[backward].min())
+    assert nbytes(tasks, Collective.ALL_REDUCE, [0, 1])[-1] == 2 * (2 * LAYERS + 1) * HIDDEN // 2
+    assert spans[1] == pytest.approx(spans[0], rel=1e-3)
+    gathered = sum(nbytes(tasks, Collective.ALL_GATHER, [0, 2])) / 2 / 1e9
+    assert whole[1] <= whole[0] + gathered + 1e-6
+
+
+def test_weights_in_slices_are_summed_over_tensor_parallel_devices_first(model):
+    """No sum over these waits for one over data-parallel devices, which have the scatters of all weights."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 4, tp=2, dp=2, zero=3, micro_batch=4)
+    assert strategy.micro_batches == 1
+    norms = 2 * (2 * LAYERS + 1) * HIDDEN
+    sums = [size for size in nbytes(tasks, Collective.ALL_REDUCE, [0, 1]) if size == 2 * HIDDEN]
+    assert sum(sums) == norms
+    assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 2])) == (graph.parameter_bytes - norms) // 2 + norms
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "options"),
+    [
+        ("llama", 4, {"tp": 2, "zero": 1}),
+        ("llama", 4, {"tp": 2, "zero": 2}),
+        ("llama", 16, {"tp": 8, "zero": 1}),  # two devices have the same keys and values
+        ("llama", 8, {"tp": 2, "cp": 2, "zero": 1}),
+        ("llama", 8, {"tp": 2, "pp": 2, "zero": 1, "schedule": "interleaved:2"}),
+        ("llama", 8, {"tp": 2, "pp": 2, "zero": 1, "schedule": "zb-h1"}),
+        ("mixtral", 8, {"tp": 2, "ep": 2, "zero": 1}),
+        ("gpt2", 8, {"tp": 2, "pp": 2, "zero": 1}),  # the first and the last stage share a weight
+    ],
+)
+def test_second_sums_come_behind_all_passes_and_before_the_norm(model, name, devices, options):
+    """Every all-reduce of shares in a group that sends activations begins when the last activation is there."""
+    graph = model(name)
+    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline(optimizer_step=True).build(graph, cluster))
+    tasks = lowering.lower(strategy_of(Stated(**options, micro_batch=1, clip=True), graph, devices)[0])
+    tasks.check()
+    timeline = Fluid().build()(tasks, star(devices, 1e10, 1e-6), cluster)
+    collective = tasks.kind == TaskKind.COLLECTIVE
+    (norm,) = np.flatnonzero(collective & (tasks.size == 4)).tolist()
+    sums = collective & (tasks.collective == Collective.ALL_REDUCE) & (tasks.micro_batch < 0)
+    sums[norm] = False
+    found = 0
+    for group in np.unique(tasks.group[sums]).tolist():
+        here = collective & (tasks.group == group)
+        if (passed := here & (tasks.micro_batch >= 0)).any():
+            found += 1
+            assert timeline.start[here & sums].min() >= timeline.finish[passed].max()
+    assert found
+    assert timeline.finish[sums].max() <= timeline.start[norm]
+    assert timeline.start[tasks.kind == TaskKind.UPDATE].min() >= timeline.finish[norm]
+
+
 def test_hybrid_sharding_keeps_the_state_of_its_group(model):
     graph = model("llama", 16)
     cluster = build_cluster(ClusterOptions(servers=8, device="h100"), Host.discover())

@@ -23,7 +23,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.lowering.stage_memory import StageBytes, staged_peak
-from topoplan_engine.lowering.stage_tasks import END
+from topoplan_engine.lowering.stage_tasks import END, SUMS
 from topoplan_engine.pass_orders import ideal_times
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.tied import tied_weights
@@ -243,7 +243,7 @@ def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
         if zero == 2:  # sums of gradients run beside them, micro-batch by micro-batch
             passes[kind] = max(passes[kind], sum(part.weights for part in parts))
     kind = Pass.WEIGHTS if Pass.WEIGHTS in units[0] else Pass.BACKWARD
-    ends = [unit[END] for unit in units]
+    ends = [unit[kind] for unit in units for kind in (SUMS, END)]
     return _Chunk(
         passes=passes,
         ahead=units[-1][Pass.BACKWARD].ahead,

@@ -23,7 +23,7 @@ from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.places import Sends, TiedSum
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
-from topoplan_engine.lowering.stage_tasks import END, StageTasks, Variant
+from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.pass_orders import alternating_order
@@ -151,7 +151,7 @@ class UnitTasks(NamedTuple):
     """The tasks of a unit on a mesh.
 
     Attributes:
-        passes: `Pass` or `END` -> its tasks, in the last micro-batch.
+        passes: `Pass`, `SUMS` or `END` -> its tasks, in the last micro-batch.
         sent: bytes that each device sends to the next unit for a micro-batch.
     """
 
@@ -321,7 +321,7 @@ def _passes(stage: StageGraph, costs: StageCosts, separate: frozenset[Pass], mes
     rows, kinds = _columns(columns, mesh), columns["kind"]
     passes: dict[int, Tasks] = {}
     first = 0
-    for kind in (Pass.FORWARD, Pass.BACKWARD, *separate, END):
+    for kind in (Pass.FORWARD, Pass.BACKWARD, *separate, SUMS, END):
         part = written.parts.get(kind)
         streams = [] if part is None else [*([part.computed] if part.computed else ()), *part.exchanged.values()]
         end = max([first, *(int(last[0]) + 1 for _, last in streams)])
