@@ -132,8 +132,8 @@ class Sums:
             bucket = attrs.evolve(several[-1].bucket, nbytes=nbytes)
             before = [end for each in several for end in each.before]
             end = self._writer.exchange(bucket, [MeshStep(REDUCE, axes, 1.0)], 0, before)
-            for each in several if end is not None else ():
-                self.ends.update({(reshard.op, reshard.argument): [end] for reshard in each.reshards})
+            if end is not None:
+                self.ends |= {(reshard.op, reshard.argument): [end] for each in several for reshard in each.reshards}
 
     def shares(self, op: int, first: int) -> F64:
         """(weights, 1) the part of each weight of an operator that a device updates; ``first`` is its first one."""
