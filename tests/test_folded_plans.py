@@ -10,13 +10,17 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Host, Topology, TopoplanError, optimize
+from topoplan import Candidate, Cluster, Host, State, Topology, TopoplanError, optimize
 from topoplan.model.machine import HostModel
 from topoplan.plugin.components import TopologyContext
+from topoplan_engine import problem_on
+from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.folding.classes import classes_of
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.network.tables import Network
+from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.folds import FoldedStates
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
@@ -222,6 +226,28 @@ def test_a_large_plan_reports_what_its_whole_iteration_is(tmp_path):
     for field in attrs.fields(type(parts)):
         name = field.name
         assert getattr(parts, name) == pytest.approx(getattr(whole_parts, name), rel=1e-6, abs=1e-12), name
+
+
+def test_a_price_does_not_depend_on_a_folded_plan_before(model_of):
+    graph, cluster = model_of("dense", 4), cluster_of(2, 4)
+    problem = problem_on(graph, cluster, Roofline().build(graph, cluster), Host.discover().make(Topology, "bigswitch"))
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    large = strategy_of(Settings(tp=2, pp=2, micro_batch=1, zero=1), graph, cluster.n_devices)[0]
+    small = strategy_of(Settings(tp=2, pp=2, micro_batch=8, zero=1), graph, cluster.n_devices)[0]
+    states = [State(strategy, fabric) for strategy in (large, small, problem.space.initial())]
+    passes = Lowering(graph, cluster, problem.costs).n_tasks(small)
+
+    def prices(states):
+        evaluator = Evaluator(problem, Fluid().build(), "ignore")
+        return [evaluator.price(Candidate(base=state)).cost for state in states]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("topoplan_engine.search.folds._FOLDED", passes + 1)
+        folds = FoldedStates(Fluid().build(), Lowering(graph, cluster, problem.costs), cluster)
+        assert [folds.iteration(state) is not None for state in states] == [True, False, False]
+        together, alone = prices(states), [prices([state])[0] for state in states]
+    assert together == alone
+    assert len(set(alone)) == 3
 
 
 def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():

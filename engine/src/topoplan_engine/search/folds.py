@@ -68,6 +68,8 @@ class FoldedStates:
 
     def _of(self, state: State) -> FoldedRun | None:
         folded = self.iteration(state)
-        if folded is not None and self._run is None and self._simulate is not None:
+        if folded is None:  # the run that is kept may be that of a state before
+            return None
+        if self._run is None and self._simulate is not None:
             self._run = self._simulate.run_folded(folded, state.fabric, self._cluster)
         return self._run
