@@ -358,8 +358,8 @@ class Assembly:
                 column[rows].tolist() for column in (order.kind, order.chunk, order.micro_batch)
             )
             chunks = sorted(set(chunk))
-            behind = [(each, c, last[c]) for each in (SUMS, END) for c in chunks]
-            passes = [*zip(kind, chunk, micro_batch, strict=True), *behind]
+            last_parts = [(each, c, last[c]) for each in (SUMS, END) for c in chunks]
+            passes = [*zip(kind, chunk, micro_batch, strict=True), *last_parts]
             self._order_rank(passes)
 
     def _order_rank(self, passes: Sequence[tuple[int, int, int]]) -> None:
