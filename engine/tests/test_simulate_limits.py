@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Collective, TopoplanError
+from topoplan.search.stopping import must_end
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.messages import collective_rounds
 from topoplan_reference.fluid import fluid_reference
@@ -101,3 +102,23 @@ def test_a_signal_ends_a_kernel(model, rows):
         signal.signal(signal.SIGPROF, before)
     # A kernel returns where the handler raises; what called it raises again.
     assert interrupt.traceback[-1].name != "stop"
+
+
+def test_a_signal_while_a_kernel_asks_whether_to_end_is_not_lost():
+    """The handler of Ctrl-C raises inside of what the kernel calls."""
+    network = Network(star(HOSTS, 1.25e10), CLUSTER)
+    prepared = fluid.Model().prepare(chain([(0, 1, 1), (1, 2, 1)] * 30_000), network)
+    asked = []
+
+    def ends():
+        asked.append(None)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return False
+
+    token = must_end.set(ends)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fluid.Model().simulate(prepared)
+    finally:
+        must_end.reset(token)

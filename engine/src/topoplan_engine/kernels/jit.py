@@ -95,9 +95,12 @@ _forget_error = numba.types.ExternalFunction("PyErr_Clear", numba.types.void())
 
 @ctypes.PYFUNCTYPE(ctypes.c_int)
 def _search_must_end() -> int:
-    """Say whether the search that a kernel runs in must end (`topoplan.search.stopping`)."""
-    ends = must_end.get()
-    return int(ends is not None and ends())
+    """Say whether the search that a kernel runs in must end (`topoplan.search.stopping`), or Ctrl-C came meanwhile."""
+    try:
+        ends = must_end.get()
+        return int(ends is not None and ends())
+    except KeyboardInterrupt:  # compiled code would continue without it
+        return 1
 
 
 # Kernels that are kept on disk know it by this name alone: its address is another one in every process.
