@@ -27,6 +27,7 @@ from topoplan import Cluster, Host, TopologyContext
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.reporting.pages import replace_section
 from topoplan_engine.reporting.tables import markdown_table
+from topoplan_exporter_chakra.astra import system_file
 from topoplan_exporter_chakra.schema import CollectiveType, Node, NodeType, Trace, encode
 
 #: Bytes/s of a link between hosts and inside one, and seconds of each.
@@ -115,19 +116,6 @@ def theirs(case: Case, binaries: Path) -> float:
         NodeType.COLL,
         attributes={"is_cpu_op": False, "comm_type": int(kind), "comm_size": size},
     )
-    names = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    system = {
-        "scheduling-policy": "FIFO",
-        "endpoint-delay": 1,
-        "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 1,
-        **{f"{name}-implementation": list(case.theirs) for name in names},
-        "collective-optimization": "localBWAware",
-        "local-mem-bw": 1600,
-        "boost-mode": 0,
-        "roofline-enabled": 0,
-        "peak-perf": 900,
-    }
     rates = [INSIDE, RATE] if len(case.counts) > 1 else [RATE]
     latencies = [0.0, LATENCY] if len(case.counts) > 1 else [LATENCY]
     network = {
@@ -140,7 +128,7 @@ def theirs(case: Case, binaries: Path) -> float:
         folder = Path(name)
         for rank in range(count):
             (folder / f"rank.{rank}.et").write_bytes(encode(Trace({"schema": "0.0.4"}, (node,))))
-        (folder / "system.json").write_text(json.dumps(system))
+        (folder / "system.json").write_bytes(system_file(case.theirs))
         (folder / "memory.json").write_text(json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}))
         (folder / "network.yml").write_text("".join(f"{key}: {value}\n" for key, value in network.items()))
         kind_of_network = "Congestion_Aware" if case.aware else "Congestion_Unaware"

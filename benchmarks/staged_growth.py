@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from topoplan_engine.reporting.tables import markdown_table
+from topoplan_engine.simulation.deferred import of_first
 
 DOCS = Path(__file__).parents[1] / "docs"
 #: Of 8 devices each.
@@ -67,7 +68,7 @@ def measure(servers: int, config: str) -> dict[str, float]:
             evaluator.memory(state.strategy)
             plan = evaluator.plan(state, {})
             seconds.append(time.process_time() - begin)
-        simulated = getattr(plan.timeline, "of_first", (plan.taskgraph, None))[0].n_tasks
+        simulated = of_first(plan.taskgraph, plan.timeline)[0].n_tasks
         return plan.taskgraph.n_tasks, simulated, seconds
 
     plans(16, (8,))  # loads the kernels

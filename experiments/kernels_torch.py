@@ -68,7 +68,7 @@ def measure_products(bench):
         batch, m, n, k = shapes[at]
         for mode in ("bf16", "tf32", "fp32"):
             flops = 2 * batch * m * n * k
-            # Products in fp32 are slow and alike: the larger ones are measured for a third of the shapes.
+            # Products in fp32 are slow and vary little: the larger ones are measured for a third of the shapes.
             if bench.late() or flops > MOST_FLOPS[mode] or batch * max(m * n, m * k, n * k) > BUFFER:
                 continue
             if mode == "fp32" and number % 2 and flops > 2e10:

@@ -256,7 +256,7 @@ def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
     assert classes_of(colors, tail, head, labels).of.tolist() == [0, 0, 0, 0, 0, 0]
     colors[0] = 1
     found = classes_of(colors, tail, head, labels).of
-    assert len(set(found.tolist())) > 1  # edges have a direction: all six are told apart
+    assert len(set(found.tolist())) > 1  # edges have a direction: all six differ
     both_ways = [np.concatenate(ends) for ends in ((tail, head), (head, tail))]
     assert classes_of(colors, *both_ways, np.zeros(12, np.uint64)).of.tolist() == [0, 1, 2, 3, 2, 1]
 

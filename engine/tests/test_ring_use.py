@@ -17,7 +17,7 @@ GBPS = 1e9 / 8
 def found(fabric, groups, devices=1, interfaces=8):
     cluster = Cluster.uniform(n_hosts=fabric.n_hosts, devices_per_host=devices, interfaces=interfaces)
     tasks = task_graph([collective(list(group), size) for group, size in groups], n_devices=cluster.n_devices)
-    return collective_links(Plan(cluster=cluster, fabric=fabric, taskgraph=tasks))
+    return collective_links(Plan(cluster=cluster, fabric=fabric, taskgraph=tasks), tasks)
 
 
 def rails(hosts, count):
@@ -100,4 +100,4 @@ def test_rings_of_the_fabric_are_meant_so():
 def test_messages_alone_are_no_collective():
     cluster = Cluster.uniform(n_hosts=4, interfaces=8)
     tasks = task_graph([transfer(0, 1, 10)], n_devices=4)
-    assert collective_links(Plan(cluster=cluster, fabric=rails(4, 2), taskgraph=tasks)) is None
+    assert collective_links(Plan(cluster=cluster, fabric=rails(4, 2), taskgraph=tasks), tasks) is None

@@ -103,18 +103,18 @@ def test_twins_change_no_time_and_no_byte(data):
         assert (one.makespan, one.events) == (other.makespan, other.events)
 
 
-def test_twins_are_split_and_never_joined():
-    twins = LinkClasses(np.array([1.0, 1.0, 1.0, 2.0]))
-    assert twins.first().tolist() == [0, 0, 0, 3]
-    twins.load(np.array([0, 2]), np.array([0, 1]), np.array([5, 5]))
-    assert twins.first().tolist() == [0, 0, 2, 3]
-    twins.load(np.array([0, 3]), np.array([0, 1, 2]), np.array([5, 5, 5]))
-    assert twins.first().tolist() == [0, 0, 2, 3]
-    twins.isolate(np.array([1, 1]))
-    assert twins.changed
-    assert twins.first().tolist() == [0, 1, 2, 3]
-    twins.isolate(np.array([1]))
-    assert not twins.changed
+def test_equal_links_are_split_and_never_joined():
+    equal_links = LinkClasses(np.array([1.0, 1.0, 1.0, 2.0]))
+    assert equal_links.first().tolist() == [0, 0, 0, 3]
+    equal_links.load(np.array([0, 2]), np.array([0, 1]), np.array([5, 5]))
+    assert equal_links.first().tolist() == [0, 0, 2, 3]
+    equal_links.load(np.array([0, 3]), np.array([0, 1, 2]), np.array([5, 5, 5]))
+    assert equal_links.first().tolist() == [0, 0, 2, 3]
+    equal_links.isolate(np.array([1, 1]))
+    assert equal_links.changed
+    assert equal_links.first().tolist() == [0, 1, 2, 3]
+    equal_links.isolate(np.array([1]))
+    assert not equal_links.changed
 
 
 def test_rings_split_links_as_they_do_one_by_one():

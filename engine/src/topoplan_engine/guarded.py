@@ -33,7 +33,7 @@ from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
 
-__all__ = ["KnowsBest", "build_search", "build_simulate", "strategy_fault"]
+__all__ = ["FindsAlgorithms", "KnowsBest", "build_search", "build_simulate", "strategy_fault"]
 
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
@@ -46,6 +46,18 @@ def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator)
     return guarded(search, _who(searcher), Allowed(problem, searcher.axis))
 
 
+@runtime_checkable
+class FindsAlgorithms(Protocol):
+    """A simulator whose options name algorithms of collectives, which are components."""
+
+    @property
+    def runs_all_to_alls(self) -> bool:
+        """Whether an all-to-all may be one task: it has an algorithm."""
+
+    def with_host(self, host: Host) -> Simulate:
+        """Return the same simulator, which finds algorithms in a host."""
+
+
 def build_simulate(simulator: Simulator, host: Host | None = None) -> Simulate:
     """Build a simulator; its full runs are checked.
 
@@ -54,7 +66,7 @@ def build_simulate(simulator: Simulator, host: Host | None = None) -> Simulate:
         host: where it finds components that its options name; all that are installed unless given.
     """
     simulate = simulator.build()
-    if host is not None and hasattr(simulate, "with_host"):
+    if host is not None and isinstance(simulate, FindsAlgorithms):
         simulate = simulate.with_host(host)
     return _GuardedSimulate(simulate, _who(simulator))
 

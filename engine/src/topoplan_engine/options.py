@@ -64,7 +64,7 @@ def unnamed(value: int) -> int:
 
 
 def is_unnamed(value: Any) -> bool:
-    """Say whether the value of an option is its default, which nobody wrote."""
+    """Say whether the value of an option is its default, and no user's."""
     return isinstance(value, _UnnamedInt | _UnnamedFloat | _UnnamedText)
 
 

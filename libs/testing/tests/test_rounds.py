@@ -49,7 +49,7 @@ def test_a_member_cannot_send_what_it_does_not_have():
 
 @pytest.mark.parametrize("name", [cls.name for cls in HOST.components(CollectiveAlgorithm) if cls.name != "msccl"])
 def test_a_message_less_is_noticed(name):
-    """No algorithm sends a message that nobody needs."""
+    """No algorithm sends a message that no member needs."""
     algorithm = HOST.make(CollectiveAlgorithm, name)
     group = CollectiveGroup((4,)) if name == "nvls" else CollectiveGroup((2, 2))
     for label in type(algorithm).collectives:

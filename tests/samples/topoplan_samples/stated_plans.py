@@ -9,30 +9,13 @@ from topoplan import Host
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.precision import in_precision
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples import stated
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_trainer_plans import ProposedPlan
 
 DEVICES, BATCH, LAYERS = 16, 32, 8
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 128,
-    "vocab_size": 128,
-    "max_position_embeddings": 32,
-    "hidden_act": "silu",
-}
-MIXTRAL = {
-    **LLAMA,
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-}
+LLAMA, MIXTRAL = ({**model, "num_hidden_layers": LAYERS} for model in (stated.LLAMA, stated.MIXTRAL))
 #: Settings of `--plan` by what they are for; all for 16 devices.
 SETTINGS = [
     "dp=16",

@@ -326,7 +326,7 @@ class StagedStrategy(OneLine, Strategy):
         if self.is_placed and self.copy_of.any():
             return f"order {order.name!r}: needs two copies of the model, whose stages run programs and are not placed"
         if len({stage.is_placed for stage in stages}) > 1:
-            return "operators of some stages are placed one by one, those of others run a program (all must be alike)"
+            return "operators of some stages are placed one by one, those of others run a program (must be one kind)"
         owner: dict[int, int] = {}
         first_of: dict[int, int] = {}
         for number, (stage, rank) in enumerate(zip(stages, order.rank_of.tolist(), strict=True)):

@@ -327,7 +327,7 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
         chunks = np.unique(chunk).tolist()
         devices = np.sort(stages[chunks[0]].devices)
         of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
-        different, alike = np.unique(of_chunk, axis=1, return_inverse=True)
+        different, column_of = np.unique(of_chunk, axis=1, return_inverse=True)
         change = np.zeros((2, len(kind), different.shape[1]))
         for number, column in zip(chunks, different, strict=True):
             mine = chunk == number
@@ -337,10 +337,10 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
         gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
         highest = base.sum(axis=0) + np.where(backward, rises[chunk], gathers)[:, None]
-        most, columns, alike = highest.argmax(axis=0), np.arange(different.shape[1]), alike.ravel()
-        total[devices] += np.maximum(highest[most, columns], 0.0)[alike]
-        gathered[devices] = gathers[most][alike]
-        in_use[devices] = base[0, most, columns][alike]
+        most, columns, column_of = highest.argmax(axis=0), np.arange(different.shape[1]), column_of.ravel()
+        total[devices] += np.maximum(highest[most, columns], 0.0)[column_of]
+        gathered[devices] = gathers[most][column_of]
+        in_use[devices] = base[0, most, columns][column_of]
     at_once = np.divide(in_use, of_batch, out=np.zeros(n_devices), where=of_batch > 0)
     return StagedPeak(total, gathered, at_once)
 

@@ -46,6 +46,7 @@ from topoplan_engine.lowering.stage_rings import causal_passes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, Part, StageTasks, Variant
 from topoplan_engine.lowering.task_columns import NO_TASK
 from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 
 __all__ = ["StagedLowering"]
@@ -154,7 +155,7 @@ class StagedLowering:
         parts = [self._graph.operators[op] for op in operators]
         weights = self._prices.of_operators(stage.program, strategy.micro_batches, operators, mesh.devices)
         passes = [with_gradients(each, op, stage.gradient_bytes) for each, op in zip(weights, parts, strict=True)]
-        price = getattr(self._costs, "optimizer_seconds", None)
+        price = self._costs.optimizer_seconds if isinstance(self._costs, OptimizerCosts) else None
         updates: list[F64 | None] = [None] * len(operators)
         places: dict[object, tuple[I32, I32]] = {}
         for row, op in enumerate(operators) if price is not None else ():

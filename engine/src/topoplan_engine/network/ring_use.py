@@ -16,7 +16,7 @@ import numpy as np
 from topoplan.arrays import I32, I64
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
-from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths
@@ -62,16 +62,14 @@ class CollectiveLinks:
         return f"{used}: a ring takes one path from host to host, rails are not modelled"
 
 
-def collective_links(plan: Plan) -> CollectiveLinks | None:
-    """Return the links of the group whose collectives have the most bytes.
+def collective_links(plan: Plan, tasks: TaskGraph) -> CollectiveLinks | None:
+    """Return the links of the group whose collectives have the most bytes; ``tasks`` are those that were simulated.
 
     None if it leaves no link of a host idle and no step of its rings passes other hosts.  None, too, where the fabric
     says the rings itself: they are meant so; and where hosts are modelled inside, whose groups run rings over all NICs.
     """
     if shares_links(plan.cluster.host):
         return None
-    # Where some tasks stand for all (`DeferredTimeline`), those of the busiest device have groups of all kinds.
-    tasks, _ = getattr(plan.timeline, "of_first", None) or (plan.taskgraph, None)
     fabric = plan.fabric.wirings[-1]  # gradients are summed in the last phase
     rings = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, _RINGS) & (tasks.size > 0))
     nbytes = np.bincount(tasks.group[rings], tasks.size[rings].astype(np.float64), max(tasks.n_groups, 1))

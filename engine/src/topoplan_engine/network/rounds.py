@@ -101,7 +101,7 @@ class _Messages(NamedTuple):
         share: (m,) of the tensor's bytes, each time.
         key: (m,) messages to or from switches of one key carry parts of the same sum.
         times: (m,) how often each is sent; also how many messages one stands for that are left out.
-        turn: (m,) which repeat it is; messages of different turns are never sent at a time; -1 where all are alike.
+        turn: (m,) which repeat it is; messages of different turns are never sent at a time; -1 where all are of one.
         latencies, between: (m,) latencies in a row, and those between hosts; the latter -1 where the path says.
         part: see `RoundsPrice`.
     """

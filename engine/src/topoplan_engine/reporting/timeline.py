@@ -8,9 +8,11 @@ import attrs
 import numpy as np
 
 from topoplan.model.plan import Plan
+from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.network.ring_use import collective_links
 from topoplan_engine.reporting.printing import spelled_time
 from topoplan_engine.simulation.breakdown import time_breakdown
+from topoplan_engine.simulation.deferred import of_first, simulated_words
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 
 __all__ = ["breakdown_json", "busiest_link", "collective_links_json", "simulation_rows"]
@@ -30,12 +32,16 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
         ]
     return [
         ("iteration time", spelled_time(timeline.makespan)),
-        *([("simulated", words)] if (words := getattr(timeline, "simulated", "")) else []),
+        *([("simulated", words)] if (words := simulated_words(timeline)) else []),
         *pipeline,
         ("exposed communication", spelled_time(exposed_communication(timeline))),
         *_breakdown_rows(plan),
         ("busiest link", _busiest_link_text(link, timeline.bounds.link)),
-        *([] if (links := collective_links(plan)) is None else [("links of a collective", links.text)]),
+        *(
+            []
+            if (links := collective_links(plan, _simulated_tasks(plan))) is None
+            else [("links of a collective", links.text)]
+        ),
         ("lower bound", f"{spelled_time(timeline.bounds.best)} ({_tightest(plan)})"),
         ("busiest device", f"at least {spelled_time(timeline.bounds.device)}"),
         ("longest chain", f"at least {spelled_time(timeline.bounds.chain)}"),
@@ -45,7 +51,7 @@ def simulation_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def collective_links_json(plan: Plan) -> dict[str, Any]:
     """Return what the JSON object of a simulated plan says of links that collectives leave idle; nothing if none."""
-    links = collective_links(plan)
+    links = collective_links(plan, _simulated_tasks(plan))
     return {} if links is None else {"collective_links": attrs.asdict(links)}
 
 
@@ -112,3 +118,8 @@ def _tightest(plan: Plan) -> str:
         "collectives": bounds.collective,
     }
     return max(names, key=names.__getitem__)  # of equal ones the first
+
+
+def _simulated_tasks(plan: Plan) -> TaskGraph:
+    """Return the tasks that were simulated: those of the busiest device, where some stand for all."""
+    return plan.taskgraph if plan.timeline is None else of_first(plan.taskgraph, plan.timeline)[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -205,11 +206,10 @@ def _stated_strategy(experiment: Experiment, searchers: Sequence[Searcher], prob
     There is nothing to search from it, and all of its tasks would be simulated.
     """
     passes = 2 * len(problem.graph.operators) * problem.cluster.n_devices
-    stated = getattr(searchers[0], "stated_strategy", None) if len(searchers) == 1 else None
-    if stated is None or experiment.run.strategy is not None or passes < _LARGE_START:
+    if len(searchers) != 1 or experiment.run.strategy is not None or passes < _LARGE_START:
         return None
-    strategy: Strategy = stated(problem)
-    return strategy
+    (searcher,) = searchers
+    return searcher.stated_strategy(problem) if isinstance(searcher, StatesStrategy) else None
 
 
 def _first_strategy(host: Host, experiment: Experiment, evaluator: Evaluator) -> Strategy:
@@ -257,6 +257,14 @@ def named(host: Host, experiment: Experiment) -> Experiment:
         simulator=name_of(experiment.simulator),
         searchers=tuple(map(name_of, experiment.searchers)),
     )
+
+
+@runtime_checkable
+class StatesStrategy(Protocol):
+    """A searcher that has one strategy to propose, which its options state."""
+
+    def stated_strategy(self, problem: Problem) -> Strategy:
+        """Return the strategy."""
 
 
 @attrs.frozen(kw_only=True)

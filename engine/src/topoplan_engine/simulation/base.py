@@ -12,7 +12,7 @@ time is one draw of many.  `Simulation.makespans` prices one task graph under se
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from topoplan_engine.simulation.quotients import FoldedRun
 from topoplan_engine.simulation.recording import recorded
 from topoplan_engine.simulation.waiting import Run
 from topoplan_engine.simulation.written_out import written_out
+
+if TYPE_CHECKING:
+    from topoplan_engine.simulation.algorithms import CollectiveChoice
 
 __all__ = ["Model", "Simulation"]
 
@@ -109,6 +112,18 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class HasAlgorithms(Model, Protocol):
+    """A model that runs collectives by algorithms that its options name."""
+
+    @property
+    def algorithms(self) -> CollectiveChoice:
+        """Which collectives have some; it is false where none has."""
+
+    def with_host(self, host: Host) -> Self:
+        """Return the same model, whose algorithms are those of a host."""
+
+
+@runtime_checkable
 class FoldingModel(Protocol):
     """A model that can run folded iterations (`topoplan_engine.lowering.folding`)."""
 
@@ -147,7 +162,8 @@ class Simulation(Simulate):
     ) -> None:
         self._model, self._barriers, self._collective = model, barriers, collective
         self._server, self._serial = collective == "parameter-server", collective == "nccl-serial"
-        self._chosen = bool(getattr(model, "algorithms", None))  # algorithms, so that collectives are no rings
+        # Algorithms for some collectives, which are no rings then.
+        self._chosen = model if isinstance(model, HasAlgorithms) and model.algorithms else None
         self._networks = NetworkCache() if networks is None else networks
 
     def with_seed(self, seed: int) -> Simulation:
@@ -162,9 +178,9 @@ class Simulation(Simulate):
         Raises:
             TopoplanError: the host does not have one that is chosen.
         """
-        if not self._chosen:
+        if self._chosen is None:
             return self
-        model = self._model.with_host(host)  # type: ignore[attr-defined]  # of models that have algorithms
+        model = self._chosen.with_host(host)
         return Simulation(model, barriers=self._barriers, collective=self._collective, networks=self._networks)
 
     def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
@@ -242,7 +258,7 @@ class Simulation(Simulate):
     @property
     def _algorithms(self) -> Collection[Collective]:
         """The collectives that have algorithms."""
-        return self._model.algorithms.algorithms if self._chosen else ()  # type: ignore[attr-defined]
+        return () if self._chosen is None else self._chosen.algorithms.algorithms
 
     def _iteration(self, taskgraph: TaskGraph, fabric: Fabric, cluster: Cluster) -> _Iteration:
         network = self._networks.get(fabric, cluster)
@@ -426,11 +442,9 @@ class Simulation(Simulate):
             "events": int(outcome.events),
         }
         first = Timeline(start=outcome.start, finish=outcome.finish, **fields)
-        timeline = DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (folded.taskgraph, first), **fields)
         paths = ", each message spread over its equal paths" if folded.draws else ""
         words = f"{folded.taskgraph.n_tasks:,} of {folded.n_tasks:,} tasks, one for all that are equal{paths}"
-        object.__setattr__(timeline, "simulated", words)
-        return timeline
+        return DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (folded.taskgraph, first), words, **fields)
 
     def link_seconds(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> F64:
         """(n, E) seconds that the messages of operators 0 .. n-1 are guaranteed to keep each link busy."""

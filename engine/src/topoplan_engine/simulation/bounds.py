@@ -79,8 +79,8 @@ def collective_bound(
     every: int | float = 0  # what all must send between hosts
     reducing = taskgraph.collective <= Collective.REDUCE_SCATTER  # all-to-alls and broadcasts need not move as much
     tasks = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & reducing & (taskgraph.size > 0))
-    alike = np.stack([taskgraph.group[tasks], taskgraph.size[tasks], taskgraph.collective[tasks]])
-    rows, first, counts = np.unique(alike, axis=1, return_index=True, return_counts=True)
+    columns = np.stack([taskgraph.group[tasks], taskgraph.size[tasks], taskgraph.collective[tasks]])
+    rows, first, counts = np.unique(columns, axis=1, return_index=True, return_counts=True)
     for number, task, count in zip(rows[0].tolist(), tasks[first].tolist(), counts.tolist(), strict=True):
         members = taskgraph.members(task)
         if number not in groups:

@@ -14,7 +14,7 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
-from topoplan_engine.simulation.deferred import DeferredTimeline
+from topoplan_engine.simulation.deferred import of_first
 
 __all__ = ["TimeBreakdown", "time_breakdown"]
 
@@ -52,8 +52,8 @@ def time_breakdown(tasks: TaskGraph, timeline: Timeline, device: int | None = No
     A transfer or a collective runs from the end of the last task that it waits for to its own end, as a kernel of a
     communication library does.  Where one device stands for all, all messages of an all-to-all end with its last one.
     """
-    if device is None and isinstance(timeline, DeferredTimeline) and hasattr(timeline, "of_first"):
-        tasks, timeline = timeline.of_first
+    if device is None:
+        tasks, timeline = of_first(tasks, timeline)
     if device is None:
         device = int(np.argmax(timeline.device_busy)) if len(timeline.device_busy) else 0
     computes = (tasks.device == device) & (tasks.kind <= TaskKind.UPDATE)

@@ -15,7 +15,7 @@ import attrs
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 
-__all__ = ["DeferredTaskGraph", "DeferredTimeline"]
+__all__ = ["DeferredTaskGraph", "DeferredTimeline", "of_first", "simulated_words"]
 
 
 class DeferredTaskGraph(TaskGraph):
@@ -52,7 +52,7 @@ class DeferredTimeline(Timeline):
 
     Attributes:
         of_first: task graph and timeline of the first device and of the groups that it is in.
-        simulated: what was simulated in place of all tasks, in words; there is none of programs.
+        simulated: what was simulated in place of all tasks, in words; empty for programs.
     """
 
     __slots__ = ("_make", "of_first", "simulated")
@@ -61,9 +61,15 @@ class DeferredTimeline(Timeline):
     simulated: str
 
     @classmethod
-    def of(cls, make: Callable[[], Timeline], of_first: tuple[TaskGraph, Timeline], **fields: Any) -> DeferredTimeline:
+    def of(
+        cls,
+        make: Callable[[], Timeline],
+        of_first: tuple[TaskGraph, Timeline],
+        simulated: str = "",
+        **fields: Any,
+    ) -> DeferredTimeline:
         """Return the timeline that ``make`` makes, of which all is in ``fields`` but starts and ends."""
-        timeline: DeferredTimeline = _deferred(cls, _make=make, of_first=of_first, **fields)
+        timeline: DeferredTimeline = _deferred(cls, _make=make, of_first=of_first, simulated=simulated, **fields)
         return timeline
 
     def __getattr__(self, name: str) -> Any:
@@ -73,6 +79,16 @@ class DeferredTimeline(Timeline):
         return _equal(self, operand, Timeline)
 
     __hash__ = Timeline.__hash__
+
+
+def of_first(taskgraph: TaskGraph, timeline: Timeline) -> tuple[TaskGraph, Timeline]:
+    """Return the tasks that stand for all, and when they ran; all where none does."""
+    return getattr(timeline, "of_first", (taskgraph, timeline))
+
+
+def simulated_words(timeline: Timeline) -> str:
+    """Return what was simulated in place of all tasks, in words; empty where all of them were."""
+    return getattr(timeline, "simulated", "")
 
 
 def _deferred(cls: type[Any], **fields: Any) -> Any:

@@ -22,7 +22,7 @@ class Ring(NamedTuple):
         members: (r, k) members in the order of each ring.
         base: (r, 1) or a number: first chunk of piece 0; a multiple of ``k unit``, but for less than one unit.
         unit, width, stride: see above.
-        between: latencies between hosts on the way once round, less one; None where all are alike.
+        between: latencies between hosts on the way once round, less one; None where all are equal.
         backward: members send to the one before them.
     """
 

@@ -225,7 +225,7 @@ def test_modules_that_run_again(model, name, words, first):
 
 
 def test_an_mlp_that_runs_again_gathers_again_and_sums_nothing(model):
-    """Its input is gathered once more; its output, terms of a sum, is what nobody needs again."""
+    """Its input is gathered once more; its output, terms of a sum, is needed no more."""
     graph = model("llama")
     counts = []
     for recompute in ("none", "modules:mlp"):

@@ -86,7 +86,7 @@ def test_async_tensor_parallelism_sends_pieces_from_neighbour_to_neighbour(model
 
 @pytest.mark.parametrize("recompute", ["full", "modules:mlp"])
 def test_what_runs_again_sends_its_pieces_again(model, recompute):
-    """A whole layer both gathers and both scatters; an MLP its gather, for nobody needs its sum again."""
+    """A whole layer both gathers and both scatters; an MLP its gather, for its sum is not needed again."""
     graph = model("llama")
     counts = [
         int(

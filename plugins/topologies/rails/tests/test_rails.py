@@ -99,7 +99,7 @@ def test_gpus_on_rails_and_nvswitches(nodes, spines, hosts, switches, links, bet
         == 2 * between
     )
     total, farthest = 0, 0
-    for gpu in range(8):  # of one node: all nodes are alike
+    for gpu in range(8):  # of one node: all nodes are equal
         lengths = nx.single_source_shortest_path_length(graph, ("gpu", gpu))
         distances = [length for node, length in lengths.items() if isinstance(node, tuple) and node[0] == "gpu"]
         total, farthest = total + sum(distances), max(farthest, *distances)

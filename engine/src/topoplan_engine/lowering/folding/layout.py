@@ -245,7 +245,7 @@ class FoldedLayout:
         chosen = self.patterns.first_of_classes(of_message, used, int(busiest))
         groups = self._label(columns, message, chosen, int(busiest))
         host_sets, hosts = self.patterns.host_sets(device_host)
-        alike = np.unique(np.stack([of_message, host_sets]), axis=1, return_inverse=True, return_counts=True)
+        pairs = np.unique(np.stack([of_message, host_sets]), axis=1, return_inverse=True, return_counts=True)
         first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
         return FoldedIteration(
             TaskGraph(**columns, **groups, **successors, op_names=op_names, n_devices=n_devices),
@@ -255,7 +255,7 @@ class FoldedLayout:
             device_class=devices,
             first_device=self.classes.first[: int(devices.max()) + 1],
             first_link=first_link,
-            same_hosts=alike[2][alike[1].ravel()[chosen]],
+            same_hosts=pairs[2][pairs[1].ravel()[chosen]],
             hosts=hosts,
             draws=self._loads.draws,
         )

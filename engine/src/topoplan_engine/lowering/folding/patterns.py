@@ -122,7 +122,7 @@ class Patterns:
         self._messages: list[tuple[str, I64, I64 | I32]] = []
         self._numbers: dict[object, int] = {}
         self._color_devices(stages, costs)
-        # Stages of one rank share rows, and where their meshes list members alike, messages.
+        # Stages of one rank share rows, and where their meshes list members in one order, messages.
         self._rows: dict[tuple[int, bytes], I64] = {}
         self._messages_of: dict[tuple[int, bytes], I64] = {}
         self._all_to_alls: dict[tuple[int, bytes], AllToAll] = {}

@@ -29,6 +29,7 @@ from topoplan_kernel_constants.kernels import Kernels
 from topoplan_kernel_constants.tables import DEVICES, bench
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
+from topoplan_operator_times.speeds import at_speeds
 from topoplan_operator_times.table import PartTimes, read
 from topoplan_operator_times.work import part_work, weight_shares
 
@@ -100,16 +101,7 @@ class KernelCosts(CostFunction):
                     f"kernels: operator {operator.name!r}: slices of unequal size have no measured kernels"
                 )
             cached = self._prices[op, degrees] = self._costs(op, degrees)
-        slowness = 1 / self._speed[devices]
-        gradient = cached.weight_gradient
-        return PartCosts(
-            forward=f64(cached.forward * slowness),
-            backward=f64(cached.backward * slowness),
-            memory=cached.memory,
-            states=cached.states,
-            weight_gradient=None if gradient is None else f64(gradient * slowness),
-            gradients=cached.gradients,
-        )
+        return at_speeds(cached, self._speed[devices])
 
     def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
         """(weights, P) seconds of the optimizer's step; None where none is priced, for tables, and without any."""

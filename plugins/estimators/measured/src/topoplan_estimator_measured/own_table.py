@@ -19,6 +19,7 @@ from topoplan_engine.precision import weight_states
 from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
 from topoplan_operator_times.parts import gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
+from topoplan_operator_times.speeds import at_speeds
 from topoplan_operator_times.table import PartTimes, Table
 from topoplan_operator_times.work import part_work, weight_shares
 
@@ -82,16 +83,7 @@ class TableCosts(CostFunction):
         cached = self._prices.get((op, degrees))
         if cached is None:
             cached = self._prices[op, degrees] = self._costs(op, degrees, row.forward.median, row.backward.median)
-        slowness = 1 / self._speed[devices]
-        gradient = cached.weight_gradient
-        return PartCosts(
-            forward=f64(cached.forward * slowness),
-            backward=f64(cached.backward * slowness),
-            memory=cached.memory,
-            states=cached.states,
-            weight_gradient=None if gradient is None else f64(gradient * slowness),
-            gradients=cached.gradients,
-        )
+        return at_speeds(cached, self._speed[devices])
 
     def _row(self, op: int, degrees: tuple[int, ...]) -> PartTimes | None:
         key = (op, degrees)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -21,7 +22,7 @@ from topoplan_exporter_chakra.product import Axis, axes_of
 from topoplan_exporter_chakra.ranks import GROUPS, STEM, Written, traces
 from topoplan_exporter_chakra.replayed import replayed_seconds
 
-__all__ = ["input_files"]
+__all__ = ["input_files", "system_file"]
 
 #: Seconds that a trace calls a microsecond, and those of one cycle.
 _NANOSECOND, _CYCLE = 1e-9, 1e-12
@@ -69,7 +70,7 @@ def input_files(plan: Plan) -> dict[str, bytes]:
     return {
         **written.files(),
         **network,
-        _SYSTEM: _system(max(len(axes), 1)),
+        _SYSTEM: system_file(["ring"] * max(len(axes), 1)),
         _MEMORY: b'{"memory-type": "NO_MEMORY_EXPANSION"}\n',
         "run.sh": _SCRIPT.replace("RANKS", str(ranks)).encode(),
     }
@@ -123,15 +124,18 @@ def _network(axes: tuple[Axis, ...]) -> bytes:
     return "".join(f"{name}: [ {', '.join(values)} ]\n" for name, values in columns.items()).encode()
 
 
-def _system(dimensions: int) -> bytes:
-    """Return the system file: rings, as simulators here run them, in one piece and in the order of the traces."""
+def system_file(implementation: Sequence[str]) -> bytes:
+    """Return the system file: algorithms of collectives along each dimension, in one piece, in the order of the traces.
+
+    Rings are what simulators here run unless users choose.
+    """
     collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
         "scheduling-policy": "FIFO",
         "endpoint-delay": 1,  # 0 ends ASTRA-sim on an assertion
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1,
-        **{f"{collective}-implementation": ["ring"] * dimensions for collective in collectives},
+        **{f"{collective}-implementation": list(implementation) for collective in collectives},
         "collective-optimization": "localBWAware",
         "local-mem-bw": 1600,
         "boost-mode": 0,

@@ -10,13 +10,14 @@ what other layers read, such as terms of a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from topoplan import CostFunction, MicroBatch, OperatorGraph, PartCosts
-from topoplan.arrays import I32, i32
+from topoplan.arrays import F64, I32, i32
 from topoplan_engine.equal_operators import first_equal, layers_of
+from topoplan_engine.optimizer import OptimizerCosts
 
 __all__ = ["CostsOfSome", "LayerNumbers", "SmallModel", "layer_numbers", "small_model"]
 
@@ -112,9 +113,12 @@ class CostsOfSome(CostFunction):
     def __init__(self, costs: CostFunction, operators: Sequence[int]) -> None:
         self._costs, self._operators = costs, operators
         self.linear_in_samples, self.knows_training = costs.linear_in_samples, costs.knows_training
-        price_update: Any = getattr(costs, "optimizer_seconds", None)
-        if price_update is not None:
-            self.optimizer_seconds = lambda op, degrees, devices: price_update(operators[op], degrees, devices)
+
+    def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
+        """Return what the costs of the model say of optimizer steps."""
+        if not isinstance(self._costs, OptimizerCosts):
+            return None
+        return self._costs.optimizer_seconds(self._operators[op], degrees, devices)
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say what the costs of the model say."""
