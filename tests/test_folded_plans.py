@@ -67,6 +67,8 @@ ONE_PATH = {
     "fully-connected": {},
 }
 LARGEST = 1e-9
+#: Hosts, and devices of each: up to 64 and up to 512 devices.
+SMALL, LARGE = ([2, 4, 8, 16], [1, 2, 4]), ([32, 64], [4, 8])
 
 
 def write(folder, **changes):
@@ -80,10 +82,10 @@ def model_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
 
     @cache
-    def build(kind, layers):
+    def build(kind, layers, batch=32):
         changes = EXPERTS if kind == "experts" else {"tie_word_embeddings": kind == "tied"}
         config = write(folder, num_hidden_layers=layers, **changes)
-        return HuggingFace(config=config, sequence_length=32).build(32)
+        return HuggingFace(config=config, sequence_length=32).build(batch)
 
     return build
 
@@ -98,13 +100,13 @@ def fabric_of(name, cluster, options):
     return build_fabric(topology, TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
 
 
-def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None):
+def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None, sizes=SMALL, batch=32):
     """A hybrid plan, a cluster and a fabric; None for what does not go together."""
     draw = random.Random(seed)
-    hosts, devices = draw.choice([2, 4, 8, 16]), draw.choice([1, 2, 4])
+    hosts, devices = (draw.choice(each) for each in sizes)
     topology = topology or draw.choice(sorted(options_of))
     kind = draw.choice(["dense", "tied", "experts"])
-    graph = model_of(kind, draw.choice([2, 4]))
+    graph = model_of(kind, draw.choice([2, 4]), batch)
     settings = Settings(
         tp=draw.choice([1, 2, 4, 8]),
         pp=draw.choice([1, 2, 4]),
@@ -174,6 +176,27 @@ def test_two_hundred_folded_plans_take_what_whole_ones_take(part, model_of):
     for plan in plans:
         whole, outcome, _ = both(*plan)
         assert_equal(whole, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["bigswitch", "fattree", "dragonfly", "random", "hyperx"])
+def test_plans_of_hundreds_of_devices_take_what_whole_ones_take(topology, model_of):
+    """128 to 512 devices, four and eight a host."""
+    plans = some_plans(5000, 4, model_of, topology=topology, sizes=LARGE, batch=512)
+    assert len(plans) == 4
+    for plan in plans:
+        whole, outcome, _ = both(*plan)
+        assert_equal(whole, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="starts differ by 1.5 ps after 1.2 ms, and by 22 us at the end")
+def test_a_plan_of_256_devices_on_a_torus_takes_what_the_whole_one_takes(model_of):
+    """It takes 0.09 % longer: one of 24 such plans does."""
+    plan = drawn_plan(5003, model_of, topology="torus", sizes=LARGE, batch=512)
+    assert plan is not None
+    whole, outcome, _ = both(*plan)
+    assert_equal(whole, outcome)
 
 
 def test_devices_that_differ_are_not_folded(model_of):
