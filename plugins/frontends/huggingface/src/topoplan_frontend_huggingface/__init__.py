@@ -1,7 +1,8 @@
 """Models that a Hugging Face ``config.json`` describes, as a topoplan frontend; transformers is not needed.
 
-`reading` reads the file, `families` has what each ``model_type`` makes of its keys, and `decoders`, `gpt2`, `bert` and
-`vit` build the graphs, of blocks that `blocks`, `attention` and `experts` have.
+`reading` reads the file, `presets` has the keys of published models, `families` has what each ``model_type`` makes of
+its keys, and `decoders`, `gpt2`, `bert` and `vit` build the graphs, of blocks that `blocks`, `attention` and `experts`
+have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class HuggingFace(Frontend):
     name = "huggingface"
     example = {"config": str(Path(__file__).with_name("example.json")), "sequence-length": 16}
 
-    config: str = option("", help="config.json, or the folder that has it; required", file_in_folder="config.json")
+    config: str = option("", help="config.json, or the folder that has it", file_in_folder="config.json")
+    preset: str = option(
+        "", help="published model in place of a file, such as llama3-70b, mixtral-8x7b or deepseek-v3", formerly="model"
+    )
     sequence_length: int | None = option(
         None, minimum=1, maximum=2**24, help="positions of a sample; default 4096, or as many as the model has"
     )

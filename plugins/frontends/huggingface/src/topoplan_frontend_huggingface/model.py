@@ -15,6 +15,7 @@ from topoplan_frontend_huggingface.decoders import decoder
 from topoplan_frontend_huggingface.encoders import Bert, BertHead, Vit, VitHead, bert, vit
 from topoplan_frontend_huggingface.gpt2 import Gpt2, gpt2
 from topoplan_frontend_huggingface.heads import Head, NoHead, RewardHead, SequenceHead, SpanHead, TokenHead, WordHead
+from topoplan_frontend_huggingface.presets import preset
 from topoplan_frontend_huggingface.reading import key, read_config, values
 from topoplan_frontend_huggingface.relatives import DECODERS
 from topoplan_operators import GraphBuilder
@@ -46,9 +47,7 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     Raises:
         TopoplanError: the file cannot be read, is of an unknown family or class, or has a key of a wrong type or value.
     """
-    if not options.config:
-        raise TopoplanError("frontend huggingface: config is missing (-o config=config.json, or the folder with it)")
-    document, where = read_config(options.config)
+    document, where = _document(options)
     built = chosen(document, where)
     builder = GraphBuilder(built.family, _BATCH if batch_size is None else batch_size)
     if built.family in DECODERS:
@@ -61,6 +60,20 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     else:
         _vit(builder, built, document, options, where)
     return builder.build()
+
+
+def _document(options: HuggingFace) -> tuple[Mapping[str, Any], str]:
+    """Return the keys of the file or preset, and how messages name it."""
+    if options.config and options.preset:
+        raise TopoplanError("frontend huggingface: config and preset are both given (one says the model)")
+    if options.preset:
+        return preset(options.preset)
+    if not options.config:
+        raise TopoplanError(
+            "frontend huggingface: config is missing (-o config=config.json, or the folder with it; "
+            "or a published model, such as -o preset=llama3-8b)"
+        )
+    return read_config(options.config)
 
 
 def _decoder(
