@@ -1,7 +1,7 @@
 """Constants of the estimator ``kernels``, and its errors on kernels and on models that they were not fitted to.
 
     .venv/bin/python experiments/kernels.py          # writes docs/kernels.md
-    .venv/bin/python experiments/kernels.py --fit    # first fits the constants to the tables of kernels
+    .venv/bin/python experiments/kernels.py --fit    # first fits the constants to tables of all or named devices
     .venv/bin/python experiments/kernels.py --check  # says whether the page has what the present code gives
 
 `kernels_torch.py` measured the kernels, whose tables are in the package topoplan-kernel-constants; `one_gpu_torch.py`
@@ -25,31 +25,34 @@ from topoplan import Cluster, Host, optimize
 from topoplan_engine.files import write_file
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.cost import KernelCosts
-from topoplan_kernel_constants.families import Measured
-from topoplan_kernel_constants.kernels import families_of, fit, modelled
+from topoplan_kernel_constants.families import ROLES, Measured
+from topoplan_kernel_constants.kernels import families_of, fit, modelled, stored_constants
 from topoplan_kernel_constants.neighbours import Neighbours
 from topoplan_kernel_constants.tables import bench
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, DATA = ROOT / "docs" / "kernels.md", ROOT / "experiments" / "kernels"
-CONSTANTS = ROOT / "libs/kernel-constants/src/topoplan_kernel_constants/h100/constants.json"
+TABLES = ROOT / "libs/kernel-constants/src/topoplan_kernel_constants"
 DEVICE = "h100"
+#: Devices with tables of kernels that others measured: each is like one before it.
+OTHERS = ("a100-pcie", "b200")
 #: Parts that kernels are divided into: each is predicted by constants and neighbours of the others.
 FOLDS = 3
 TIMED = ("fp32", "tf32", "bf16")
 
 
-def write_constants() -> None:
-    """Fit all families to all of their rows."""
+def write_constants(device: str) -> None:
+    """Fit all families of a device to all of their rows."""
     lines = []
-    for name, measured in families_of(DEVICE):
-        values = [round(float(value), 4) for value in fit(DEVICE, name, measured)]
+    for name, measured in families_of(device):
+        values = [round(float(value), 4) for value in fit(device, name, measured)]
         lines.append(f" {json.dumps(name)}: {json.dumps(values)}")
-        print(name, len(measured.seconds), flush=True)
-    write_file(CONSTANTS, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+        print(device, name, len(measured.seconds), flush=True)
+    write_file(TABLES / device / "constants.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    stored_constants.cache_clear()
 
 
-def left_out(name: str, measured: Measured) -> np.ndarray:
+def left_out(device: str, name: str, measured: Measured) -> np.ndarray:
     """Return the (n,) relative errors of kernels, each predicted by those of other layers."""
     rank = np.unique(measured.layer, return_inverse=True)[1] % FOLDS
     predicted = np.zeros(len(rank))
@@ -62,9 +65,9 @@ def left_out(name: str, measured: Measured) -> np.ndarray:
             seconds=measured.seconds[inside],
             layer=measured.layer[inside],
         )
-        constants = fit(DEVICE, name, known)
-        near = Neighbours(known.shapes, np.log(known.seconds / modelled(DEVICE, constants, known.work)))
-        base = modelled(DEVICE, constants, measured.work.choose(outside))
+        constants = fit(device, name, known)
+        near = Neighbours(known.shapes, np.log(known.seconds / modelled(device, constants, known.work)))
+        base = modelled(device, constants, measured.work.choose(outside))
         predicted[outside] = base * np.exp(near.logs(measured.shapes[outside]))
     return np.asarray(predicted / measured.seconds - 1)
 
@@ -89,12 +92,13 @@ def predict(case: Case, mode: str, host: Host) -> Prediction:
     precision, tf32 = MODES[mode]
     graph = graph_of(case, precision, host)
     options = {"precision": "tf32"} if tf32 == "all" else {}
-    words = ",".join(["kernels:launch=graphs", *(f"{key}={value}" for key, value in options.items())])
+    words = ",".join(["kernels:launch=graphs,experts=batched", *(f"{key}={value}" for key, value in options.items())])
     planned = optimize(
         graph, host=host, servers=1, device=DEVICE, precision=precision, estimator=words, searchers=["mcmc"], budget=0
     )
-    costs = KernelCosts(KernelTimes(device=DEVICE, launch="eager", **options), graph, Cluster.uniform(n_hosts=1))
-    step = _step(KernelCosts(KernelTimes(device=DEVICE, launch="stream", **options), graph, Cluster.uniform(n_hosts=1)))
+    one, options = Cluster.uniform(n_hosts=1), {"device": DEVICE, "experts": "batched", **options}
+    costs, stream = (KernelCosts(KernelTimes(launch=way, **options), graph, one) for way in ("eager", "stream"))
+    step = _step(stream)
     device, hosts = (float(each.sum()) for each in (costs.launching.device, costs.launching.host))
     count = sum(len(operator.weights) for operator in graph.operators)
     hosts += count * costs.launching.step_host
@@ -147,6 +151,16 @@ neighbours of the others. *bf16/8* are products in bf16 whose rows are aligned t
 attention whose heads share keys (GQA).
 """
 
+OF_OTHERS = """
+## Kernels of other devices
+
+Tables of an A100 (PCIe, 80 GB) and a B200 that MooreThreads/SimuMax@4dcaae51 publishes (`configs/system`), in our
+columns: products of linear layers of language models forward, of the gradient of data and of weights (summed in fp32),
+grouped products of experts, and causal attention. Its shares of the peak were turned into seconds; attention is counted
+there in the FLOPs of all pairs, 2.5 times as many backward. A third of the layers at a time is predicted by the others,
+as above; layers of one model have related shapes, and so do these.
+"""
+
 MODELS = """
 ## Iterations
 
@@ -172,9 +186,16 @@ LIMITS = """
 - **Heat**: kernels are timed in bursts. A model of nothing but large products in bf16 runs at a lower clock.
 - **Models as libraries write them**: a GELU of eight kernels is eight passes over memory, and is priced as one.
 - **Heads that share keys** in fp32 and TF32: PyTorch has no such kernel, and writes all scores.
-- **Experts** are one batch of products with a slot for each token, as PyTorch's einsum runs them. Tables of grouped
-  products are there, and no operator uses them.
-- **Other devices** have no tables: their plans say so, and `roofline` prices them.
+- **Experts** are one grouped product, as Megatron runs them. PyTorch's einsum makes a batch of products with a slot for
+  each token: so the models above were measured, and so `experts=batched` predicts them.
+- **Devices without tables of their own** are like one that has: an H200 and an H800 are an H100 with their memory, A100
+  of 40 and 80 GB on SXM are the PCIe card with what the best product of each reaches (271 and 253 TFLOP/s) and their
+  memory, GB200, B300 and GB300 the B200 likewise, and an MI300X is an H100 whose rates are those of its best product:
+  that is one constant, and no kernel of it was measured. Passes over memory, steps of optimizers, launches,
+  convolutions and precisions that a table has not are those of the H100, at the other peak and bandwidth.
+- **Large products of the B200's table** reach half of its peak, 1.1 PFLOP/s, where the best of another's reach 78 %
+  ([stas00/ml-engineering](https://github.com/stas00/ml-engineering)@744d01e1): its products ran hot, or its library is
+  older.
 """
 
 
@@ -189,11 +210,29 @@ def _errors(values: Sequence[float] | np.ndarray) -> list[str]:
     return [f"{np.median(sizes):.1%}", f"{np.percentile(sizes, 90):.0%}", f"{np.mean(np.array(values)):+.1%}"]
 
 
+def others_section() -> str:
+    """Return the errors of kernels that others measured, by device, family and pass."""
+    lines = []
+    for device in OTHERS:
+        everything = []
+        for name, measured in families_of(device):
+            errors = left_out(device, name, measured)
+            everything.append(errors)
+            lines.append([device, name, str(len(errors)), *_errors(errors)])
+            if "attention" not in name:
+                for number, role in enumerate(ROLES):
+                    of_role = errors[np.flatnonzero(measured.work.kind == number)]
+                    lines.append(["", f"{name}: {role}", str(len(of_role)), *_errors(of_role)])
+        joined = np.concatenate(everything)
+        lines.append([f"**{device}**", "**all**", str(len(joined)), *_errors(joined)])
+    return OF_OTHERS + "\n" + _grid(["device", "family", "kernels", "median", "ninth decile", "mean"], lines) + "\n"
+
+
 def kernels_section() -> str:
     """Return the errors of kernels by family."""
     lines, everything = [], []
     for name, measured in families_of(DEVICE):
-        errors = left_out(name, measured)
+        errors = left_out(DEVICE, name, measured)
         everything.append((name, errors))
         lines.append([name, "", str(len(errors)), *_errors(errors)])
     for word, title in (("convolution", "convolutions"), ("attention", "attention"), ("", "products")):
@@ -260,17 +299,18 @@ def page(host: Host) -> str:
         high=max(large["tflops"]),
     )
     models, memory = models_section(host)
-    return "\n".join([head, kernels_section(), models, MEMORY, memory, LIMITS])
+    return "\n".join([head, kernels_section(), others_section(), models, MEMORY, memory, LIMITS])
 
 
 def main() -> None:
     """Do what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fit", action="store_true", help="fit the constants first")
+    parser.add_argument("--fit", nargs="*", choices=(DEVICE, *OTHERS), help="first fit the constants, of all or some")
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if the page differs")
     arguments = parser.parse_args()
-    if arguments.fit:
-        write_constants()
+    for device in (DEVICE, *OTHERS):
+        if arguments.fit is not None and device in (arguments.fit or (DEVICE, *OTHERS)):
+            write_constants(device)
     text = page(Host.discover())
     if not arguments.check:
         write_file(PAGE, text.encode())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from importlib.resources import files
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from topoplan_kernel_constants.families import alignment, product_rows
 from topoplan_kernel_constants.kernels import Kernels, modelled
 from topoplan_kernel_constants.launches import host_seconds, launches_of, step_host_seconds
 from topoplan_kernel_constants.neighbours import Neighbours
-from topoplan_kernel_constants.tables import table
+from topoplan_kernel_constants.sheets import DEVICES, origin, sheet
+from topoplan_kernel_constants.tables import bench, table
 from topoplan_kernel_constants.tiles import Products, seconds_of, start
 
 H100 = Kernels.of("h100")
@@ -96,6 +100,46 @@ def test_adam_moves_28_bytes_a_parameter_in_fp32():
     assert 2.2e12 < 28 / element < 2.8e12
     assert 1.3 < H100.steps.seconds["bf16", "adam_fused"][1] / element < 1.7  # 40 bytes
     assert 5e-6 < nothing < 1e-4
+
+
+@pytest.mark.parametrize("device", ["a100-pcie", "b200"])
+def test_tables_of_others_are_those_that_were_written_down(device):
+    for name, digest in bench(device)["sha256"].items():
+        text = files("topoplan_kernel_constants").joinpath(device, f"{name}.csv").read_bytes()
+        assert hashlib.sha256(text).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "outputs", "inputs", "micros"),
+    # rows of the tables, from shares of the peak: 2 m n k / (0.78767 x 312 TFLOP/s)
+    [("a100-pcie", 4096, 1536, 5120, 262.15), ("a100-pcie", 4096, 24576, 1536, 1421.8)],
+)
+def test_products_of_others_take_what_they_took(device, rows, outputs, inputs, micros):
+    assert Kernels.of(device).product("bf16", "forward", 1, rows, outputs, inputs) * 1e6 == pytest.approx(
+        micros, rel=0.2
+    )
+
+
+def test_devices_are_like_others_at_their_own_rates():
+    product = ("bf16", "forward", 1, 8192, 8192, 8192)
+    sxm, card = (Kernels.of(name).product(*product) for name in ("a100-80", "a100-pcie"))
+    assert card / sxm == pytest.approx(271.2 / 252.9, rel=0.01)  # best products of both
+    assert Kernels.of("h800").product(*product) == H100.product(*product)
+    bytes_of_copy = [Kernels.of(name).moving("bf16", "copy", "forward", 1, 2**28) for name in ("h100", "h200")]
+    assert bytes_of_copy[0] / bytes_of_copy[1] == pytest.approx(4.8 / 3.35, rel=0.02)
+    launches = [Kernels.of(name).moving("bf16", "copy", "forward", 1, 1) for name in ("h100", "h200")]
+    assert launches[0] == pytest.approx(launches[1], rel=0.02)
+    with pytest.raises(KeyError):
+        Kernels.of("a100-80").product("fp8", "forward", 1, 64, 64, 64)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_product_beats_the_peak(device):
+    kernels, of = Kernels.of(device), sheet(device)
+    for mode in sorted({"bf16", "fp8"} & set(of.flops)):
+        for size in (256, 4096, 65536):
+            assert 2 * size**3 / kernels.product(mode, "forward", 1, size, size, size) < of.flops[mode]
+    assert origin(device)
 
 
 def test_launches_of_all_kinds_are_positive():

@@ -29,6 +29,7 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster, interf
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.guarded import build_search, build_simulate
+from topoplan_engine.host_models import at_machine
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
@@ -298,7 +299,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
         TopoplanError: a component or an option is unknown or wrong.
     """
     frontend = experiment.model.make(host, Frontend)
-    estimator = experiment.estimator or Choice(frontend.estimator)
+    estimator = experiment.estimator or Choice(_default_estimator(host, experiment, frontend))
     topology = experiment.topology.make(host, Topology)
     simulator = experiment.simulator.make(host, Simulator)
     partners = _with_partners(host, experiment.searchers)
@@ -316,6 +317,42 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
         n_companions=len(companions),
         partners=tuple(partners),
     )
+
+
+@runtime_checkable
+class HasKernels(Protocol):
+    """A frontend whose models another estimator prices by default, on machines whose devices that one has.
+
+    Attributes:
+        kernel_estimator: its name.
+    """
+
+    kernel_estimator: str
+
+
+@runtime_checkable
+class PricesDevices(Protocol):
+    """An estimator that prices some kinds of devices only."""
+
+    @staticmethod
+    def devices() -> tuple[str, ...]:
+        """Return their names, in small letters."""
+
+
+def _default_estimator(host: Host, experiment: Experiment, frontend: Frontend) -> str:
+    """Return what prices a model for which no estimator is named.
+
+    That is the one with constants of measured kernels where the frontend names one, the user names a machine, and its
+    device has such constants.
+    """
+    if not isinstance(frontend, HasKernels) or experiment.cluster.machine is None:
+        return frontend.estimator
+    device = at_machine(experiment.cluster, host)[0].device
+    for candidate in host.components(Estimator):
+        kinds = candidate.devices() if isinstance(candidate, PricesDevices) else ()
+        if candidate.name == frontend.kernel_estimator and device.lower() in kinds:
+            return candidate.name
+    return frontend.estimator
 
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:

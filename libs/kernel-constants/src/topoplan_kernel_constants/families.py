@@ -13,7 +13,7 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan_kernel_constants.attention import Attention
-from topoplan_kernel_constants.tables import column, names, table
+from topoplan_kernel_constants.tables import column, has, names, table
 from topoplan_kernel_constants.tiles import Products
 
 __all__ = [
@@ -144,7 +144,9 @@ def convolution_shapes(work: Products, of: Mapping[str, F64]) -> F64:
 
 
 def convolution_rows(device: str) -> Iterator[tuple[str, Measured]]:
-    """Yield the families of convolutions: precision and pass."""
+    """Yield the families of convolutions: precision and pass; none where none was measured."""
+    if not has(device, "convolutions"):
+        return
     words = ("samples", "channels", "side", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups")
     columns = {word: column(device, "convolutions", word) for word in words}
     columns |= {"height": columns["side"], "width": columns["side"]}
@@ -173,6 +175,8 @@ def attention_rows(device: str) -> Iterator[tuple[str, Measured]]:
     for mode in dict.fromkeys(modes.tolist()):
         for is_shared in (False, True):
             places = np.flatnonzero((modes == mode) & (shared == is_shared))
+            if not len(places):
+                continue
             for role in ("forward", "backward"):
                 constant = [np.full(len(places), float(value)) for value in (ITEM[mode], role == "backward")]
                 work = Attention(*(values[places] for values in columns), *constant)

@@ -30,18 +30,21 @@ from topoplan_kernel_constants.families import (
 from topoplan_kernel_constants.fitting import least
 from topoplan_kernel_constants.neighbours import Neighbours
 from topoplan_kernel_constants.passes import Curves
+from topoplan_kernel_constants.sheets import moved, rates_of, sheet
 from topoplan_kernel_constants.steps import Steps
 from topoplan_kernel_constants.tables import bench
 
-__all__ = ["Kernels", "families_of", "fit", "modelled"]
+__all__ = ["Kernels", "families_of", "fit", "modelled", "stored_constants"]
 
-#: What fits begin with: FLOP/s and bytes/s of data sheets, and multiprocessors.
-_SHEETS = {"h100": ({"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp8": 1979e12}, 3.35e12, 132)}
 _ROUNDS = 24
+#: Kernels of a family below which only its floor and its rates are fitted, and all else is that of the other device.
+_FEW = 100
 
 
 def families_of(device: str) -> Iterator[tuple[str, Measured]]:
-    """Yield all families of a device with what was measured."""
+    """Yield all families of a device with what was measured; of a device without tables none."""
+    if not sheet(device).is_measured:
+        return
     yield from product_rows(device)
     yield from convolution_rows(device)
     yield from attention_rows(device)
@@ -49,26 +52,51 @@ def families_of(device: str) -> Iterator[tuple[str, Measured]]:
 
 def modelled(device: str, constants: F64, work: tiles.Products | Attention) -> F64:
     """Return the seconds of the model alone, without neighbours."""
-    processors = _SHEETS[device][2]
+    processors = sheet(device).processors
     if isinstance(work, Attention):
         return attention.seconds_of(constants, work, processors)
     return tiles.seconds_of(constants, work, processors)
 
 
 def fit(device: str, family: str, measured: Measured) -> F64:
-    """Return the constants of a family: those with the least mean of |log(model / measured)|."""
-    flops, bandwidth, _ = _SHEETS[device]
-    peak = flops[family.partition("/")[0].partition("-")[0]]
+    """Return the constants of a family: those with the least mean of |log(model / measured)|.
+
+    They begin with those of the device that this one is like.  Of few kernels only the floor and rates are fitted.
+    """
+    start = _start(device, family, measured)
+    free = np.arange(len(start))
+    if sheet(device).like and len(measured.seconds) < _FEW:
+        free = np.r_[1, free[rates_of(family)]]
+
+    def whole(part: F64) -> F64:
+        constants = start.copy()
+        constants[free] = part
+        return constants
+
+    def loss(part: F64) -> float:
+        return float(np.abs(np.log(modelled(device, whole(part), measured.work) / measured.seconds)).mean())
+
+    return whole(least(loss, start[free], _ROUNDS))
+
+
+def _start(device: str, family: str, measured: Measured) -> F64:
+    """Return constants to begin with."""
+    of = sheet(device)
+    if of.like:
+        constants = moved(stored_constants(of.like)[family], family, of.like, device)
+        if constants is not None:
+            return constants
+    peak = of.flops[family.partition("/")[0].partition("-")[0]]
     if isinstance(measured.work, Attention):
-        start = attention.start(peak, bandwidth)
-    else:
-        kinds = CONVOLUTION_KINDS if "convolution" in family else len(ROLES)
-        start = tiles.start(peak, bandwidth, kinds)
+        return attention.start(peak, of.bandwidth)
+    return tiles.start(peak, of.bandwidth, CONVOLUTION_KINDS if "convolution" in family else len(ROLES))
 
-    def loss(constants: F64) -> float:
-        return float(np.abs(np.log(modelled(device, constants, measured.work) / measured.seconds)).mean())
 
-    return least(loss, start, _ROUNDS)
+@cache
+def stored_constants(device: str) -> Mapping[str, F64]:
+    """Return the fitted constants of a device's own tables, by family."""
+    text = files(__package__).joinpath(device, "constants.json").read_text()
+    return {name: np.array(values) for name, values in json.loads(text).items()}
 
 
 @attrs.frozen(eq=False)
@@ -77,6 +105,23 @@ class _Family:
 
     constants: F64
     near: Neighbours
+
+
+def _families(device: str) -> Mapping[str, _Family]:
+    """Return the families of a device: its own, and those of the device that it is like, at its rates."""
+    families: dict[str, _Family] = {}
+    if like := sheet(device).like:
+        for name, family in _families(like).items():
+            constants = moved(family.constants, name, like, device)
+            if constants is not None:
+                families[name] = _Family(constants, family.near)
+    if sheet(device).is_measured:
+        rows = dict(families_of(device))
+        for name, values in stored_constants(device).items():
+            of = rows[name]
+            logs = np.log(of.seconds / modelled(device, values, of.work))
+            families[name] = _Family(values, Neighbours(of.shapes, logs))
+    return families
 
 
 @attrs.frozen(eq=False)
@@ -88,7 +133,8 @@ class Kernels:
     True
 
     Attributes:
-        device: whose tables.
+        device: the kind.
+        counted: the device whose launches, passes over memory and steps were measured.
         families: by name.
         curves: of passes over memory.
         steps: of optimizers.
@@ -96,6 +142,7 @@ class Kernels:
     """
 
     device: str
+    counted: str
     families: Mapping[str, _Family]
     curves: Curves
     steps: Steps
@@ -104,20 +151,13 @@ class Kernels:
     @staticmethod
     @cache
     def of(device: str) -> Kernels:
-        """Return the kernels of a device whose tables the package has."""
-        text = files(__package__).joinpath(device, "constants.json").read_text()
-        stored = {name: np.array(values) for name, values in json.loads(text).items()}
-        rows = dict(families_of(device))
-        return Kernels.with_constants(device, {name: (stored[name], rows[name]) for name in stored})
-
-    @staticmethod
-    def with_constants(device: str, constants: Mapping[str, tuple[F64, Measured]]) -> Kernels:
-        """Return the kernels of a device by constants and the rows that correct them."""
-        families = {
-            name: _Family(values, Neighbours(rows.shapes, np.log(rows.seconds / modelled(device, values, rows.work))))
-            for name, (values, rows) in constants.items()
-        }
-        return Kernels(device, families, Curves.of(device), Steps.of(device), bench(device)["kernel_us"])
+        """Return the kernels of a device that `topoplan_kernel_constants.sheets` has."""
+        counted = device
+        while sheet(counted).like:
+            counted = sheet(counted).like
+        faster = sheet(device).bandwidth / sheet(counted).bandwidth
+        curves, steps = Curves.of(counted, faster), Steps.of(counted, faster)
+        return Kernels(device, counted, _families(device), curves, steps, bench(counted)["kernel_us"])
 
     def product(self, mode: str, role: str, batch: float, m: float, n: float, k: float) -> float:
         """Return the seconds of a product of m x k by k x n, or of a batch of them; see `families.alignment`."""

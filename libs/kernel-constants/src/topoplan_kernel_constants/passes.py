@@ -36,8 +36,11 @@ class Curves:
     smallest: float
 
     @classmethod
-    def of(cls, device: str) -> Curves:
-        """Return the curves of a device."""
+    def of(cls, device: str, faster: float = 1.0) -> Curves:
+        """Return the curves of a device, or of one whose memory is ``faster`` by a factor.
+
+        What the fewest elements take is the launch, and stays.
+        """
         curves: dict[tuple[str, str, str], dict[int, _Curve]] = {}
         rows, row = column(device, "passes", "rows"), column(device, "passes", "row")
         for direction in ("forward", "backward"):
@@ -46,7 +49,10 @@ class Curves:
             for k, (mode, kind) in enumerate(words):
                 point = math.log(rows[k] * row[k]), math.log(max(seconds[k], _NOTHING))
                 curves.setdefault((mode, kind, direction), {}).setdefault(int(row[k]), []).append(point)
-        in_order = {key: {row: sorted(curve) for row, curve in sorted(of.items())} for key, of in curves.items()}
+        in_order = {
+            key: {row: _at_speed(sorted(curve), faster) for row, curve in sorted(of.items())}
+            for key, of in curves.items()
+        }
         least_seconds = [next(iter(of.values()))[0][1] for (_, _, way), of in in_order.items() if way == "forward"]
         return cls(in_order, math.exp(float(np.median(least_seconds))))
 
@@ -77,6 +83,12 @@ class Curves:
 def _seconds(log: float) -> float:
     seconds = math.exp(log)
     return seconds if seconds > 10 * _NOTHING else 0.0
+
+
+def _at_speed(curve: _Curve, faster: float) -> _Curve:
+    """Return the curve of a faster memory."""
+    launch = min(math.exp(log) for _, log in curve)
+    return [(position, math.log(launch + (math.exp(log) - launch) / faster)) for position, log in curve]
 
 
 def _at(curve: _Curve, position: float) -> float:

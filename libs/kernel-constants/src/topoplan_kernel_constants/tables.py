@@ -1,4 +1,4 @@
-"""Measured kernels of a kind of device: tables that packages contain, which ``experiments/kernels_torch.py`` wrote."""
+"""Measured kernels of a kind of device: tables that packages contain, their ``bench.json`` says whence."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 
 from topoplan.arrays import F64, f64
 
-__all__ = ["DEVICES", "bench", "column", "names", "table"]
-
-#: Devices whose kernels were measured.
-DEVICES = ("h100",)
+__all__ = ["bench", "column", "has", "names", "table"]
 
 Rows = dict[str, list[str]]
+
+
+def has(device: str, name: str) -> bool:
+    """Whether a table was measured on a device."""
+    return files(__package__).joinpath(device, f"{name}.csv").is_file()
 
 
 @cache

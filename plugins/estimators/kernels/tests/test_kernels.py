@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import numpy as np
 import pytest
 
 from topoplan import Cluster, Host, TopoplanError
 from topoplan.plugin.components import Frontend
+from topoplan_engine.experiment import Choice, Experiment
+from topoplan_engine.options import ClusterOptions
 from topoplan_engine.precision import in_precision
+from topoplan_engine.search.setup import chosen_components
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.cost import KernelCosts
 from topoplan_operator_times.parts import gradients_of, part_shape
@@ -118,10 +123,52 @@ def test_the_optimizer_is_that_of_the_model():
     assert costs(graph, optimizer="none").optimizer_seconds(0, (1,) * len(graph.operators[0].dims), ONE) is None
 
 
+def llama(tmp_path, precision):
+    """One layer of a Llama of 4096 channels."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 1, "num_attention_heads": 32}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 32000, "num_key_value_heads": 8, **sizes}))
+    graph = HOST.make(Frontend, "huggingface", {"config": str(config), "sequence-length": 4096}).build(2)
+    return in_precision(graph, precision)
+
+
+def test_products_with_weights_run_in_fp8(tmp_path):
+    graph = llama(tmp_path, "bf16")
+    plain, fast = (costs(graph, fp8=fp8) for fp8 in (False, True))
+    gains = {}
+    for op, operator in enumerate(graph.operators):
+        whole = (1,) * len(operator.dims)
+        before, after = (float(prices.price(op, whole, ONE).forward[0]) for prices in (plain, fast))
+        if before:
+            gains["head" if "lm_head" in operator.name else operator.kind] = before / after
+    assert gains["scaled_dot_product_attention"] == gains["rms_norm"] == 1
+    assert gains["head"] == 1  # a loss reads it
+    assert 1.1 < gains["linear"] < 2
+    assert fast.assumptions["fp8"] == "products of layers and experts with weights"
+    with pytest.raises(TopoplanError, match="fp8: needs a device that has it and a model in bf16 or fp16"):
+        costs(llama(tmp_path, "fp32"), fp8=True)
+
+
+@pytest.mark.parametrize(
+    ("model_name", "machine", "estimator"),
+    [
+        ("huggingface", "dgx-a100", "kernels"),
+        ("huggingface", "gb200-nvl72", "kernels"),
+        ("huggingface", "v100", "roofline"),
+        ("huggingface", None, "roofline"),
+        ("transformer", "dgx-h100", "roofline"),
+    ],
+)
+def test_language_models_on_machines_with_constants_are_priced_by_them(model_name, machine, estimator):
+    options = HOST.get(Frontend, model_name).example
+    experiment = Experiment(model=Choice(model_name, options), cluster=ClusterOptions(machine=machine))
+    assert chosen_components(HOST, experiment).estimator.name == estimator
+
+
 def test_devices_without_kernels_are_refused():
     graph = model("alexnet", 64)
-    others = Cluster.uniform(n_hosts=1, device_preset="A100-40")
-    with pytest.raises(TopoplanError, match=r"device: no kernels of a100-40 were measured \(have: h100"):
+    others = Cluster.uniform(n_hosts=1, device_preset="V100")
+    with pytest.raises(TopoplanError, match=r"device: there are no constants of v100 \(have: h100, h200"):
         KernelTimes().build(graph, others)
     priced = KernelTimes(device="h100").build(graph, others)
     assert isinstance(priced, KernelCosts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from topoplan_estimator_kernels.operators import operator_seconds
@@ -36,6 +37,32 @@ def test_a_linear_layer_is_its_products():
     assert first.backward == pytest.approx(weight)
     frozen = operator_seconds(H100, "tf32", part("linear", *shapes, frozen=1))
     assert frozen.backward == pytest.approx(data)
+
+
+def test_experts_are_one_grouped_product():
+    rows = part("expert_linear", [(1, 64, 512, 4096)], [(64, 4096, 1024)], [(1, 64, 512, 1024)])
+    rows = attrs.evolve(
+        rows,
+        inputs=(attrs.evolve(rows.inputs[0], dims=(0, 1, 2, 3)),),
+        weights=(attrs.evolve(rows.weights[0], dims=(1, 3, 4)),),
+        outputs=(attrs.evolve(rows.outputs[0], dims=(0, 1, 2, 4)),),
+    )
+    grouped, batched = operator_seconds(H100, "bf16", rows), operator_seconds(H100, "bf16", rows, batched=True)
+    assert grouped.forward == H100.product("bf16-grouped", "forward", 64, 512, 1024, 4096)
+    assert batched.forward > H100.product("bf16", "forward", 64, 512, 1024, 4096)  # and copies
+    faster = operator_seconds(H100, "bf16", rows, fp8=True)
+    assert grouped.forward / 2 < faster.forward < 1.2 * grouped.forward  # what is cast is 4096 x 512 x 64
+
+
+def test_parts_of_causal_queries_share_the_pairs():
+    def seconds(queries, keys, **constants):
+        sizes = (1, queries, 8, 4, keys, 128, 128)
+        of = attrs.evolve(part("scaled_dot_product_attention", [], [], [sizes], **constants), sizes=sizes)
+        return operator_seconds(H100, "bf16", of).forward
+
+    whole, half = seconds(8192, 8192, causal=1), seconds(4096, 8192, causal=1)
+    assert whole / 2 == pytest.approx(half, rel=0.15)
+    assert seconds(8192, 8192, causal=1, window=128) < whole / 20
 
 
 def test_an_operator_that_nobody_measured_moves_its_bytes():

@@ -35,6 +35,13 @@ class KernelTimes(Estimator):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = option(
         None, help="arithmetic of products; unset: the model's"
     )
+    fp8: bool = option(
+        False, help="products of layers and experts with their weights run in fp8; the head and all else stays as it is"
+    )
+    experts: Literal["grouped", "batched"] = option(
+        "grouped",
+        help="how experts multiply: one grouped product, as Megatron runs them; or a batch, as PyTorch's einsum",
+    )
     launch: Literal["graphs", "eager", "stream"] = option(
         "graphs",
         help="how kernels are launched: as CUDA graphs; one by one from Python, whose time counts where the device "
@@ -46,6 +53,13 @@ class KernelTimes(Estimator):
     optimizer: Literal[
         "auto", "none", "adam_fused", "adamw_fused", "adam_foreach", "sgd_fused", "sgd_momentum_fused"
     ] = option("auto", help="the optimizer's kernel, whose step is priced; auto: the fused one of --optimizer")
+
+    @staticmethod
+    def devices() -> tuple[str, ...]:
+        """Return the kinds of devices that there are constants of."""
+        from topoplan_kernel_constants.sheets import DEVICES
+
+        return DEVICES
 
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
         """Compile the costs."""

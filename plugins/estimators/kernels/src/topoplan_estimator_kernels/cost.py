@@ -26,7 +26,7 @@ from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.launching import Launching
 from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
 from topoplan_kernel_constants.kernels import Kernels
-from topoplan_kernel_constants.tables import DEVICES, bench
+from topoplan_kernel_constants.sheets import DEVICES, origin, sheet
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.speeds import at_speeds
@@ -34,6 +34,8 @@ from topoplan_operator_times.table import PartTimes, read
 from topoplan_operator_times.work import part_work, weight_shares
 
 __all__ = ["KernelCosts"]
+
+_LOSSES = ("cross_entropy", "nll_loss")
 
 #: Optimizer of a model -> the kernel of its step.
 _STEPS = {"adam": "adam_fused", "momentum": "sgd_momentum_fused", "sgd": "sgd_fused"}
@@ -55,6 +57,8 @@ class KernelCosts(CostFunction):
         self._mode = _mode_of(options, graph)
         device = _device_of(options, cluster)
         self._kernels = Kernels.of(device)
+        self._batched = options.experts == "batched"
+        self._fp8 = _fp8_of(options, graph, device)
         self._table = _table_of(options, graph)
         self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
         self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
@@ -65,16 +69,17 @@ class KernelCosts(CostFunction):
         self._step = _STEPS[optimizer_of(graph)] if options.optimizer == "auto" else options.optimizer
         self._tensors = max(sum(len(operator.weights) for operator in graph.operators), 1)
         self._speed = cluster.device_speed
-        about = bench(device)
         self.assumptions: Mapping[str, Any] = {
             "precision": self._mode,
             **({"device": options.device} if options.device else {}),
-            "kernels": f"{about['device']}, torch {about['torch']}, driver {about['driver']}, {about['date']}",
+            "kernels": origin(device),
+            **({"fp8": "products of layers and experts with weights"} if options.fp8 else {}),
+            **({"experts": "batched"} if self._batched else {}),
             "launch": options.launch,
             "optimizer": self._step,
             **({"table": options.table} if options.table else {}),
         }
-        self._shapes: dict[PartShape, PartSeconds] = {}
+        self._shapes: dict[tuple[PartShape, bool], PartSeconds] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
         kinds = [operator.kind for operator in graph.operators]
@@ -139,9 +144,10 @@ class KernelCosts(CostFunction):
         """Return what the largest part takes in a stream, with the sums of gradients of its outputs."""
         operator = self.graph.operators[op]
         shape = part_shape(operator, degrees, self._gradients[op], self._gpus)
-        seconds = self._shapes.get(shape)
+        key = shape, self._fp8[op]
+        seconds = self._shapes.get(key)
         if seconds is None:
-            seconds = self._shapes[shape] = self._shape_seconds(shape)
+            seconds = self._shapes[key] = self._shape_seconds(*key)
         backward = seconds.backward if self._flow.backward[op] else 0.0
         for output, sums in self._sums[op].items():
             piece = shape.outputs[output]
@@ -149,11 +155,11 @@ class KernelCosts(CostFunction):
             backward += sums * self._kernels.moving(self._mode, "add", "forward", 1, max(elements, 1))
         return PartSeconds(seconds.forward, backward)
 
-    def _shape_seconds(self, shape: PartShape) -> PartSeconds:
+    def _shape_seconds(self, shape: PartShape, fp8: bool) -> PartSeconds:
         row = self._table.get(shape)
         if row is not None and row.forward is not None and row.backward is not None:
             return PartSeconds(row.forward.median, row.backward.median)
-        return operator_seconds(self._kernels, self._mode, shape)
+        return operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
 
 
 def _sums_of_gradients(graph: OperatorGraph, gradients: list[tuple[bool, ...]]) -> list[Counter[int]]:
@@ -162,6 +168,20 @@ def _sums_of_gradients(graph: OperatorGraph, gradients: list[tuple[bool, ...]]) 
     for u, output, v, place in graph.edges.reshape(-1, 4).tolist():
         readers[u][output] += gradients[v][place]
     return [Counter({output: count - 1 for output, count in of.items() if count > 1}) for of in readers]
+
+
+def _fp8_of(options: KernelTimes, graph: OperatorGraph, device: str) -> list[bool]:
+    """Return which products run in fp8: not those that a loss reads, which trainers leave as they are."""
+    if not options.fp8:
+        return [False] * len(graph.operators)
+    if "fp8" not in sheet(device).flops or graph.precision not in ("bf16", "fp16"):
+        raise TopoplanError(
+            f"estimator kernels: fp8: needs a device that has it and a model in bf16 or fp16, not {device} and "
+            f"{graph.precision}"
+        )
+    losses = {op for op, operator in enumerate(graph.operators) if operator.kind in _LOSSES}
+    heads = {int(u) for u, _, v, _ in graph.edges.reshape(-1, 4).tolist() if v in losses}
+    return [op not in heads for op in range(len(graph.operators))]
 
 
 def _mode_of(options: KernelTimes, graph: OperatorGraph) -> str:
@@ -182,7 +202,7 @@ def _device_of(options: KernelTimes, cluster: Cluster) -> str:
     unknown = sorted(kinds - set(DEVICES))
     if unknown:
         raise TopoplanError(
-            f"estimator kernels: device: no kernels of {unknown[0]} were measured (have: {', '.join(DEVICES)}; "
+            f"estimator kernels: device: there are no constants of {unknown[0]} (have: {', '.join(DEVICES)}; "
             "-e roofline prices any device, -e measured:file=TABLE one that you measured)"
         )
     if len(kinds) > 1:

@@ -42,7 +42,7 @@ class Launching:
     def of(cls, way: str, kernels: Kernels, mode: str, kinds: Sequence[str], whole: Sequence[PartSeconds]) -> Launching:
         """Return the launching of a model whose operators, uncut, take ``whole`` on the device."""
         device = np.array([(each.forward, each.backward) for each in whole]).reshape(-1, 2)
-        host = np.array([host_seconds(kernels.device, kind) for kind in kinds]).reshape(-1, 2)
+        host = np.array([host_seconds(kernels.counted, kind) for kind in kinds]).reshape(-1, 2)
         return cls(way, kernels, mode, device, np.where(device > 0, host, 0.0), {})
 
     def seconds(self, kind: str, part: PartSeconds, parts: int) -> PartSeconds:
@@ -51,14 +51,14 @@ class Launching:
             return part
         if self.way == "graphs":
             saved = (self.kernels.gaps["queued"] - self.kernels.gaps["graph"]) / 1e6
-            counts = launches_of(self.kernels.device, self.mode, kind)
+            counts = launches_of(self.kernels.counted, self.mode, kind)
             pair = [
                 max(seconds - count * saved, seconds / 2)
                 for seconds, count in zip((part.forward, part.backward), counts, strict=True)
             ]
             return PartSeconds(*pair)
         share = self._share(parts)
-        host = host_seconds(self.kernels.device, kind)
+        host = host_seconds(self.kernels.counted, kind)
         pair = [
             max(seconds, share * each if seconds > 0 else 0.0)
             for seconds, each in zip((part.forward, part.backward), host, strict=True)
@@ -74,7 +74,7 @@ class Launching:
     @property
     def step_host(self) -> float:
         """What the host takes for one weight in a step."""
-        return step_host_seconds(self.kernels.device, self.mode)
+        return step_host_seconds(self.kernels.counted, self.mode)
 
     def _share(self, parts: int) -> float:
         """Return the share of the host's time with which the sum of the longer is the longer of the sums."""

@@ -14,6 +14,7 @@ import attrs
 from topoplan_kernel_constants.kernels import Kernels
 from topoplan_kernel_constants.launches import launches_of
 from topoplan_operator_times.parts import PartShape, Slice
+from topoplan_operators.attention import attended_pairs
 
 __all__ = ["PartSeconds", "operator_seconds"]
 
@@ -28,11 +29,12 @@ class PartSeconds:
 
 @attrs.frozen
 class _Price:
-    """A device and a precision, and the part that is priced."""
+    """A device and a precision, the part that is priced, and whether its product with weights runs in fp8."""
 
     kernels: Kernels
     mode: str
     part: PartShape
+    fp8: bool = False
 
     def moving(self, kind: str, rows: float, row: float, way: str = "forward") -> float:
         """Return the seconds of a measured pass."""
@@ -52,12 +54,36 @@ class _Price:
     def linear(
         self, rows: float, outputs: float, inputs: float, batch: float = 1, data: bool = True, weight: bool = True
     ) -> tuple[float, float]:
-        """Return the seconds of a product, and of those of its gradients that are wanted."""
-        of = self.kernels.product
-        back = of(self.mode, "data", batch, rows, inputs, outputs) if data else 0.0
+        """Return the seconds of a product, and of those of its gradients that are wanted.
+
+        In fp8 the input, and then the gradient of the output, are first written as fp8, in both layouts.
+        """
+        of, mode = self.kernels.product, "fp8" if self.fp8 else self.mode
+        back = of(mode, "data", batch, rows, inputs, outputs) if data else 0.0
         if weight:
-            back += of(self.mode, "weight", batch, outputs, inputs, rows)
-        return of(self.mode, "forward", batch, rows, outputs, inputs), back
+            back += of(mode, "weight", batch, outputs, inputs, rows)
+        forward = of(mode, "forward", batch, rows, outputs, inputs)
+        if self.fp8:
+            forward += self.moving("copy", 1, batch * rows * inputs)
+            back += self.moving("copy", 1, batch * rows * outputs) if data or weight else 0.0
+        return forward, back
+
+    def grouped(self, rows: float, outputs: float, inputs: float, groups: float) -> tuple[float, float]:
+        """Return the seconds of one product a group, all in one kernel, and of the gradients of its data and weights.
+
+        In fp8 a grouped product gains what a product of all rows does.
+        """
+        shapes = {
+            "forward": (rows, outputs, inputs),
+            "data": (rows, inputs, outputs),
+            "weight": (outputs, inputs, rows),
+        }
+        times = {role: self.kernels.product("bf16-grouped", role, groups, *sizes) for role, sizes in shapes.items()}
+        forward, backward = times["forward"], times["data"] + times["weight"]
+        if not self.fp8:
+            return forward, backward
+        fast, plain = (attrs.evolve(self, fp8=fp8).linear(groups * rows, outputs, inputs) for fp8 in (True, False))
+        return forward * fast[0] / plain[0], backward * fast[1] / plain[1]
 
 
 def _count(piece: Slice) -> int:
@@ -104,6 +130,15 @@ def _einsum(price: _Price) -> tuple[float, float]:
     return _add(pair, copies)
 
 
+def _experts(price: _Price) -> tuple[float, float]:
+    """One grouped product over the experts, each of which has the slots of all samples."""
+    part = price.part
+    samples, count, slots, inputs = part.inputs[0].shape
+    if price.mode != "bf16" or not part.trains(0) or not part.gradients[0]:
+        return _einsum(price)
+    return price.grouped(samples * slots, part.outputs[0].shape[-1], inputs, count)
+
+
 def _conv2d(price: _Price) -> tuple[float, float]:
     part = price.part
     (samples, channels, height, width), filters = part.inputs[0].shape, part.weights[0]
@@ -140,9 +175,14 @@ def _pool2d(price: _Price) -> tuple[float, float]:
 
 
 def _scores(price: _Price) -> tuple[float, float]:
-    samples, positions, heads, group, keys, channels, _ = price.part.sizes
-    causal = bool(price.part.constant("causal")) and positions == keys
-    return _attention_of(price, samples, heads * group, heads, positions, keys, channels, causal)
+    """Causal parts of the queries share the pairs evenly; a window leaves out the same share of both passes."""
+    samples, positions, heads, group, keys, channels, values = price.part.sizes
+    causal = bool(price.part.constant("causal")) and positions <= keys
+    width = (channels + values) / 2  # both products count
+    pair = _attention_of(price, samples, heads * group, heads, positions, keys, width, causal)
+    window = price.part.constant("window")
+    share = attended_pairs(keys, keys, window) / attended_pairs(keys, keys) if window else 1.0
+    return pair[0] * share, pair[1] * share
 
 
 def _attention_of(price: _Price, *sizes: float) -> tuple[float, float]:
@@ -289,7 +329,7 @@ def _gating(price: _Price) -> tuple[float, float]:
     rows = _count(part.inputs[0]) / inputs
     size = _count(part.outputs[0])
     pair = price.linear(rows, outputs, inputs)
-    forward, backward = launches_of(price.kernels.device, price.mode, part.kind)
+    forward, backward = launches_of(price.kernels.counted, price.mode, part.kind)
     itemsize = part.outputs[0].itemsize
     moved = (16 + 5 * itemsize) * size, 4 * itemsize * size
     return _add(pair, (price.nbytes(moved[0], forward - 1), price.nbytes(moved[1], backward - 2)))
@@ -298,7 +338,7 @@ def _gating(price: _Price) -> tuple[float, float]:
 def _group_by(price: _Price) -> tuple[float, float]:
     """Samples are sorted by their experts, and each expert takes its rows."""
     ids = price.part.inputs[1]
-    forward, _ = launches_of(price.kernels.device, price.mode, price.part.kind)
+    forward, _ = launches_of(price.kernels.counted, price.mode, price.part.kind)
     moved = 2 * sum(piece.nbytes for piece in price.part.outputs)
     return price.moving("argsort", 1, _count(ids)) + price.nbytes(moved, max(forward - 3, 1)), 0.0
 
@@ -306,7 +346,7 @@ def _group_by(price: _Price) -> tuple[float, float]:
 def _other(price: _Price) -> tuple[float, float]:
     """Bytes in as many kernels as were counted; backward half as many more."""
     part = price.part
-    forward, backward = launches_of(price.kernels.device, price.mode, part.kind)
+    forward, backward = launches_of(price.kernels.counted, price.mode, part.kind)
     moved = sum(piece.nbytes for piece in (*part.inputs, *part.weights, *part.outputs))
     return price.nbytes(moved, forward), price.nbytes(1.5 * moved, backward)
 
@@ -328,7 +368,7 @@ _PRICES: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
     "dropout": _map("dropout"),
     "einsum": _einsum,
     "embedding": lambda price: _table(price, "bag"),
-    "expert_linear": _einsum,
+    "expert_linear": _experts,
     "flat": _view,
     "flatten": _view,
     "gating": _gating,
@@ -362,13 +402,22 @@ _PRICES: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
 }
 
 
-def operator_seconds(kernels: Kernels, mode: str, part: PartShape) -> PartSeconds:
+#: Products with weights, which trainers run in fp8; attention and all else stays as it is.
+_IN_FP8 = ("expert_linear", "linear")
+
+
+def operator_seconds(
+    kernels: Kernels, mode: str, part: PartShape, *, fp8: bool = False, batched: bool = False
+) -> PartSeconds:
     """Return the seconds of a part.
 
     Args:
         kernels: of the device.
         mode: ``fp32``, ``tf32`` or ``bf16``.
         part: as its kernels see it.
+        fp8: products with weights run in fp8.
+        batched: experts are a batch of products, as PyTorch's einsum runs them, not one grouped product.
     """
-    forward, backward = _PRICES.get(part.kind, _other)(_Price(kernels, mode, part))
+    of = _einsum if batched and part.kind == "expert_linear" else _PRICES.get(part.kind, _other)
+    forward, backward = of(_Price(kernels, mode, part, fp8=fp8 and part.kind in _IN_FP8))
     return PartSeconds(forward, backward)

@@ -8,7 +8,7 @@ have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -25,6 +25,7 @@ class HuggingFace(Frontend):
     """Models that a config.json of Hugging Face describes."""
 
     name = "huggingface"
+    kernel_estimator: ClassVar[str] = "kernels"
     example = {"config": str(Path(__file__).with_name("example.json")), "sequence-length": 16}
 
     config: str = option("", help="config.json, or the folder that has it", file_in_folder="config.json")
