@@ -20,8 +20,8 @@ from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.network.tables import Network
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.folds import FoldedStates
 from topoplan_engine.simulation.breakdown import time_breakdown
+from topoplan_engine.simulation.folds import FoldedStates
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_machine_nvidia import DEVICES
@@ -265,7 +265,7 @@ def test_a_price_does_not_depend_on_a_folded_plan_before(model_of):
         return [evaluator.price(Candidate(base=state)).cost for state in states]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("topoplan_engine.search.folds._FOLDED", passes + 1)
+        patch.setattr("topoplan_engine.simulation.folds._FOLDED", passes + 1)
         folds = FoldedStates(Fluid().build(), Lowering(graph, cluster, problem.costs), cluster)
         assert [folds.iteration(state) is not None for state in states] == [True, False, False]
         together, alone = prices(states), [prices([state])[0] for state in states]
@@ -285,7 +285,7 @@ def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
 
 
 def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("topoplan_engine.search.evaluator._MOST_WRITTEN", 1000)
+    monkeypatch.setattr("topoplan_engine.simulation.folds._MOST_WRITTEN", 1000)
     options = {"servers": 8, "gpus_per_server": 8, "batch_size": 64, "device": "h100", "precision": "bf16"}
     model = HuggingFace(config=write(tmp_path), sequence_length=32)
     plan = optimize(model, searchers=[Stated(tp=4, pp=2, zero=1)], **options).plan

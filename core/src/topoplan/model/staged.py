@@ -327,17 +327,17 @@ class StagedStrategy(OneLine, Strategy):
             return f"order {order.name!r}: needs two copies of the model, whose stages run programs and are not placed"
         if len({stage.is_placed for stage in stages}) > 1:
             return "operators of some stages are placed one by one, those of others run a program (must be one kind)"
-        owner: dict[int, int] = {}
+        owner = np.full(n_devices, -1)
         first_of: dict[int, int] = {}
         for number, (stage, rank) in enumerate(zip(stages, order.rank_of.tolist(), strict=True)):
-            first = stages[first_of.setdefault(rank, number)]
-            if not stage.is_placed and set(stage.mesh.devices.tolist()) != set(first.mesh.devices.tolist()):
+            first, devices = stages[first_of.setdefault(rank, number)], stage.mesh.devices
+            if not stage.is_placed and not np.array_equal(np.sort(devices), np.sort(first.mesh.devices)):
                 return f"stages {first_of[rank]} and {number} are both on rank {rank}, but on different devices"
-            if stage.mesh.devices.max() >= n_devices:
-                return f"stage {number} names device {stage.mesh.devices.max()} of a cluster of {n_devices}"
-            for device in stage.mesh.devices.tolist():
-                if owner.setdefault(device, rank) != rank:
-                    return f"device {device} is on ranks {owner[device]} and {rank} (ranks have no device in common)"
+            if devices.max() >= n_devices:
+                return f"stage {number} names device {devices.max()} of a cluster of {n_devices}"
+            for device in devices[(owner[devices] >= 0) & (owner[devices] != rank)].tolist():
+                return f"device {device} is on ranks {owner[device]} and {rank} (ranks have no device in common)"
+            owner[devices] = rank
         return None
 
 

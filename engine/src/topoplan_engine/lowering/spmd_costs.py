@@ -31,6 +31,7 @@ __all__ = [
     "DeviceCosts",
     "OperatorBytes",
     "Passes",
+    "PricedParts",
     "ProgramPrices",
     "gradient_bytes_of",
     "operator_bytes",
@@ -80,10 +81,22 @@ class DeviceCosts(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """(D,) the part of an operator that each device runs, and (copies, parts) the devices that run each part."""
+    """(D,) the part of an operator that each place runs, and (copies, parts) the places that run each part."""
 
     part: I32
     devices: I32
+
+
+class PricedParts(NamedTuple):
+    """What prices of stages have in common.
+
+    Attributes:
+        parts: by mesh, degrees and dimensions that the axes of the mesh cut.
+        columns: by the prices of an operator, which are kept with them so that no two have one id.
+    """
+
+    parts: dict[object, _Parts]
+    columns: dict[object, tuple[PartCosts, PartCosts, DeviceCosts]]
 
 
 class ProgramPrices:
@@ -110,7 +123,12 @@ class ProgramPrices:
         )
 
     def of_operators(
-        self, program: SpmdProgram, micro_batches: int, operators: Sequence[int], device_of_place: I32
+        self,
+        program: SpmdProgram,
+        micro_batches: int,
+        operators: Sequence[int],
+        device_of_place: I32,
+        prices_so_far: PricedParts | None = None,
     ) -> list[DeviceCosts]:
         """Price the operators of a stage.
 
@@ -119,25 +137,27 @@ class ProgramPrices:
             micro_batches: of the batch.
             operators: numbers in the graph.
             device_of_place: (D,) the device at each place of the program's mesh.
+            prices_so_far: of other stages of the same micro-batches; what is new is added.
 
         Raises:
             TopoplanError: the cost function cannot price a cut.
         """
-        parts: dict[object, _Parts] = {}
-        # With the prices, so that no two have one id.
-        shared: dict[object, tuple[PartCosts, PartCosts, DeviceCosts]] = {}
+        parts, shared = prices_so_far or PricedParts({}, {})
+        devices_of: dict[object, I32] = {}
         prices, equal = [], first_equal(self._graph)
         for row, op in enumerate(operators):
             operator, first = self._graph.operators[op], equal[op]
             degrees = program.degrees(row, len(operator.dims))
-            cut = degrees, tuple(rule.dim for rule in program.rules[row])
+            cut = program.mesh, degrees, tuple(rule.dim for rule in program.rules[row])
             if cut not in parts:
                 parts[cut] = _parts_of_devices(program, row, degrees)
+            if cut not in devices_of:
+                devices_of[cut] = device_of_place[parts[cut].devices[0]]
             outputs = self._outputs(first, degrees)
             if not self._uniform:
                 prices.append(self._apart(op, degrees, parts[cut], device_of_place, outputs, micro_batches))
                 continue
-            devices, batch = device_of_place[parts[cut].devices[0]], MicroBatch.of(operator, micro_batches)
+            devices, batch = devices_of[cut], MicroBatch.of(operator, micro_batches)
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
             key = id(price), id(passes), cut, outputs, bool(operator.weights)

@@ -12,6 +12,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator
 from topoplan.model.sharding import arguments
 from topoplan.model.staged import Stage
+from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
@@ -39,8 +40,8 @@ class StageCosts(NamedTuple):
         uneven = [row for row in rows if (row != row[0]).any()]
         if not uneven:
             return self.at(np.zeros(1, np.int64))._replace(column=np.zeros(len(self.column), np.int64))
-        _, first, column = np.unique(np.stack(uneven), axis=1, return_index=True, return_inverse=True)
-        return self.at(first)._replace(column=column.ravel())
+        first, column = distinct_columns(*(np.ascontiguousarray(row).view(np.int64) for row in uneven))
+        return self.at(first)._replace(column=column)
 
     def at(self, places: I64) -> StageCosts:
         """Return the costs at some places, with a column for each of them."""
@@ -89,11 +90,19 @@ def _times(price: DeviceCosts, share: F64) -> DeviceCosts:
     )
 
 
-def with_gradients(price: DeviceCosts, operator: Operator, itemsize: int) -> DeviceCosts:
-    """Return a price whose gradients of weights have so many bytes a number; 0 for as many as weights."""
-    if not itemsize or price.states is None or not operator.weights:
-        return price
-    states = price.states * [[1.0], [itemsize / operator.weights[0].itemsize], [1.0]]
-    more = (states - price.states).sum(axis=0)
-    kept_bytes = None if price.kept is None else price.kept + more
-    return price._replace(states=states, kept=kept_bytes, memory=price.memory + more)
+def with_gradients(prices: Sequence[DeviceCosts], operators: Sequence[Operator], itemsize: int) -> list[DeviceCosts]:
+    """Return prices whose gradients of weights have so many bytes a number; 0 for as many as weights."""
+    changed: dict[tuple[int, int], DeviceCosts] = {}
+    result = []
+    for price, operator in zip(prices, operators, strict=True):
+        if not itemsize or price.states is None or not operator.weights:
+            result.append(price)
+            continue
+        key = id(price), operator.weights[0].itemsize
+        if key not in changed:
+            states = price.states * [[1.0], [itemsize / key[1]], [1.0]]
+            more = (states - price.states).sum(axis=0)
+            kept_bytes = None if price.kept is None else price.kept + more
+            changed[key] = price._replace(states=states, kept=kept_bytes, memory=price.memory + more)
+        result.append(changed[key])
+    return result

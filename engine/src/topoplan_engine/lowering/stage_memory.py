@@ -24,6 +24,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
@@ -327,7 +328,8 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
         chunks = np.unique(chunk).tolist()
         devices = np.sort(stages[chunks[0]].devices)
         of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
-        different, column_of = np.unique(of_chunk, axis=1, return_inverse=True)
+        distinct = distinct_columns(*of_chunk)
+        different, column_of = of_chunk[:, distinct.first], distinct.number
         change = np.zeros((2, len(kind), different.shape[1]))
         for number, column in zip(chunks, different, strict=True):
             mine = chunk == number
@@ -337,7 +339,7 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
         gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
         highest = base.sum(axis=0) + np.where(backward, rises[chunk], gathers)[:, None]
-        most, columns, column_of = highest.argmax(axis=0), np.arange(different.shape[1]), column_of.ravel()
+        most, columns = highest.argmax(axis=0), np.arange(different.shape[1])
         total[devices] += np.maximum(highest[most, columns], 0.0)[column_of]
         gathered[devices] = gathers[most][column_of]
         in_use[devices] = base[0, most, columns][column_of]

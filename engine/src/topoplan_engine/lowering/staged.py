@@ -33,7 +33,7 @@ from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayou
 from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.places import Layout, WholeLayout
-from topoplan_engine.lowering.spmd_costs import DeviceCosts, ProgramPrices
+from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
 from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
@@ -145,16 +145,19 @@ class StagedLowering:
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:
-            costs = [self._costs_of(strategy, number) for number in range(len(strategy.stages))]
+            prices_so_far = PricedParts({}, {})
+            costs = [self._costs_of(strategy, number, prices_so_far) for number in range(len(strategy.stages))]
             self._last = strategy, stage_graphs(strategy, self._graph), costs
         return self._last[1:]
 
-    def _costs_of(self, strategy: StagedStrategy, number: int) -> StageCosts:
+    def _costs_of(self, strategy: StagedStrategy, number: int, prices_so_far: PricedParts) -> StageCosts:
         stage = strategy.stages[number]
         operators, mesh = stage.operators.tolist(), stage.mesh
         parts = [self._graph.operators[op] for op in operators]
-        weights = self._prices.of_operators(stage.program, strategy.micro_batches, operators, mesh.devices)
-        passes = [with_gradients(each, op, stage.gradient_bytes) for each, op in zip(weights, parts, strict=True)]
+        weights = self._prices.of_operators(
+            stage.program, strategy.micro_batches, operators, mesh.devices, prices_so_far
+        )
+        passes = with_gradients(weights, parts, stage.gradient_bytes)
         price = self._costs.optimizer_seconds if isinstance(self._costs, OptimizerCosts) else None
         updates: list[F64 | None] = [None] * len(operators)
         places: dict[object, tuple[I32, I32]] = {}

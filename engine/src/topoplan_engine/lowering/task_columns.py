@@ -122,9 +122,11 @@ class TaskColumns:
 
     def follow(self, ends: I64, tasks: I64) -> None:
         """Let tasks follow others, row by row; each edge is made once."""
+        if len(ends) == 1:
+            return self.edges(ends, tasks)
         edges = np.sort(ends * self.n_tasks + tasks)  # a number for each, ordered by the end, then the task
         edges = edges[np.append(True, edges[1:] != edges[:-1])]
-        self.edges(edges // self.n_tasks, edges % self.n_tasks)
+        return self.edges(edges // self.n_tasks, edges % self.n_tasks)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a `TaskGraph` but those of groups and successors."""
@@ -132,12 +134,11 @@ class TaskColumns:
 
     def column(self, name: str, empty: float) -> Any:
         """(T,) one column of all tasks; ``empty`` where they have nothing there."""
-        values = [columns.get(name, empty) for _, columns in self._rows]
-        counts = np.array([count for count, _ in self._rows], dtype=np.int64)
-        column = np.repeat(np.array([empty if isinstance(v, np.ndarray) else v for v in values]), counts)
-        for value, end, count in zip(values, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
-            if isinstance(value, np.ndarray):
-                column[end - count : end] = value
+        column, end = np.full(self.n_tasks, empty), 0
+        for count, columns in self._rows:
+            first, end = end, end + count
+            if name in columns:
+                column[first:end] = columns[name]
         return column
 
     def ends(self) -> tuple[I64, I64]:

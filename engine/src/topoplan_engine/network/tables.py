@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
 from topoplan.errors import FabricError, TopoplanError
@@ -46,6 +45,7 @@ from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
+from topoplan_engine.network.through_hosts import inside_shares, rows_through_hosts, stops_of
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
 __all__ = [
@@ -277,13 +277,11 @@ class Network:
         self._n_inside = sizes
         self._first_row = indptr(sizes**2)[:-1]
         rows = int((sizes**2).sum())
-        host = np.repeat(np.arange(len(sizes)), sizes**2)
-        local = np.arange(rows) - self._first_row[host]
-        a, b = local // sizes[host], local % sizes[host]
-        first = self.fabric.n_links + 2 * self._first_device[host]
-        pairs = np.stack([first + 2 * a, first + 2 * b + 1], axis=1)[a != b]
-        lengths = np.where(a == b, 0, 2)
-        links = pairs.ravel().astype(np.int32)
+        host = np.repeat(np.arange(len(sizes)), sizes)
+        sender, receiver = expand(self._first_device[host].astype(np.int32), sizes[host])
+        pairs = np.stack([2 * sender, 2 * receiver + 1], axis=1)[sender != receiver]
+        lengths = np.where(sender == receiver, 0, 2)
+        links = (self.fabric.n_links + pairs.ravel()).astype(np.int32)
         return PathColumns(
             bandwidth=self.bandwidth,
             latency=self._latency,
@@ -398,7 +396,7 @@ class Network:
         """Return the members of a group in the order of its ring; backward where the fabric has no ring or cycle."""
         if not backward:
             return members
-        hosts = self._host[self._stops(members)]
+        hosts = self._host[stops_of([members], self._host)[0]]
         if rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
             return members
         return np.concatenate([members[:1], members[:0:-1]])
@@ -426,12 +424,12 @@ class Network:
 
     def _append_rings(self, new: list[NewRings]) -> None:
         old = self.rings_in_full
-        rows = [each.rows for each in new]
-        lengths = np.array([len(each) for each in rows])
+        rows = np.concatenate([each.rows for each in new])
+        lengths = np.array([len(each.rows) for each in new])
         counts = np.array([each.parallel for each in new])
         paths = self.paths
         load_ptr, links, load = ring_loads(
-            np.concatenate(rows),
+            rows,
             np.repeat(lengths // counts, counts),
             paths.row_ptr,
             paths.path_ptr,
@@ -440,53 +438,47 @@ class Network:
             self.n_links,
         )
         ring = np.cumsum(counts) - counts
-        for each, first in zip(new, ring.tolist(), strict=True):
-            if each.in_hosts:
-                loaded = slice(load_ptr[first], load_ptr[first + each.parallel])
-                load[loaded] = self._inside_share(each.devices, links[loaded], load[loaded])
+        in_hosts = np.flatnonzero([each.in_hosts for each in new])
+        if len(in_hosts):
+            number, rings = expand(ring[in_hosts], counts[in_hosts])
+            owner, entry = select(load_ptr, rings)
+            columns = number[owner], links[entry], load[entry], self._host, self.fabric.n_links
+            load[entry] = inside_shares([new[each] for each in in_hosts], *columns)
         self._link_classes.load(load_ptr, links, load)
-        several = np.diff(paths.row_ptr) > 1
-        choice = [self._choice(each.rows, each.parallel, several) for each in new]
-        for each in itertools.compress(new, choice):
+        choice = self._choices(rows, lengths, counts)
+        for each in itertools.compress(new, choice.tolist()):
             self._isolate(each.rows)
         self.rings_in_full = old._replace(
             first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
             parallel=append(old.parallel, counts),
             members=append(old.members, lengths // counts),
             ranks=append(old.ranks, np.array([len(each.devices) for each in new])),
-            rows=append(old.rows, *rows),
+            rows=append(old.rows, rows),
             ring=append(old.ring, len(old.load_ptr) - 1 + ring),
             load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
             load_links=append(old.load_links, links),
             load=append(old.load, load),
-            choice=append(old.choice, i8(choice)),
+            choice=append(old.choice, choice),
         )
 
-    def _inside_share(self, devices: I32, links: I32, load: I64) -> I64:
-        """Return the loads of links by a group with several devices on some host: inside, (k - 1) / k of a flow."""
-        hosts, counts = np.unique(self._host[devices], return_counts=True)
-        inside = np.flatnonzero(links >= self.fabric.n_links)
-        host = self._host[(links[inside] - self.fabric.n_links) // 2]
-        k = counts[np.searchsorted(hosts, host)]
-        load[inside] = load[inside] * (k - 1) // k
-        return load
-
-    def _choice(self, rows: I32, rings: int, several: NDArray[np.bool_]) -> int:
-        """Say whether the flows of a group with these rows, of so many rings, draw their paths.
-
-        ``several`` says which rows have several.
-        """
-        if len(rows) // rings > _MOST_DRAWN or not several[rows].any():
-            return ONE_PATH
-        return FEW if len(rows) <= _MOST_FEW else CHOICE
+    def _choices(self, rows: I32, lengths: I64, rings: I64) -> I8:
+        """Say of each group whether its flows draw their paths, given the rows of all groups, one after the other."""
+        several = np.diff(self.paths.row_ptr)[rows] > 1
+        draw = np.bincount(np.repeat(np.arange(len(lengths)), lengths), several, len(lengths)) > 0
+        draw &= lengths // rings <= _MOST_DRAWN
+        return i8(np.where(draw, np.where(lengths <= _MOST_FEW, FEW, CHOICE), ONE_PATH))
 
     def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
         """Find the rings of each new group, and the rows of their flows, ring by ring."""
-        stops = self._stops_of([listed for _, listed in new])
-        fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
+        stops = stops_of([listed for _, listed in new], self._host)
+        fabric_rings: list[list[I32]] = [[]] * len(new)
+        if self.fabric.rings or self.fabric.cycles or self.fabric.rings_along_links:
+            fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
         walks = [each for each, rings in zip(stops, fabric_rings, strict=True) if not rings]
-        src = i32(np.concatenate([[], *walks]))
-        dst = i32(np.concatenate([[], *(part for each in walks for part in (each[1:], each[:1]))]))
+        src, ends = i32(np.concatenate([[], *walks])), indptr([len(each) for each in walks])
+        following = np.arange(1, len(src) + 1)
+        following[ends[1:] - 1] = ends[:-1]
+        dst = i32(src[following])
         rows = self._rows(src, dst)
         if (lost := np.flatnonzero(rows < 0)).size:
             group = [
@@ -494,77 +486,27 @@ class Network:
             ][lost[0]]
             task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
             self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
-        plain = iter(np.split(rows, np.cumsum([len(each) for each in walks])))
+        plain = iter([rows[a:b] for a, b in itertools.pairwise(ends.tolist())])
         rings_of_groups = [
             NewRings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
             for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
         ]
         return self._through_hosts(rings_of_groups)
 
-    def _stops_of(self, groups: Sequence[I32]) -> list[I32]:
-        """Return `_stops` of several groups; those whose hosts are all different, or one, are found together."""
-        sizes = np.array([len(listed) for listed in groups])
-        group = np.repeat(np.arange(len(groups)), sizes)
-        hosts = self._host[np.concatenate([np.zeros(0, np.int32), *groups])].astype(np.int64)
-        order = np.lexsort((hosts, group))
-        new = np.ones(len(order), dtype=np.bool_)
-        new[1:] = (np.diff(group[order]) != 0) | (np.diff(hosts[order]) != 0)
-        counts = np.bincount(group[order], new, len(groups))
-        plain = (counts == 1) | (counts == sizes)
-        return [listed if each else self._stops(listed) for listed, each in zip(groups, plain.tolist(), strict=True)]
-
-    def _stops(self, listed: I32) -> I32:
-        """Return the members that send to the next one: the first of each host where several hosts have several."""
-        hosts, first = np.unique(self._host[listed], return_index=True)
-        if 1 < len(hosts) < len(listed) == len(np.unique(listed)):
-            return i32(listed[np.sort(first)])
-        return listed
-
     def _through_hosts(self, groups: Sequence[NewRings]) -> list[NewRings]:
         """Give groups with several devices on some host rows that cross the links of these devices, too."""
-        first, rows, result = len(self.paths.row_ptr) - 1, [], []
+        through = [rings for rings in groups if rings.in_hosts]
+        if not through:
+            return list(groups)
+        first = len(self.paths.row_ptr) - 1
+        self._append(rows_through_hosts(through, self.paths, self._host, self.cluster, self.fabric.n_links))
+        result = []
         for rings in groups:
             if rings.in_hosts:
-                rows.append(self._rows_through_hosts(rings))
-                numbers = np.arange(first, first + len(rings.rows), dtype=np.int32)
-                first += len(numbers)
-                rings = rings._replace(rows=i32(numbers))
+                rings = rings._replace(rows=np.arange(first, first + len(rings.rows), dtype=np.int32))
+                first += len(rings.rows)
             result.append(rings)
-        if rows:
-            self._append(*rows)
         return result
-
-    def _rows_through_hosts(self, rings: NewRings) -> NewRows:
-        """Return a row for each flow of rings among hosts that also crosses the links of its host's devices.
-
-        Time passes on the way between hosts alone: what a device sends to the next one inside a host waits for nothing.
-        """
-        order = np.argsort(self._host[rings.devices], kind="stable")
-        devices = rings.devices[order]
-        hosts, first, counts = np.unique(self._host[devices], return_index=True, return_counts=True)
-        place = np.searchsorted(hosts, self._host[np.tile(rings.stops, rings.parallel)])  # of each flow's host
-        paths = self.paths
-        flow, path = select(paths.row_ptr, rings.rows)
-        own_path, own_link = select(paths.path_ptr, path)
-        several = np.where(counts > 1, counts, 0)
-        inside_path, inside = expand(first[place[flow]], several[place[flow]])
-        up = self.fabric.n_links + 2 * devices[inside].astype(np.int64)
-        owner = np.concatenate([own_path, inside_path, inside_path])
-        links = np.concatenate([paths.links[own_link], up, up + 1])[np.argsort(owner, kind="stable")]
-        load = LOAD * np.maximum(several - 1, 1) // np.maximum(several, 1)  # of a ring on a device's links
-        speed = np.where(several > 0, self.cluster.inside_bandwidth[hosts] * LOAD / load, np.inf)
-        sums = {
-            "delay": paths.delay[path],
-            "per_byte": paths.per_byte[path],
-            "slowest": np.minimum(paths.slowest[path], speed[place[flow]]),
-        }
-        lengths = np.bincount(owner, minlength=len(path))
-        counts_of_row = paths.row_ptr[rings.rows + 1] - paths.row_ptr[rings.rows]
-        # Groups that share hosts draw their paths apart: streams are numbered behind those of pairs of hosts.
-        sends, several_hosts = np.tile(rings.stops, rings.parallel).astype(np.int64), self.fabric.n_hosts**2
-        stream = several_hosts + sends * self.cluster.n_devices + np.tile(np.roll(rings.stops, -1), rings.parallel)
-        pair = np.where(paths.pair[rings.rows] < 0, -1, stream)
-        return NewRows(counts_of_row, lengths, i32(links), sums, paths.cumulative_weight[path], pair)
 
     def _own_links(self, hosts: I32) -> list[I64]:
         """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""

@@ -17,7 +17,6 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.errors import TopoplanError
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
@@ -39,10 +38,10 @@ from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Symmetry
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
-from topoplan_engine.search.folds import FoldedStates
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
+from topoplan_engine.simulation.folds import FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.spmd_strategy import SpmdStrategy
@@ -66,9 +65,6 @@ _FURTHER = 1.25
 #: Seconds that a task of an iteration takes to be lowered and simulated, until some were; and iterations of how many
 #: tasks tell.
 _SECONDS_PER_TASK, _TELLING = 1e-6, 50_000
-
-#: Tasks of the largest folded iteration whose whole task graph is made where one asks for it: about 15 GB.
-_MOST_WRITTEN = 1 << 26
 
 #: How much longer an iteration takes as a plan, with its bounds and what is reported of it, than to be priced.
 _IN_FULL = 1.5
@@ -507,20 +503,14 @@ class Evaluator:
         """Return the task graph and timeline of a state, given what stands for all; tasks are made if asked for."""
         fabric, cluster = state.fabric, self.problem.cluster
 
-        part = program or folded
-
         def whole() -> TaskGraph:
-            if folded is not None and folded.n_tasks > _MOST_WRITTEN:
-                raise TopoplanError(
-                    f"plan: {folded.n_tasks:,} tasks of all devices cannot be listed one by one (at most "
-                    f"{_MOST_WRITTEN:,}): price it without an output, recording or command that reads tasks"
-                )
             return self._lower(state.strategy)
 
-        assert part is not None
-        taskgraph = DeferredTaskGraph.of(
-            whole, n_tasks=part.n_tasks, n_devices=cluster.n_devices, op_names=part.taskgraph.op_names
-        )
         if program is not None:
+            names = program.taskgraph.op_names
+            taskgraph = DeferredTaskGraph.of(
+                whole, n_tasks=program.n_tasks, n_devices=cluster.n_devices, op_names=names
+            )
             return taskgraph, self._programs.program_timeline(program, fabric, cluster, whole)
-        return taskgraph, self._folds.timeline(state, whole)
+        assert folded is not None
+        return folded_taskgraph(folded, whole), self._folds.timeline(state, whole)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import I64, i64
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Sharding
 from topoplan_engine.sharding.resharding import CollectiveStep, convert
 
@@ -108,9 +108,10 @@ def _sliced_again(current: list[Sharding], target: MeshSharding, axis: int) -> b
     return any(sharding.sliced and sharding.axis in changed for sharding in current[axis + 1 :])
 
 
+@functools.lru_cache(maxsize=64)
 def mesh_groups(mesh: tuple[int, ...], axes: tuple[int, ...]) -> I64:
-    """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending."""
+    """Return the groups of devices along ``axes`` of a mesh, (groups, members), members ascending; read-only."""
     numbers = np.arange(int(np.prod(mesh))).reshape(mesh)
     fixed = [axis for axis in range(len(mesh)) if axis not in axes]
     members = int(np.prod([mesh[axis] for axis in axes]))
-    return numbers.transpose(*fixed, *axes).reshape(-1, members)
+    return i64(numbers.transpose(*fixed, *axes).reshape(-1, members))

@@ -89,11 +89,24 @@ class StageGraph:
 
 
 def stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageGraph, ...]:
-    """Return the graphs of all stages.
+    """Return the graphs of all stages; those of the last strategy are kept.
 
     Raises:
         TopoplanError: a tensor cannot be brought to a sharding in which it is needed, or arrives as terms of a sum.
     """
+    global _last
+    key, known_graph, stages = _last
+    if key != strategy.key or known_graph is not graph:
+        stages = _stage_graphs(strategy, graph)
+        _last = strategy.key, graph, stages
+    return stages
+
+
+#: What `stage_graphs` made last, and of which strategy and graph.
+_last: tuple[bytes, OperatorGraph | None, tuple[StageGraph, ...]] = b"", None, ()
+
+
+def _stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[StageGraph, ...]:
     links = _links(strategy, graph)
     copies: dict[int, set[tuple[int, int]]] = {}
     for tied in crossing_weights(strategy, graph):

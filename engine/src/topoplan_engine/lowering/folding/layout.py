@@ -12,7 +12,8 @@ from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
-from topoplan_engine.lowering.folding.classes import Classes, classes_of
+from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.lowering.folding.classes import Classes, classes_of, label
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns
 from topoplan_engine.lowering.places import Communicator, Places, Sends, TiedSum, neighbours
 from topoplan_engine.lowering.task_columns import TaskColumns
@@ -204,7 +205,8 @@ class FoldedLayout:
             self._places[stage].number_of_place[rows]
             for stage, rows in ((source, routes.source), (target, routes.target))
         ]
-        _, first, copies = np.unique(np.stack([number, *ends]), axis=1, return_index=True, return_counts=True)
+        distinct = distinct_columns(number, *ends)
+        first, copies = distinct.first, distinct.counts
         away = number[first] >= 0
         nothing = np.full(len(first), -1)
         columns = {"message": number[first][away], "copies": copies[away]}
@@ -245,7 +247,9 @@ class FoldedLayout:
         chosen = self.patterns.first_of_classes(of_message, used, int(busiest))
         groups = self._label(columns, message, chosen, int(busiest))
         host_sets, hosts = self.patterns.host_sets(device_host)
-        pairs = np.unique(np.stack([of_message, host_sets]), axis=1, return_inverse=True, return_counts=True)
+        labels = label(of_message, host_sets)
+        of_chosen, ordered = labels[chosen], np.sort(labels)
+        same_hosts = np.searchsorted(ordered, of_chosen, "right") - np.searchsorted(ordered, of_chosen)
         first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
         return FoldedIteration(
             TaskGraph(**columns, **groups, **successors, op_names=op_names, n_devices=n_devices),
@@ -255,7 +259,7 @@ class FoldedLayout:
             device_class=devices,
             first_device=self.classes.first[: int(devices.max()) + 1],
             first_link=first_link,
-            same_hosts=pairs[2][pairs[1].ravel()[chosen]],
+            same_hosts=same_hosts,
             hosts=hosts,
             draws=self._loads.draws,
         )
