@@ -53,6 +53,31 @@ class KernelTimes(Estimator):
     optimizer: Literal[
         "auto", "none", "adam_fused", "adamw_fused", "adam_foreach", "sgd_fused", "sgd_momentum_fused"
     ] = option("auto", help="the optimizer's kernel, whose step is priced; auto: the fused one of --optimizer")
+    products: float = option(
+        1.0,
+        help="seconds of matrix products within an iteration over those of kernels one by one",
+        minimum=0.1,
+        maximum=10,
+    )
+    passes: float = option(
+        1.0, help="the same of kernels that move bytes, and of the optimizer's step", minimum=0.1, maximum=10
+    )
+    attention: Literal["fused", "written"] = option(
+        "fused", help="written: scores are in memory, for mask, softmax and dropout (Megatron-LM before FlashAttention)"
+    )
+    accumulation: float = option(
+        0.0,
+        help="bytes moved for each weight in each micro-batch, to add its gradient to those of others",
+        minimum=0,
+        maximum=100,
+    )
+    launch_us: float = option(
+        0.0,
+        help="in which the host launches a kernel, where the device may wait for it; 0: as --launch says",
+        unit="us",
+        minimum=0,
+        maximum=1000,
+    )
 
     @staticmethod
     def devices() -> tuple[str, ...]:
@@ -64,8 +89,12 @@ class KernelTimes(Estimator):
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
         """Compile the costs."""
         from topoplan_estimator_kernels.cost import KernelCosts
+        from topoplan_estimator_kernels.within import CHANGES, IterationCosts
 
-        return KernelCosts(self, graph, cluster)
+        costs, as_measured = KernelCosts(self, graph, cluster), KernelTimes()
+        if all(getattr(self, name) == getattr(as_measured, name) for name in CHANGES):
+            return costs
+        return IterationCosts(self, costs)
 
 
 @hookimpl

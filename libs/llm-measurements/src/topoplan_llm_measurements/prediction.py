@@ -1,0 +1,150 @@
+"""What the product says of a run: its model, machines and stated plan, lowered, folded and simulated.
+
+    Run ─► config.json ─► operator graph ─► prices of kernels, as the stack has them ─┐
+      └─► cluster at the stack's rates ─► network ─► stated plan ─► folded iteration ─┴─► seconds, bytes
+
+Graphs, networks and prices are kept for the next run of the same kind, so that rows of one workload cost their plans
+alserver.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+
+from topoplan.errors import TopoplanError
+from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
+from topoplan.model.graph import OperatorGraph
+from topoplan.model.machine import HostModel
+from topoplan.model.problem import Problem
+from topoplan.model.staged import StagedStrategy
+from topoplan.plugin.components import Estimator, Frontend, Searcher, Simulator, Topology
+from topoplan.plugin.host import Host
+from topoplan_engine.checked_prices import build_costs
+from topoplan_engine.experiment import build_cluster, interfaces_unless_given
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.options import ClusterOptions
+from topoplan_engine.precision import in_precision, optimizer_of
+from topoplan_engine.search.problems import problem_on
+from topoplan_engine.search.setup import StatesStrategy
+from topoplan_engine.simulation.quotients import Folds
+from topoplan_llm_measurements.rows import Predicted, Run
+from topoplan_llm_measurements.stacks import Stack
+
+__all__ = ["Predictor"]
+
+#: Problems that are kept.
+_KEPT = 4
+
+
+class _Prepared(NamedTuple):
+    """A model on a cluster, with its prices, and how it is lowered."""
+
+    problem: Problem
+    fabric: Fabric
+    lowering: StagedLowering
+
+
+class Predictor:
+    """Predicts runs; what runs have in common is made once.
+
+    Args:
+        host: has the components; all installed plugins unless given.
+    """
+
+    def __init__(self, host: Host | None = None) -> None:
+        self._host = host or Host.discover()
+        self._kept: dict[Hashable, _Prepared] = {}
+        simulate = self._host.make(Simulator, "fluid", {}).build()
+        if not isinstance(simulate, Folds):
+            raise TopoplanError("simulator fluid: runs no folded iterations")
+        self._simulate: Folds = simulate
+
+    def predicted(self, run: Run, stack: Stack) -> Predicted:
+        """Return what a run takes.
+
+        Args:
+            run: what runs.
+            stack: the hardware and software that runs it.
+
+        Raises:
+            TopoplanError: the model, the machine or the plan is not one that the product has.
+        """
+        prepared = self._prepared(run, stack)
+        strategy = self._strategy(run, prepared.problem)
+        cluster, fabric = prepared.problem.cluster, prepared.fabric
+        folded = prepared.lowering.fold(strategy, lambda t: self._simulate.message_loads(t, fabric, cluster))
+        seconds = self._simulate.run_folded(folded, fabric, cluster).makespan
+        return Predicted(seconds=seconds, memory=float(prepared.lowering.memory(strategy).max()))
+
+    def _strategy(self, run: Run, problem: Problem) -> StagedStrategy:
+        searcher = self._host.make(Searcher, "stated", {k.replace("_", "-"): v for k, v in run.plan.items()})
+        if not isinstance(searcher, StatesStrategy):
+            raise TopoplanError("searcher stated: states no strategy")
+        strategy = searcher.stated_strategy(problem)
+        if not isinstance(strategy, StagedStrategy):
+            raise TopoplanError("searcher stated: states no staged strategy")
+        return strategy
+
+    def _prepared(self, run: Run, stack: Stack) -> _Prepared:
+        cluster_key = json.dumps({**run.cluster, "devices": run.devices}, sort_keys=True)
+        model_key = json.dumps([dict(run.model), run.sequence_length, run.batch, run.precision], sort_keys=True)
+        key = cluster_key, model_key, stack
+        if key not in self._kept:
+            if len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = self._prepare(run, stack)
+        return self._kept[key]
+
+    def _prepare(self, run: Run, stack: Stack) -> _Prepared:
+        graph = self._graph(run)
+        topology = self._host.make(Topology, "bigswitch", {})
+        cluster = self._cluster(run, stack, topology)
+        costs = build_costs(self._host.make(Estimator, "kernels", stack.estimator), graph, cluster)
+        problem = problem_on(graph, cluster, costs, topology)
+        fabric = problem.build_fabric(None, np.random.default_rng(0))
+        if not isinstance(fabric, Fabric):
+            raise TopoplanError(f"topology {topology.name}: its fabric is rebuilt between phases")
+        return _Prepared(problem, fabric, StagedLowering(graph, cluster, costs))
+
+    def _graph(self, run: Run) -> OperatorGraph:
+        with tempfile.TemporaryDirectory(prefix="topoplan-") as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(dict(run.model)), encoding="utf-8")
+            options = {"config": str(path), "sequence-length": run.sequence_length}
+            graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
+        graph = in_precision(graph, run.precision)
+        return attrs.evolve(graph, optimizer=optimizer_of(graph))
+
+    def _cluster(self, run: Run, stack: Stack, topology: Topology) -> Cluster:
+        """Return the cluster at the rates that the stack reaches."""
+        options = interfaces_unless_given(ClusterOptions(**run.cluster), [topology])
+        server = build_cluster(attrs.evolve(options, servers=1), self._host)
+        per_host = len(server.device_host)
+        if run.devices % per_host and run.devices > per_host:
+            raise TopoplanError(f"{run.devices} devices do not fill hosts of {per_host}")
+        constants = stack.constants
+        values: dict[str, Any] = {
+            "servers": max(run.devices // per_host, 1),
+            "inter_gpu_bandwidth_gbps": float(server.inside_bandwidth[0]) * 8e-9 * constants.inside,
+            "interface_bandwidth_gbps": float(server.interface_bandwidth[0]) * 8e-9 * constants.between,
+        }
+        if run.devices < per_host:
+            values["gpus_per_server"] = run.devices
+        cluster = build_cluster(attrs.evolve(options, **values), self._host)
+        return attrs.evolve(cluster, host=_with_latency(cluster.host, constants.latency_us * 1e-6))
+
+
+def _with_latency(host: HostModel | None, seconds: float) -> HostModel | None:
+    """Return a host between two of whose devices a message takes so much longer."""
+    if host is None or not seconds:
+        return host
+    links = tuple(attrs.evolve(link, latency=link.latency + seconds / 2) for link in host.links)
+    return attrs.evolve(host, links=links)

@@ -1,0 +1,146 @@
+"""Constants of a stack: a kind of hardware with the software that trains on it.
+
+They say what kernels and links that were measured one by one do not: how fast they are within a whole iteration, and
+what the software does beside.  A stack has one set for all of its models and plans.  ``stacks.toml`` has the values,
+which ``topoplan validate llm --fit`` writes.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest, shown
+
+__all__ = ["Constants", "Stack", "stack_of", "stacks", "stacks_of_text", "text_of"]
+
+
+def _constant(default: float, meaning: str, minimum: float, maximum: float) -> Any:
+    return attrs.field(default=default, metadata={"meaning": meaning, "minimum": minimum, "maximum": maximum})
+
+
+@attrs.frozen(kw_only=True)
+class Constants:
+    """What a stack adds to measured kernels and nominal links; the defaults add nothing."""
+
+    products: float = _constant(1.0, "seconds of matrix products over those of kernels alone", 0.3, 10)
+    passes: float = _constant(1.0, "seconds of kernels that move bytes over those of kernels alone", 0.3, 10)
+    inside: float = _constant(1.0, "share of the rate of links inside hosts", 0.05, 1)
+    between: float = _constant(1.0, "share of the rate of NICs", 0.05, 1)
+    latency_us: float = _constant(0.0, "microseconds of a hop between two devices of a host", 0, 100)
+    launch_us: float = _constant(0.0, "microseconds in which the host launches a kernel", 0, 100)
+    accumulation: float = _constant(
+        0.0, "bytes moved for each weight of a device in each micro-batch, to sum gradients", 0, 100
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Stack:
+    """A kind of hardware with its software.
+
+    Attributes:
+        name: hardware and software, as rows name it.
+        device: whose measured kernels price operators.
+        unfused_attention: scores are written to memory (Megatron-LM before FlashAttention).
+        fitted: names of the constants that a fit changes; the others are known, or add nothing.
+        constants: their values.
+    """
+
+    name: str
+    device: str
+    unfused_attention: bool = False
+    fitted: tuple[str, ...] = ()
+    constants: Constants = Constants()
+
+    @property
+    def estimator(self) -> dict[str, Any]:
+        """Options of the estimator ``kernels``."""
+        constants = self.constants
+        return {
+            "device": self.device,
+            "launch": "stream",
+            "attention": "written" if self.unfused_attention else "fused",
+            "products": constants.products,
+            "passes": constants.passes,
+            "accumulation": constants.accumulation,
+            "launch-us": constants.launch_us,
+        }
+
+
+def stacks_of_text(text: str, who: str) -> dict[str, Stack]:
+    """Return the stacks of a TOML file by name.
+
+    Raises:
+        TopoplanError: it is no such file; the message names section and key.
+    """
+    try:
+        sections = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TopoplanError(f"{who}: is no TOML ({error})") from None
+    return {name: _stack(name, section, who) for name, section in sections.items()}
+
+
+def _stack(name: str, section: Any, who: str) -> Stack:
+    if not isinstance(section, dict):
+        raise TopoplanError(f"{who}: {shown(name)} is no section")
+    values = {field.name: field for field in attrs.fields(Constants)}
+    other_keys = {"device": str, "unfused_attention": bool, "fitted": list}
+    for key, value in section.items():
+        if key not in values and key not in other_keys:
+            raise TopoplanError(f"{who}: {name}: no key {shown(key)}{nearest(key, [*values, *other_keys])}")
+        kinds = other_keys.get(key, (int, float))
+        if not isinstance(value, kinds):  # type: ignore[arg-type]
+            raise TopoplanError(f"{who}: {name}: {key}: {shown(value)} is of a wrong type")
+        if key in values:
+            minimum, maximum = (values[key].metadata[word] for word in ("minimum", "maximum"))
+            if not minimum <= value <= maximum:
+                raise TopoplanError(f"{who}: {name}: {key}: {value} (must be {minimum:g} to {maximum:g})")
+    if "device" not in section:
+        raise TopoplanError(f"{who}: {name}: device is missing (whose kernels price operators)")
+    unknown = [word for word in section.get("fitted", []) if word not in values]
+    if unknown:
+        raise TopoplanError(f"{who}: {name}: fitted: no constant {shown(unknown[0])}{nearest(unknown[0], values)}")
+    return Stack(
+        name=name,
+        device=section["device"],
+        unfused_attention=section.get("unfused_attention", False),
+        fitted=tuple(section.get("fitted", ())),
+        constants=Constants(**{key: float(value) for key, value in section.items() if key in values}),
+    )
+
+
+def text_of(by_name: Mapping[str, Stack]) -> str:
+    """Return stacks as TOML."""
+    default = Constants()
+    parts = []
+    for name, stack in by_name.items():
+        lines = [f'["{name}"]', f'device = "{stack.device}"']
+        if stack.unfused_attention:
+            lines.append("unfused_attention = true")
+        lines.append(f"fitted = [{', '.join(f'{chr(34)}{word}{chr(34)}' for word in stack.fitted)}]")
+        for field in attrs.fields(Constants):
+            value = getattr(stack.constants, field.name)
+            if field.name in stack.fitted or value != getattr(default, field.name):
+                lines.append(f"{field.name} = {value:.4g}  # {field.metadata['meaning']}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def stacks() -> dict[str, Stack]:
+    """Return the stacks of the package by name."""
+    return stacks_of_text(files(__package__).joinpath("data", "stacks.toml").read_text("utf-8"), "stacks.toml")
+
+
+def stack_of(by_name: Mapping[str, Stack], name: str) -> Stack:
+    """Return a stack.
+
+    Raises:
+        TopoplanError: there is none of the name.
+    """
+    if name not in by_name:
+        raise TopoplanError(f"stack {shown(name)}: has no constants{nearest(name, by_name)}")
+    return by_name[name]

@@ -1,0 +1,111 @@
+"""Tables of measured rows: those of the package, and users' files, which are known by their columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan_engine.files import read_file
+from topoplan_llm_measurements.groups import GROUPS
+from topoplan_llm_measurements.rows import Group, MeasuredRow
+
+__all__ = ["Table", "group_of", "own_table", "source_of", "table_of_file"]
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """The rows of a table that mean a run, and why the others do not.
+
+    Attributes:
+        group: whose rows they are.
+        rows: what can be predicted.
+        refused: (name, reason) of the other rows.
+    """
+
+    group: Group
+    rows: tuple[MeasuredRow, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def group_of(name: str) -> Group:
+    """Return the group of a name.
+
+    Raises:
+        TopoplanError: there is none.
+    """
+    for group in GROUPS:
+        if group.name == name:
+            return group
+    names = [group.name for group in GROUPS]
+    raise TopoplanError(f"group {shown(name)}: no such group{nearest(name, names)} (have: {', '.join(names)})")
+
+
+def own_table(group: Group) -> Table:
+    """Return the public rows of a group."""
+    return _table(group, _text(f"{group.table}.csv"), group.table)
+
+
+def source_of(group: Group) -> dict[str, Any]:
+    """Return where the rows of a group are from: ``source``, ``commit``, ``sha256`` of the package's table."""
+    return dict(tomllib.loads(_text("sources.toml"))[group.table])
+
+
+def table_of_file(path: Path) -> Table:
+    """Return the rows of a user's table, whose columns say which group's they are.
+
+    Raises:
+        TopoplanError: it cannot be read, or has the columns of no group, or no row that can be judged.
+    """
+    content = read_file(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TopoplanError(f"{path}: is no text in UTF-8") from None
+    head = next(csv.reader(io.StringIO(text)), [])
+    names = {name.strip() for name in head}
+    fits = [group for group in GROUPS if names >= set(group.columns)]
+    if not fits:
+        raise TopoplanError(f"{path}: {_what_is_missing(names)}")
+    return _table(max(fits, key=lambda group: len(group.columns)), text, str(path))
+
+
+def _what_is_missing(names: set[str]) -> str:
+    nearest_group = max(GROUPS, key=lambda group: len(names & set(group.columns)) / len(group.columns))
+    missing = [name for name in nearest_group.columns if name not in names]
+    if len(missing) == len(nearest_group.columns):
+        tables = ", ".join(f"{group.table}.csv" for group in GROUPS)
+        return f"has the columns of no table of measured rows (expected those of one of {tables})"
+    return f"has not the columns of {nearest_group.table}.csv: {', '.join(missing)} missing"
+
+
+def _table(group: Group, text: str, who: str) -> Table:
+    reader = csv.DictReader(io.StringIO(text), restval="", restkey="")
+    cells = [{(name or "").strip(): _stripped(value) for name, value in row.items()} for row in reader]
+    if not cells:
+        raise TopoplanError(f"{who}: has no rows")
+    if reason := group.refusal(list(cells)):
+        raise TopoplanError(f"{who}: {reason}")
+    rows: list[MeasuredRow] = []
+    refused: list[tuple[str, str]] = []
+    for number, row in enumerate(cells, start=2):
+        name = row.get("row") or row.get("case") or f"line {number}"
+        try:
+            rows.append(attrs.evolve(group.row(row), name=name))
+        except TopoplanError as error:
+            refused.append((name, str(error)))
+    return Table(group=group, rows=tuple(rows), refused=tuple(refused))
+
+
+def _stripped(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath("data", name).read_text("utf-8")

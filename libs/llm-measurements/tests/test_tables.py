@@ -1,0 +1,77 @@
+"""Tables are known by their columns; what cannot be judged is refused in one line."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+import pytest
+
+from topoplan import TopoplanError
+from topoplan_llm_measurements.groups import GROUPS
+from topoplan_llm_measurements.tables import group_of, own_table, source_of, table_of_file
+
+HEAD = "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iteration_ms"
+ROW = "64,512,4,3072,32,30,2048,4,16,1,4764"
+
+
+def written(folder, *lines):
+    path = folder / "rows.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_public_rows_are_read_and_have_a_source(group):
+    table, source = own_table(group), source_of(group)
+    assert table.rows
+    assert not table.refused
+    assert source["source"]
+    content = files("topoplan_llm_measurements").joinpath("data", f"{group.table}.csv").read_bytes()
+    assert source["sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_a_file_is_known_by_its_columns(tmp_path):
+    table = table_of_file(written(tmp_path, f"colour,{HEAD},note", f"red,{ROW},"))
+    assert table.group.name == "vtrain"
+    (row,) = table.rows
+    assert (row.name, row.measured) == ("line 2", pytest.approx(4.764))
+    assert row.run.plan["tp"] == 4
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "message"),
+    [
+        ("a,b", "1,2", "has the columns of no table of measured rows"),
+        (HEAD.replace(",layers", ""), ROW, "layers missing"),
+        (f"{HEAD},part", f"{ROW},single", "a simulator's output"),
+        (HEAD, "", "has no rows"),
+    ],
+)
+def test_files_that_are_no_such_table_are_refused(tmp_path, head, row, message):
+    with pytest.raises(TopoplanError, match=message):
+        table_of_file(written(tmp_path, head, row))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (ROW.replace("3072", "many"), "hidden: 'many' is no number"),
+        (ROW.replace("3072", ""), "hidden: is empty"),
+        (ROW.replace("3072", "3072.5"), "hidden: '3072.5' is no whole number"),
+        (ROW.replace("3072", "-1"), "hidden: '-1' is no number above 0"),
+        (ROW.replace("3072", "nan"), "hidden: 'nan' is no number above 0"),
+        (ROW.replace("16,1,4764", "16,2,4764"), "tp 4 x dp 16 x pp 2 = 128, not the 64 of gpus"),
+        ("64,512", "hidden: is empty"),
+    ],
+)
+def test_rows_that_say_no_run_are_named_with_the_reason(tmp_path, row, reason):
+    table = table_of_file(written(tmp_path, HEAD, ROW, row))
+    assert len(table.rows) == 1
+    assert [name for name, _ in table.refused] == ["line 3"]
+    assert reason in table.refused[0][1]
+
+
+def test_an_unknown_group_has_a_neighbour():
+    with pytest.raises(TopoplanError, match="did you mean 'vtrain'"):
+        group_of("vtrian")
