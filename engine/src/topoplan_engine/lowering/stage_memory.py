@@ -11,7 +11,8 @@ long they take.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import attrs
@@ -30,6 +31,7 @@ from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
+from topoplan_engine.lowering.stage_buffers import Shape, kept_in_other_slices, made_in_backward, placeholders
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
@@ -70,6 +72,7 @@ class StageBytes(NamedTuple):
             and of gradients that wait for those of weights; last after a backward pass with gradients of weights.
         rise: what a backward pass has at most beyond what is there at its begin.
         gathered: bytes of weights that are gathered for a forward pass and given back.
+        placeholders: bytes of what stands for gradients of matrices throughout, by shape; a device has each once.
     """
 
     devices: I32
@@ -80,6 +83,7 @@ class StageBytes(NamedTuple):
     change: F64
     rise: _Rise
     gathered: float
+    placeholders: Mapping[Shape, float] = MappingProxyType({})
 
     @classmethod
     def of(
@@ -109,7 +113,7 @@ class StageBytes(NamedTuple):
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
-        activations = np.stack([row.activations for row in rows])
+        activations = np.stack([row.activations for row in rows]) + kept_in_other_slices(stage)[:, None]
         regions, boundary = stage.stage.regions, tensors.kept[:, None]
         freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
@@ -124,6 +128,7 @@ class StageBytes(NamedTuple):
         waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
         waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
         gathered = _gathered(stage, len(rows))
+        temporary = gathered + made_in_backward(stage, strategy.micro_batches)
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows))
         for region in np.unique(regions[regions >= 0]) if not has_pass else ():
@@ -136,8 +141,9 @@ class StageBytes(NamedTuple):
             undivided=undivided,
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
-            rise=tensors.rise(freed_at, entered, gathered, strategy.micro_batches),
+            rise=tensors.rise(freed_at, entered, temporary, strategy.micro_batches),
             gathered=float(gathered.max(initial=0.0)),
+            placeholders=placeholders(stage),
         )
 
 
@@ -318,6 +324,7 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int) 
     for stage in stages:
         total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
         of_batch[stage.devices] += stage.activations[stage.column]
+    total += placeholder_bytes(stages, n_devices)
     in_forward = np.array([stage.gathered for stage in stages])
     rises, in_backward = np.array([stage.rise for stage in stages]).T
     for rank in range(order.n_ranks):
@@ -354,7 +361,19 @@ def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryU
         states[:, stage.devices] += stage.states[:, stage.column]
         undivided[stage.devices] += stage.undivided[stage.column]
     states[0] += peak.gathered
+    states[1] += placeholder_bytes(stages, len(peak.total))
     return memory_use_of(peak.total, states, undivided, peak.at_once)
+
+
+def placeholder_bytes(stages: Sequence[StageBytes], n_devices: int) -> F64:
+    """(D,) bytes that stand for gradients of matrices on each device, once for each shape that its stages have."""
+    total, stages_of = np.zeros(n_devices), dict[bytes, list[StageBytes]]()
+    for stage in stages:
+        stages_of.setdefault(np.sort(stage.devices).tobytes(), []).append(stage)
+    for members in stages_of.values():
+        nbytes = {shape: size for stage in members for shape, size in stage.placeholders.items()}
+        total[members[0].devices] += sum(nbytes.values())
+    return total
 
 
 def staged_activations(

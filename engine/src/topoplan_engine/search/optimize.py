@@ -559,6 +559,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "draws": run.draws if run.draws > 1 else None,
         "precision": run.precision if run.precision != "fp32" else None,
         "precision_speedup": run.precision_speedup,
+        "kernels": run.kernels,
         "optimizer": run.optimizer,
         "distortion": None if perturbation is None else attrs.asdict(perturbation),
     }

@@ -41,6 +41,7 @@ from topoplan_engine.search.problems import problem_on
 from topoplan_engine.search.starting import NoSearch, go_on_without, initial_strategy
 from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
+from topoplan_engine.trainer_kernels import with_kernels
 from topoplan_engine.training_costs import training_costs
 
 __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
@@ -163,6 +164,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     graph = in_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
+    graph = with_kernels(graph, experiment.run.kernels or "")
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:
         estimator = noisy_profile(estimator, perturbation)

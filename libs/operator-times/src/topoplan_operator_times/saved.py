@@ -9,7 +9,8 @@ Of a region of activation checkpointing its inputs are kept, and what it makes f
 That happens to one region after the other, so that the largest one is counted, and the others with their inputs alone.
 
 `gradient_tensors` says which gradients of activations there are while an operator's backward pass runs: those of its
-outputs, and those of its inputs.  An operator that hands the gradient of its output on, whole or in slices, makes none.
+outputs, and those of its inputs.  An operator that hands the gradient of its output on, whole or in slices, makes none,
+nor does one for the input that its tag ``in_place`` names: what it keeps becomes the gradient.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def gradient_tensors(graph: OperatorGraph) -> list[Gradients]:
             else tuple(
                 tensor
                 for k, tensor in enumerate(operator.inputs)
-                if flow.inputs[number][k] and k not in shared_weights(operator)
+                if flow.inputs[number][k]
+                and k not in shared_weights(operator)
+                and tensor.name != operator.tags.get("in_place")
             ),
             scratch=operator.scratch if flow.backward[number] else (),
         )

@@ -19,7 +19,7 @@ __all__ = ["CompareOptions", "compare"]
 
 #: Options of which one run has one value, and a comparison may take several.
 _VARYING = ("interface_bandwidth_gbps", "degree", "servers", "batch_size")
-_RUN = ("batch_size", "budget", "time_limit", "keep", "draws", "precision", "precision_speedup", "optimizer")
+_RUN = ("batch_size", "budget", "time_limit", "keep", "draws", "precision", "precision_speedup", "kernels", "optimizer")
 #: Options that change no result; a page does not repeat them.
 _NO_MATTER = ("runs", "no_wait", "table", "jobs", "executor", "write", "plot", "as_json")
 

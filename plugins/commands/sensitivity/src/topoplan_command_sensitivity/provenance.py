@@ -20,7 +20,7 @@ __all__ = ["check_inputs", "experiment_of"]
 #: Keys of a provenance that are options of a run.
 _RUN = (
     *("batch_size", "budget", "seed", "patience", "keep", "draws", "chains"),
-    *("precision", "precision_speedup", "optimizer"),
+    *("precision", "precision_speedup", "kernels", "optimizer"),
 )
 
 

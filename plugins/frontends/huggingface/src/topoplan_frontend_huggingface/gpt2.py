@@ -30,6 +30,7 @@ class Gpt2:
     activation_function: str = key("gelu_new")
     tie_word_embeddings: bool = key(True)
     add_cross_attention: bool = key(False)
+    resid_pdrop: float | int = key(0.0, minimum=0, maximum=1)
 
     def check(self, where: str) -> None:
         """Raise `TopoplanError` where keys do not fit each other, or the model is not read."""

@@ -59,7 +59,10 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
         _bert(builder, built, document, options, where)
     else:
         _vit(builder, built, document, options, where)
-    return builder.build()
+    graph = builder.build()
+    # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
+    drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
+    return attrs.evolve(graph, tags={**graph.tags, "dropout": "yes"}) if drops else graph
 
 
 def _document(options: HuggingFace) -> tuple[Mapping[str, Any], str]:

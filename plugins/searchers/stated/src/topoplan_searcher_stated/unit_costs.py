@@ -370,4 +370,5 @@ def chained(parts: Sequence[StageBytes]) -> StageBytes:
         change=np.sum([unit.change[:, :, :1] for unit in parts], axis=0),
         rise=highest,
         gathered=together,
+        placeholders={shape: size for unit in parts for shape, size in unit.placeholders.items()},
     )

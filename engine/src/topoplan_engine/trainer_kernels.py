@@ -1,0 +1,184 @@
+"""What a trainer's kernels keep for the backward pass, where they differ from operators that run one by one.
+
+    graph in its precision ─► with_kernels(graph, "megatron") ─► the same operators, which keep what these kernels keep
+                                                               └► tag ``kernels``: buffers of a stage (`stage_buffers`)
+
+Operators of a graph keep what PyTorch's own kernels keep.  Trainers fuse some of them, and so keep less, or more:
+
+=====================  ===================================================================================
+gates                  ``silu(gate) * up`` in one kernel keeps ``gate`` and ``up`` and computes the activation again
+loss in place          the gradient of the scores takes their place, in their precision
+loss compiled          scores in their precision are kept, and their gradient is made in it
+loss, cut, eager       of scores that are cut by words four tensors in fp32 are there at once, see `_cut_loss`
+scores of attention    kept whole by attention that is not fused: shares, the mask of their dropout, what that leaves
+weights of experts     multiplied to what is inside of an expert, so that answers are not kept
+router                 scores and shares of all experts in fp32, and a map of those that are chosen
+=====================  ===================================================================================
+
+Sources: NVIDIA/Megatron-LM@d98e8a64 (``fusions/fused_bias_swiglu.py``, ``moe/router.py``, ``moe/experts.py``);
+NVIDIA/TransformerEngine@7088403 (``pytorch/cross_entropy.py``, ``common/triton/cross_entropy.py``); Korthikanti et al.,
+2022, section 4.1; pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import attrs
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
+from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.experts import expert_dims
+
+__all__ = ["KERNELS", "TrainerKernels", "kernels_of", "with_kernels"]
+
+#: The tag of a graph that names its kernels.
+_TAG = "kernels"
+#: Kinds of functions that trainers fuse with the product behind them.
+_GATES = ("silu", "gelu", "relu")
+
+
+@attrs.frozen(kw_only=True)
+class TrainerKernels:
+    """The kernels of a trainer; see the module.
+
+    Attributes:
+        gates: whether an activation and the product with what it gates are one kernel.
+        loss: of scores over words.
+        attention: whether attention is fused, and keeps no scores.
+        experts: whether weights of experts are multiplied inside of them, and the router keeps all shares.
+        placeholders: whether each shape of a matrix has a tensor that stands for gradients which kernels have added to
+            those in fp32 already, throughout (Transformer Engine, ``get_dummy_wgrad``).
+        units: whether gradients of a layer are there whole until they are summed, and a layer's weights are gathered by
+            copies (FSDP2).
+    """
+
+    gates: bool = True
+    loss: Literal["eager", "in place", "compiled"] = "eager"
+    attention: bool = True
+    experts: bool = False
+    placeholders: bool = False
+    units: bool = False
+
+
+#: Name -> kernels.  Megatron core runs modules of Transformer Engine unless it is asked for ``--transformer-impl
+#: local``; torchtitan compiles the loss since 2025 (pytorch/torchtitan#842), and ran it operator by operator before.
+KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
+    {
+        "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True),
+        "megatron-local": TrainerKernels(attention=False),
+        "torchtitan": TrainerKernels(loss="compiled", units=True),
+        "torchtitan-2024": TrainerKernels(units=True),
+    }
+)
+
+
+def kernels_of(graph: OperatorGraph) -> TrainerKernels | None:
+    """Return the kernels of a graph; None where operators run one by one."""
+    return KERNELS.get(graph.tags.get(_TAG, ""))
+
+
+def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
+    """Return a graph whose operators keep what the kernels of a trainer keep.
+
+    Args:
+        graph: the model, in its precision.
+        name: of `KERNELS`; empty for operators that run one by one.
+
+    Raises:
+        TopoplanError: there are no such kernels.
+    """
+    if not name:
+        return graph
+    if name not in KERNELS:
+        raise TopoplanError(f"kernels: {shown(name)} is not known{nearest(name, KERNELS)}")
+    kernels, readers = KERNELS[name], _readers(graph)
+    operators = list(graph.operators)
+    if kernels.gates:
+        _fuse_gates(operators, readers)
+    layer, experts = layers_of(graph).layer, expert_dims(graph)
+    for number, op in enumerate(graph.operators):
+        if op.kind == "cross_entropy":
+            operators[number] = _LOSSES[kernels.loss](op)
+        elif op.kind == "scaled_dot_product_attention" and not kernels.attention:
+            operators[number] = _unfused_attention(op, dropout="dropout" in graph.tags)
+        elif "dropout" in graph.tags and (op.kind == "learned_positions" or (op.kind == "add" and layer[number])):
+            operators[number] = _dropped(op)
+        elif op.kind == "top_k" and kernels.experts:
+            operators[number] = _router(op)
+        elif op.kind == "combine" and experts[number] >= 0 and kernels.experts:
+            operators[number] = attrs.evolve(op, saved=("gates", "experts"))
+    return attrs.evolve(graph, operators=tuple(operators), tags={**graph.tags, _TAG: name})
+
+
+def _readers(graph: OperatorGraph) -> dict[int, list[tuple[int, int]]]:
+    """Return who reads the outputs of each operator, and as which input."""
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for u, _, v, argument in graph.edges.reshape(-1, 4).tolist():
+        readers.setdefault(u, []).append((v, argument))
+    return readers
+
+
+def _fuse_gates(operators: list[Operator], readers: Mapping[int, list[tuple[int, int]]]) -> None:
+    """Let products of an activation with what it gates keep the inputs of both alone."""
+    for number, op in enumerate(operators):
+        if op.kind not in _GATES or len(readers.get(number, ())) != 1:
+            continue
+        ((reader, place),) = readers[number]
+        product = operators[reader]
+        if product.kind == "multiply" and len(product.inputs) == 2:
+            operators[number] = attrs.evolve(op, saved=(op.inputs[0].name,))
+            operators[reader] = attrs.evolve(product, saved=(product.inputs[1 - place].name,))
+
+
+def _loss_in_place(op: Operator) -> Operator:
+    """Keep the gradient of the scores, which the forward pass has made in their place.
+
+    It is counted as what the loss keeps until its backward pass, and as the gradient of the scores from there on.
+    """
+    scores = op.inputs[0]
+    gradient = attrs.evolve(scores, name="scores_gradient")
+    return attrs.evolve(op, extras=(gradient,), scratch=(), saved=(), tags={**op.tags, "in_place": scores.name})
+
+
+def _compiled_loss(op: Operator) -> Operator:
+    """Keep the scores as they are, and make nothing but their gradient."""
+    return attrs.evolve(op, extras=(), scratch=(), saved=(op.inputs[0].name,))
+
+
+def _eager_loss(op: Operator) -> Operator:
+    """Keep the logarithms of probabilities in fp32, and make two gradients of their size, as the operator says."""
+    return op
+
+
+_LOSSES = MappingProxyType({"eager": _eager_loss, "in place": _loss_in_place, "compiled": _compiled_loss})
+
+
+def _unfused_attention(op: Operator, *, dropout: bool) -> Operator:
+    """Keep the shares of every pair of positions, with dropout its mask and what it leaves, and no sums."""
+    sizes = {dim.name: (dim.size, number) for number, dim in enumerate(op.dims)}
+    axes = tuple(Axis(*sizes[name]) for name in "nhgqt")
+    itemsize = op.inputs[0].itemsize
+    extras = [Tensor("shares", axes, itemsize)]
+    if dropout:
+        extras += [Tensor("mask", axes, 1), Tensor("shares_left", axes, itemsize)]
+    scratch = tuple(Tensor(name, axes, itemsize) for name in ("shares_gradient", "scores_gradient"))
+    return attrs.evolve(op, saved=("query", "keys", "values"), extras=tuple(extras), scratch=scratch)
+
+
+def _dropped(op: Operator) -> Operator:
+    """Keep the mask of a dropout in front of a sum, or behind the words."""
+    (output,) = op.outputs
+    mask = attrs.evolve(output, name="mask", itemsize=1)
+    return attrs.evolve(op, extras=(*op.extras, mask))
+
+
+def _router(op: Operator) -> Operator:
+    """Keep scores and shares of all experts in fp32, and the map of those that are chosen."""
+    scores = op.inputs[0]
+    sizes = {"scores": 4, "shares": 4, "map": 1}
+    extras = (attrs.evolve(scores, name=name, itemsize=size) for name, size in sizes.items())
+    return attrs.evolve(op, extras=(*op.extras, *extras))

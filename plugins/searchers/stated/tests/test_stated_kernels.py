@@ -1,0 +1,135 @@
+"""Memory of stated plans with the kernels of trainers, beside hand calculations."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from topoplan import TopoplanError
+from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.lowering.stage_memory import placeholder_bytes
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.precision import in_precision
+from topoplan_engine.trainer_kernels import KERNELS, kernels_of, with_kernels
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_operator_times.saved import saved_tensors
+from topoplan_samples.stated import GPT2, LLAMA, MIXTRAL
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+
+LAYERS, HIDDEN, WIDTH, WORDS, TOKENS, HEADS, KV = 4, 64, 128, 256, 32, 8, 4
+KEY_WIDTH = KV * HIDDEN // HEADS
+
+
+def built(tmp_path, keys, kernels, batch=8, precision="bf16"):
+    """A model with the kernels of a trainer."""
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    return with_kernels(in_precision(HuggingFace(config=str(tmp_path)).build(batch), precision), kernels)
+
+
+def lowered(graph, devices, **plan):
+    """The lowering of a stated plan, and its strategy."""
+    cluster = build_cluster(ClusterOptions(servers=1, gpus_per_server=devices, device="h100"))
+    strategy, _ = strategy_of(Stated(**plan), graph, devices)
+    return StagedLowering(graph, cluster, Roofline().build(graph, cluster)), strategy
+
+
+def kept_by_layer(graph):
+    """Bytes that the operators of a layer keep, on one device with the whole batch, by the part of the layer's name."""
+    kept = {}
+    for op, tensors in zip(graph.operators, saved_tensors(graph), strict=True):
+        name = op.name.removeprefix("model.layers.1.").removeprefix("transformer.h.1.")
+        if tensors and name != op.name:
+            kept[name] = sum(tensor.nbytes for tensor in tensors)
+    return kept
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_a_llama_as_megatron_runs_it(tmp_path, tp):
+    """Weights, gradients in fp32 and a share of Adam's state; what layers keep in one micro-batch; where the head's
+    backward pass runs, gradients of scores in place of these, the input gathered again, and a matrix's placeholder."""
+    graph = built(tmp_path, LLAMA | {"vocab_size": WORDS}, "megatron")
+    lowering, strategy = lowered(graph, 4, tp=tp, zero=1, grads="fp32")
+    matrices = HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH
+    parameters = LAYERS * (matrices / tp + 2 * HIDDEN) + HIDDEN + 2 * WORDS * HIDDEN / tp
+    states = parameters * (2 + 4 + 12 / (4 // tp))
+    per_layer = TOKENS / tp * (2 * (6 * HIDDEN + 2 * KEY_WIDTH + 3 * WIDTH) + 4 * HEADS + 2 * 4)
+    ends = TOKENS / tp * (2 * HIDDEN + 4 + 2 * HIDDEN)
+    scores = 2 * TOKENS * WORDS / tp
+    in_backward = 2 * WORDS * HIDDEN / tp + 2 * TOKENS * HIDDEN * (1 if tp == 1 else 2)
+    expected = states + 2 * matrices / tp + LAYERS * per_layer + ends + scores + in_backward
+    assert lowering.memory(strategy).tolist() == pytest.approx([expected] * 4, rel=1e-12)
+    use = lowering.memory_use(strategy)
+    assert use.gradients[0] == pytest.approx(parameters * 4 + 2 * matrices / tp, abs=1)
+
+
+def test_activations_of_gates_are_not_kept(tmp_path):
+    plain, fused = (kept_by_layer(built(tmp_path, LLAMA, name)) for name in ("", "megatron"))
+    activation = 2 * 8 * TOKENS * WIDTH
+    assert plain.pop("mlp.act_fn") == activation
+    assert fused == plain
+    assert fused["mlp.gate_proj"] == fused["mlp.up_proj"] == fused["mlp.multiply"] == activation
+
+
+def test_experts_keep_their_inputs_and_no_answers(tmp_path):
+    """Two of four experts for each token; the router keeps nine bytes for each, and the numbers of the chosen."""
+    graph = built(tmp_path, MIXTRAL, "megatron")
+    kept, tokens = kept_by_layer(graph), 8 * TOKENS
+    mixture = {name.removeprefix("mlp."): nbytes for name, nbytes in kept.items() if name.startswith("mlp.")}
+    assert mixture == {
+        "router": tokens * (4 * (4 + 4 + 1) + 2 * (2 + 2)),
+        "dispatch": 2 * tokens * 2 * HIDDEN,
+        "experts.gate_proj": 2 * tokens * 2 * WIDTH,
+        "experts.up_proj": 2 * tokens * 2 * WIDTH,
+        "experts.multiply": 2 * tokens * 2 * WIDTH,
+    }
+    answers = set(kept_by_layer(built(tmp_path, MIXTRAL, ""))) - set(kept)
+    assert answers == {"mlp.experts.down_proj", "mlp.experts.act_fn"}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved:2"])
+def test_a_shape_of_a_matrix_has_one_placeholder_on_a_device(tmp_path, schedule):
+    """However many layers, chunks and experts have it; experts that are divided have whole matrices."""
+    graph = built(tmp_path, MIXTRAL, "megatron", batch=16)
+    lowering, strategy = lowered(graph, 4, pp=2, ep=2, schedule=schedule, grads="fp32")
+    shapes = HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 2 * HIDDEN * WIDTH + WIDTH * HIDDEN
+    stages = lowering.parts(strategy)[2]
+    assert placeholder_bytes(stages, 4).tolist() == [2 * shapes] * 4
+
+
+def test_losses_of_trainers(tmp_path):
+    """In place: the scores' size in bf16; compiled: the scores; eager: logarithms in fp32."""
+    scores = 8 * TOKENS * LLAMA["vocab_size"]
+    expected = {"megatron": (2, 0), "torchtitan": (2, 0), "torchtitan-2024": (4, 2 * 4), "": (4, 2 * 4)}
+    for name, (kept, scratch) in expected.items():
+        graph = built(tmp_path, LLAMA, name)
+        head, loss = (sum(tensor.nbytes for tensor in tensors) for tensors in saved_tensors(graph)[-2:])
+        assert (head + loss, sum(tensor.nbytes for tensor in graph.operators[-1].scratch)) == (
+            kept * scores,
+            scratch * scores,
+        ), name
+
+
+def test_a_gpt_whose_attention_is_not_fused(tmp_path):
+    """Korthikanti et al. (2022), equation 2: sbh (34 + 5as/h); and means and deviations of two normalizations."""
+    graph = built(tmp_path, GPT2 | {"resid_pdrop": 0.1}, "megatron-local", precision="fp16")
+    kept, tokens = sum(kept_by_layer(graph).values()), 8 * TOKENS
+    assert kept == tokens * (34 * HIDDEN + 5 * HEADS * TOKENS) + 2 * 8 * tokens
+    without = sum(kept_by_layer(built(tmp_path, GPT2, "megatron-local", precision="fp16")).values())
+    assert kept - without == tokens * (2 * HIDDEN + 3 * HEADS * TOKENS)
+
+
+def test_kernels_are_known_by_name(tmp_path):
+    graph = built(tmp_path, LLAMA, "")
+    assert kernels_of(graph) is None
+    assert with_kernels(graph, "") is graph
+    for name, kernels in KERNELS.items():
+        assert kernels_of(with_kernels(graph, name)) is kernels
+        assert [attrs.evolve(op, saved=None, extras=(), scratch=(), tags={}) for op in graph.operators] == [
+            attrs.evolve(op, saved=None, extras=(), scratch=(), tags={}) for op in with_kernels(graph, name).operators
+        ], "operators compute what they did"
+    with pytest.raises(TopoplanError, match=r"kernels: 'megatrom' is not known.*megatron"):
+        with_kernels(graph, "megatrom")
