@@ -7,6 +7,7 @@ by kernels that count with the operator that made it.  Memory is that of the ten
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,9 @@ import numpy as np
 from topoplan.arrays import F64, I32, f64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
-from topoplan.model.costs import CostFunction, PartCosts
+from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import OperatorGraph, Slices
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import optimizer_of, weight_states
 from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
@@ -31,7 +33,7 @@ from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.speeds import at_speeds
 from topoplan_operator_times.table import PartTimes, read
-from topoplan_operator_times.work import part_work, weight_shares
+from topoplan_operator_times.work import part_work, parts_are_equal, weight_shares
 
 __all__ = ["KernelCosts"]
 
@@ -79,6 +81,13 @@ class KernelCosts(CostFunction):
             "optimizer": self._step,
             **({"table": options.table} if options.table else {}),
         }
+        # For each operator, the first one that differs in its name only: layers of a model share their prices.
+        first: dict[object, int] = {}
+        summed = [tuple(sorted(sums.items())) for sums in self._sums]
+        columns = (first_equal(graph), self._flow.backward, self._gradients, self._weight_share, self._saved)
+        rows = zip(*columns, self._trained, self._gradient_tensors, summed, self._fp8, strict=True)
+        self._like = [first.setdefault(row, number) for number, row in enumerate(rows)]
+        self._of_one: dict[tuple[int, tuple[int, ...], int], PartCosts] = {}
         self._shapes: dict[tuple[PartShape, bool], PartSeconds] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
@@ -96,17 +105,43 @@ class KernelCosts(CostFunction):
         Raises:
             TopoplanError: the cut is not legal, or its parts are not even.
         """
-        cached = self._prices.get((op, degrees))
+        key = self._like[op], degrees
+        cached = self._prices.get(key)
         if cached is None:
-            operator = self.graph.operators[op]
-            if reason := operator.why_invalid(degrees):
-                raise TopoplanError(f"kernels: operator {operator.name!r}: {reason}")
-            if not self.supports(op, degrees):
-                raise TopoplanError(
-                    f"kernels: operator {operator.name!r}: slices of unequal size have no measured kernels"
-                )
-            cached = self._prices[op, degrees] = self._costs(op, degrees)
+            self._check(op, degrees)
+            cached = self._prices[key] = self._costs(op, degrees)
         return at_speeds(cached, self._speed[devices])
+
+    def price_micro_batch(self, op: int, degrees: tuple[int, ...], devices: I32, batch: MicroBatch) -> PartCosts:
+        """Price every part of a micro-batch; where all are equal, one for all.
+
+        Raises:
+            TopoplanError: see `price`.
+        """
+        operator, cut = self.graph.operators[op], batch.cut(degrees)
+        key = self._like[op], cut, math.prod(degrees)
+        if key in self._of_one:
+            return self._of_one[key]
+        gradients = self._gradient_tensors[op]
+        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
+        if batch.whole or (self._speed != 1).any() or not parts_are_equal(operator, cut, tensors):
+            return super().price_micro_batch(op, degrees, devices, batch)
+        self._check(op, cut)
+        price = self._costs(op, cut, of_one=True)
+        names = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
+        columns = {name: getattr(price, name) for name in names}
+        repeated: Mapping[str, Any] = {
+            name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()
+        }
+        self._of_one[key] = PartCosts(**repeated)
+        return self._of_one[key]
+
+    def _check(self, op: int, degrees: tuple[int, ...]) -> None:
+        operator = self.graph.operators[op]
+        if reason := operator.why_invalid(degrees):
+            raise TopoplanError(f"kernels: operator {operator.name!r}: {reason}")
+        if not self.supports(op, degrees):
+            raise TopoplanError(f"kernels: operator {operator.name!r}: slices of unequal size have no measured kernels")
 
     def optimizer_seconds(self, op: int, degrees: tuple[int, ...], devices: I32) -> F64 | None:
         """(weights, P) seconds of the optimizer's step; None where none is priced, for tables, and without any."""
@@ -121,12 +156,14 @@ class KernelCosts(CostFunction):
         waiting = self.launching.step(0.0, slices.shape[1])
         return f64(np.maximum(slices * element + each, waiting) / self._speed[devices])
 
-    def _costs(self, op: int, degrees: tuple[int, ...]) -> PartCosts:
-        """Return costs on devices of normal speed."""
+    def _costs(self, op: int, degrees: tuple[int, ...], *, of_one: bool = False) -> PartCosts:
+        """Return costs on devices of normal speed, of all parts or of one."""
         operator = self.graph.operators[op]
-        work = part_work(operator, degrees, self._gpus, self._saved[op], self._trained[op], self._gradient_tensors[op])
+        rows = self._saved[op], self._trained[op], self._gradient_tensors[op]
+        work = part_work(operator, degrees, self._gpus, *rows, of_one=of_one)
         parts = len(work.weights)
-        seconds = self.launching.seconds(operator.kind, self._device_seconds(op, degrees), parts)
+        cut_into = math.prod(degrees)
+        seconds = self.launching.seconds(operator.kind, self._device_seconds(op, degrees), cut_into)
         states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
         states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
         share = self._weight_share[op]
