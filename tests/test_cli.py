@@ -37,9 +37,13 @@ def test_optimize_prints_one_json_object_and_nothing_else(run):
 
 
 def test_optimize_prints_a_table(run):
-    status, out, _ = run(*SMALL, "--budget", "5")
+    status, out, _ = run(*SMALL, "--budget", "5", "--details")
     assert status == 0
+    first, _, _ = out.partition("in full")
+    assert len(first.splitlines()) < 20
+    assert all(row in first for row in ("iteration time", "limited by", "speedup", "memory per device"))
     for row in (
+        "where the time goes",
         "initial iteration time",
         "iteration time",
         "speedup",
@@ -87,7 +91,7 @@ def test_what_optimize_wrote_simulates_to_the_same_time(run, suffix):
 
 
 def test_tables_show_what_a_device_does(run):
-    for words in ([*SMALL, "--budget", "0", "-x", "json=plan.json"], ["simulate", "plan.json"]):
+    for words in ([*SMALL, "--budget", "0", "--details", "-x", "json=plan.json"], ["simulate", "plan.json"]):
         rows = run(*words)[1]
         assert all(name in rows for name in ("wall time of device", "computation", "communication", "overlap", "idle"))
 

@@ -144,7 +144,7 @@ def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
 
 
 def test_the_table_tells_how_far_the_bound_is(run):
-    words = ["dlrm", "-o", "preset=dlrm16", "--budget", "0"]
+    words = ["dlrm", "-o", "preset=dlrm16", "--budget", "0", "--details"]
     assert "on any wiring" in run("optimize", *words, "-t", "topoopt")[1]
     assert "on any wiring" not in run("optimize", *words, "-t", "bigswitch")[1]
     assert "on any wiring" not in run("optimize", *words, "-t", "ocs")[1]  # rebuilt, it is no one wiring

@@ -314,7 +314,7 @@ def test_every_searcher_says_how_long_it_planned(capsys):
     for searcher in ("hidup", "mcmc"):
         words = ["optimize", "vit-switch", "-o", "world-size=4", "-o", "layers=2", "--devices", "[4]", "--budget", "5"]
         with pytest.raises(SystemExit):
-            main([*words, "-s", searcher])
+            main([*words, "-s", searcher, "--details"])
         assert re.search(r"planned in\W+\d+\.\d\d s", capsys.readouterr().out)
         with pytest.raises(SystemExit):
             main([*words, "-s", searcher, "--json"])

@@ -174,13 +174,13 @@ def test_what_is_written_is_what_is_reported(run, host, words):
 
 
 def test_the_table_names_the_plan_and_the_one_beside_it(run):
-    out = run("optimize", *HPGO)[1]
+    out = run("optimize", *HPGO, "--details")[1]
     assert "constructed by hpgo" in out
     assert "beside it: initial strategy" in out
     assert "--keep fastest takes it" in out
     assert "hpgo's own: speedup" in out
     assert "figures of hpgo" not in out
-    out = run("optimize", *HPGO, "--keep", "fastest")[1]
+    out = run("optimize", *HPGO, "--keep", "fastest", "--details")[1]
     assert "beside it: constructed by hpgo" in out
     assert "of another plan: constructed by hpgo" in out
 

@@ -88,7 +88,7 @@ def test_a_missing_factor_is_that_of_the_device_and_said(run):
     assert 2 < single["iteration_time_s"] / mixed["iteration_time_s"] < 125 / 15.7
     assert "8.0 times as fast as in fp32" in mixed["assumptions"]["notes"]["fp16"]
     assert "fp16" not in single["assumptions"]["notes"]
-    code, out, _ = run(*words, "--precision", "fp16")
+    code, out, _ = run(*words, "--precision", "fp16", "--details")
     assert code == 0
     assert "assumed fp16" in out
 

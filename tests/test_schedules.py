@@ -93,7 +93,7 @@ def test_a_plan_with_a_schedule_is_optimized_and_reported(saved, capsys, tmp_pat
     assert schedule == {"kind": "1f1b", "micro_batches": 8, "stages": 2, "recompute": [True, False]}
     first = json.loads((tmp_path / "pipeline.json").read_text())["strategy"]
     assert json.loads((tmp_path / "again.json").read_text())["strategy"] == first
-    status, out, _ = run(capsys, *MODEL, "--strategy", saved, "--budget", "0")
+    status, out, _ = run(capsys, *MODEL, "--strategy", saved, "--budget", "0", "--details")
     assert "1f1b, 2 stages, 8 micro-batches" in out
     assert "bubbles" in out
 

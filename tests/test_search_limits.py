@@ -186,7 +186,7 @@ def test_tables_and_json_say_what_ended_the_search(run):
     assert report["history"]["evaluations"][0] == 1
     assert report["history"]["best_s"][0] == report["initial_iteration_time_s"]
     assert [restart["evaluations"] for restart in report["restarts"]] == [0, 11]
-    text = run(*FLAGS, "--budget", "20", "--restarts", "2")[1]
+    text = run(*FLAGS, "--budget", "20", "--restarts", "2", "--details")[1]
     assert "search ended by" in text
     assert "2, whose bests are" in text
 

@@ -50,6 +50,19 @@ def test_throughput_of_a_model_with_sequences():
     assert throughput(graph, attrs.evolve(cluster, gpus_per_device=4), 0.5).mfu == pytest.approx(rates.mfu / 4)
 
 
+def test_conventions_of_utilization_differ_by_what_they_count():
+    """Causal attention: (q + 1) / 2 of all keys; HFU: the forward passes of a plan's regions once more."""
+    b = GraphBuilder("causal", 4)
+    q, k, v = (b.input((16, 2, 8)) for _ in range(3))
+    b.scaled_dot_product_attention(q, k, v, causal=True)
+    graph, cluster = in_precision(b.build(), "bf16"), hosts(n_hosts=1, device_preset="H100")
+    rates = throughput(graph, cluster, 1.0)
+    assert rates.mfu_full_attention / rates.mfu == pytest.approx(16 / 8.5)
+    assert model_flops(graph, full_attention=True) == 4 * 2 * 2 * 2 * 16 * 16 * 8  # inputs are data: no gradients
+    assert rates.hfu == rates.mfu
+    assert throughput(decoder(), cluster, 1.0).mfu_full_attention is None
+
+
 def test_what_is_not_known_is_not_said():
     b = GraphBuilder("images", 4)
     b.pool2d(b.input((3, 8, 8)), 2, stride=2)

@@ -22,9 +22,21 @@ from topoplan_engine.completion import completion_of, names_of
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
 
-__all__ = ["AllowCode", "AsJson", "Exports", "Flags", "Folder", "Open", "one_command", "typed_command", "with_flags"]
+__all__ = [
+    "AllowCode",
+    "AsJson",
+    "Details",
+    "Exports",
+    "Flags",
+    "Folder",
+    "Open",
+    "one_command",
+    "typed_command",
+    "with_flags",
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Details = Annotated[bool, typer.Option("--details", help="Print all that is known of the plan, below the first table.")]
 Exports = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,11 +1,13 @@
-"""What a plan's time means: samples and tokens a second, and how much of the devices' arithmetic it uses (MFU).
+"""What a plan's time means: samples and tokens a second, and how much of the devices' arithmetic it uses (MFU, HFU).
 
 Model FLOPs are three times those of the forward pass: a matrix product has two more in the backward pass, one for each
 operand.  Where not everything is trained, those count that are done: none for the gradient of a frozen weight, and none
 for that of an input before which nothing is trained (`topoplan_engine.training`).  Counted are matrix products, of
 attention the pairs of positions that attend to each other (its causal half, as NVIDIA's Megatron Bridge counts), and
 nothing twice that is recomputed.  Megatron's papers count causal attention in full (Narayanan et al., SC'21, section
-5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by 13 % for Llama 3 8B at 8,192 positions.
+5.1), and so does PaLM (arXiv 2204.02311, appendix B): their MFU is higher, by 13 % for Llama 3 8B at 8,192 positions,
+and is said beside it.  HFU counts forward passes that a plan runs again, too (Korthikanti et al., 2022), but for what
+flash attention repeats inside of its backward kernel.
 """
 
 from __future__ import annotations
@@ -14,13 +16,25 @@ from collections import Counter
 from math import prod
 
 import attrs
+import numpy as np
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.staged import StagedStrategy
+from topoplan.model.strategy import Strategy
+from topoplan_engine.checkpoints import repeated_operators
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import GradientFlow, gradient_flow, trains_product
 
-__all__ = ["Throughput", "model_flops", "peak_flops", "sequence_length", "throughput", "unknown_flops"]
+__all__ = [
+    "Throughput",
+    "model_flops",
+    "peak_flops",
+    "repeated_flops",
+    "sequence_length",
+    "throughput",
+    "unknown_flops",
+]
 
 #: Kinds of operators that a row names.
 _NAMED = 3
@@ -39,6 +53,9 @@ class Throughput:
         mfu: model FLOPs over what the devices could do in that time; None where the model's FLOPs or the devices' peak
             in its precision are not known.
         assumption: what ``mfu`` is of, or which operators it would miss; empty where neither is known.
+        hfu: the same with forward passes that run again.
+        mfu_full_attention: ``mfu`` where causal attention counts in full; None without such attention.
+        devices: of the machine.
     """
 
     samples_per_s: float
@@ -46,10 +63,19 @@ class Throughput:
     tokens_per_s: float | None
     mfu: float | None
     assumption: str
+    hfu: float | None = None
+    mfu_full_attention: float | None = None
+    devices: int = 1
 
 
 def throughput(
-    graph: OperatorGraph, cluster: Cluster, seconds: float, *, precision: str = "", device: str = ""
+    graph: OperatorGraph,
+    cluster: Cluster,
+    seconds: float,
+    *,
+    precision: str = "",
+    device: str = "",
+    strategy: Strategy | None = None,
 ) -> Throughput:
     """Return what an iteration of ``seconds`` means.
 
@@ -58,19 +84,25 @@ def throughput(
         seconds: of one iteration.
         precision: of the arithmetic, where it is not the model's; ``"unknown"`` where nobody knows.
         device: kind that all devices are priced as, where it is not their own.
+        strategy: says which forward passes run again, beside those that the model itself repeats.
     """
     samples, length = graph.batch_size / seconds if seconds else 0.0, sequence_length(graph)
     precision = precision or graph.precision
     flops, peak = model_flops(graph), peak_flops(cluster, precision, device)
     missing = unknown_flops(graph)
     has_mfu = flops > 0 and peak is not None and seconds > 0 and not missing
+    share = 1 / (seconds * peak) if has_mfu and peak is not None else None
+    in_full = model_flops(graph, full_attention=True)
     kinds = ", ".join(sorted({device} if device else set(cluster.device_preset)))
     return Throughput(
         samples_per_s=samples,
         sequence_length=length,
         tokens_per_s=None if length is None else samples * length,
-        mfu=flops / (seconds * peak) if has_mfu and peak is not None else None,
+        mfu=None if share is None else flops * share,
         assumption=f"{_counted(graph)} over the {precision} peak of all {kinds}" if has_mfu else missing,
+        hfu=None if share is None else (flops + repeated_flops(graph, strategy)) * share,
+        mfu_full_attention=in_full * share if share is not None and in_full > flops else None,
+        devices=cluster.n_devices,
     )
 
 
@@ -89,15 +121,46 @@ def _counted(graph: OperatorGraph) -> str:
     return "FLOPs of matrix products, forward and of the gradients that are computed,"
 
 
-def model_flops(graph: OperatorGraph) -> float:
-    """Return FLOPs of forward and backward pass of the matrix products of a batch."""
+def model_flops(graph: OperatorGraph, *, full_attention: bool = False) -> float:
+    """Return FLOPs of forward and backward pass of the matrix products of a batch.
+
+    Args:
+        graph: the model.
+        full_attention: count all pairs of positions of causal attention, as Megatron's papers do.
+    """
     flow = gradient_flow(graph)
     return sum(
-        _passes(flow, number, op)
-        * sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
+        _passes(flow, number, op) * _forward_flops(op) * (_pairs_left_out(op) if full_attention else 1)
         for number, op in enumerate(graph.operators)
         if _multiplies(op)
     )
+
+
+def repeated_flops(graph: OperatorGraph, strategy: Strategy | None) -> float:
+    """Return FLOPs of the matrix products that run forward again: those of the model, and of regions of a plan."""
+    repeated = np.array(repeated_operators(graph))
+    if isinstance(strategy, StagedStrategy):
+        for stage in strategy.stages:
+            repeated[stage.operators[stage.regions >= 0]] = True
+    return sum(
+        _forward_flops(op)
+        for op, repeats in zip(graph.operators, repeated.tolist(), strict=True)
+        if repeats and _multiplies(op)
+    )
+
+
+def _forward_flops(op: Operator) -> float:
+    return sum(term.coefficient * prod(op.dims[dim].size for dim in term.dims) for term in op.work)
+
+
+def _pairs_left_out(op: Operator) -> float:
+    """Return by how much more FLOPs an operator has if no pair of positions is left out."""
+    if "causal" not in op.tags:
+        return 1.0
+    sizes = {dim.name: dim.size for dim in op.dims}
+    queries, keys = sizes.get("q", 1), sizes.get("t", 1)
+    window = min(int(op.tags.get("window", keys)), keys)
+    return queries * keys / float(np.minimum(np.arange(1, queries + 1), window).sum())
 
 
 def _passes(flow: GradientFlow, number: int, op: Operator) -> int:

@@ -102,7 +102,7 @@ def planner_rows(outcome: Outcome) -> list[tuple[str, str]]:
     for name, report in provenance.get("reports", {}).items():
         if "reports_are_of" in provenance:
             rows.append((f"figures of {name}", f"of another plan: {provenance['reports_are_of']}"))
-        figures = {key: value for key, value in report.items() if isinstance(value, str | int | float)}
+        figures = {key: v for key, v in report.items() if isinstance(v, str | int | float) and key != "short"}
         rows += [(f"{name}'s own: {key}", f"{v:.6g}" if isinstance(v, float) else str(v)) for key, v in figures.items()]
     proposals = "" if outcome.origin.constructed else " (proposals; evaluations are simulated)"
     rows.append(("planned in", f"{outcome.result.planning:.2f} s{proposals}"))

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import typer
@@ -28,14 +28,14 @@ def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
         raise typer.Exit(2)
 
 
-def table(title: str, rows: list[tuple[str, str]]) -> None:
-    """Print a two-column table."""
+def table(title: str, rows: list[tuple[str, str]], *, align: Literal["left", "right"] = "right") -> None:
+    """Print a two-column table; numbers are aligned right, texts left."""
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(title=printable(title), show_header=False, title_justify="left")
     grid.add_column()
-    grid.add_column(justify="right", overflow="fold")
+    grid.add_column(justify=align, overflow="fold")
     for row in rows:
         grid.add_row(*map(printable_lines, row))
     Console(markup=False, emoji=False).print(grid)

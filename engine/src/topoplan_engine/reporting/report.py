@@ -24,12 +24,14 @@ from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
-from topoplan_engine.reporting.memory import memory_json, memory_rows
+from topoplan_engine.reporting.memory import memory_json, memory_rows, print_stages
 from topoplan_engine.reporting.model import model_rows, parameter_count, toy, trained_parameter_count
 from topoplan_engine.reporting.notice import compilation_announced
+from topoplan_engine.reporting.parts import parts_json, parts_rows
 from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
+from topoplan_engine.reporting.summary import launch_text, stated_text, summary_rows
 from topoplan_engine.reporting.tables import printable_lines
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, collective_links_json, simulation_rows
@@ -51,11 +53,17 @@ _WORTH_SAYING = 0.01
 
 
 def run_and_report(
-    experiment: Experiment, *, as_json: bool, open_page: bool = False, folder: RunFolder | None = None
+    experiment: Experiment,
+    *,
+    as_json: bool,
+    open_page: bool = False,
+    details: bool = False,
+    folder: RunFolder | None = None,
 ) -> None:
     """Run an experiment, write its outputs, and print what was found.
 
-    With the folder of a run, a search goes on where it was, and the result is written down there, too.
+    With the folder of a run, a search goes on where it was, and the result is written down there, too.  Tables are
+    short unless ``details`` are asked for.
 
     An interrupted search (Ctrl-C) keeps what it found so far: outputs are written all the same, and the
     exit status is 130.  An exporter that cannot say the plan keeps nothing else from being written and printed;
@@ -82,7 +90,7 @@ def run_and_report(
         document = _said(host, experiment, outcome, outputs, _as_run(host, outputs), kept_file)
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
-    _print(document, outcome.plan, outputs, as_json=as_json)
+    _print(document, outcome.plan, outputs, as_json=as_json, details=details)
     if outcome.result.interrupted:
         on = "" if folder is None else f"; topoplan resume {shown_path(folder.path)} goes on"
         typer.echo(f"interrupted: this is the best of what was priced{on}", err=True)
@@ -95,7 +103,7 @@ def _simulators(host: Host, experiment: Experiment) -> list[str]:
     return [*dict.fromkeys(exporter.runs_as for exporter in exporters if exporter.runs_as), experiment.simulator.text]
 
 
-def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False) -> bool:
+def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False, details: bool = False) -> bool:
     """Print the result of a finished run and write its outputs again; say whether the run is finished.
 
     Raises:
@@ -111,7 +119,7 @@ def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False) -
     plan = read_plan(host, path)
     outputs = write_outputs(host, plan, folder.experiment.outputs)
     try:
-        _print(document, plan, outputs, as_json=as_json)
+        _print(document, plan, outputs, as_json=as_json, details=details)
     except RecursionError:
         raise TopoplanError(f"{where}: 'json' is not what a run wrote (too many levels)") from None
     _end(host, document, outputs, open_page=open_page)
@@ -127,9 +135,13 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
     def is_row(value: Any) -> bool:
         return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
 
+    def are_rows(value: Any) -> bool:
+        return isinstance(value, list) and all(map(is_row, value))
+
     expected: dict[str, tuple[Callable[[Any], bool], str]] = {
         "title": (is_text, "a text"),
-        "rows": (lambda value: isinstance(value, list) and all(map(is_row, value)), "a list of pairs of texts"),
+        "rows": (are_rows, "a list of pairs of texts"),
+        "details": (are_rows, "a list of pairs of texts"),
         "notes": (lambda value: isinstance(value, list) and all(map(is_text, value)), "a list of texts"),
         "status": (lambda value: isinstance(value, int) and value in (0, 1), "0 or 1"),
         "json": (lambda value: isinstance(value, dict), "an object"),
@@ -193,19 +205,20 @@ def _said(
     written, line = writable(host, experiment)
     notes += [line for line in (line, launchable(host, written)[1]) if line]
     hint = toy(host, experiment, outcome.plan)
+    observed = _observed(host, experiment, outcome)
+    off = [("such times were off", observed)] if observed else []
+    run_as = [(f"as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()]
     return {
         "title": outcome_title(outcome),
-        "rows": [
-            *outcome_rows(outcome),
-            *((f"  as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()),
-            *([("such times were off", off)] if (off := _observed(host, experiment, outcome)) else []),
-        ],
+        "rows": [*summary_rows(outcome, experiment, host), *off, *run_as],
+        "details": outcome_rows(outcome),
         "notes": [*notes, *([] if hint is None else [hint])],
         "status": 0 if outcome.fits or outcome.memory_ignored else 1,
         "json": json_values(
             {
                 **_summary(experiment, outcome, outputs),
-                "such_times_were_off": _observed(host, experiment, outcome) or None,
+                "such_times_were_off": observed or None,
+                "to_launch": launch_text(outcome.plan, host) or None,
                 **({"as_run": as_run} if as_run else {}),
                 **({"kept": kept_file} if kept_file else {}),
             }
@@ -213,12 +226,18 @@ def _said(
     }
 
 
-def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json: bool) -> None:
+def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json: bool, details: bool) -> None:
     if as_json:
         print_json(document["json"])
         return
-    table(document["title"], [(label, value) for label, value in document["rows"]])
-    print_strategy(plan)
+    table(document["title"], [(label, value) for label, value in document["rows"]], align="left")
+    if details:
+        table("in full", [(label, value) for label, value in document["details"]])
+        print_stages(plan)
+    if details or not stated_text(plan):
+        print_strategy(plan)
+    if not details:
+        typer.echo("more: --details, --json, or -x json=plan.json for topoplan show plan.json")
     for note in document["notes"]:
         typer.echo(printable_lines(note), err=True)
     for exporter, path in outputs.paths.items():
@@ -248,6 +267,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
     assert plan.timeline is not None
     return {
         "iteration_time_s": outcome.seconds,
+        "stated": stated_text(plan) or None,
         "initial_iteration_time_s": outcome.initial_seconds if outcome.initial_seconds < math.inf else None,
         "speedup": outcome.speedup,
         **kept_json(outcome, experiment),
@@ -255,6 +275,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "bounds": attrs.asdict(plan.timeline.bounds),
         "exposed_communication_s": exposed_communication(plan.timeline),
         **breakdown_json(plan),
+        **parts_json(plan),
         **collective_links_json(plan),
         **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,
@@ -311,6 +332,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("iteration time", iteration_time(outcome.draws, spelled_time)),
         *kept_rows(outcome, experiment, spelled_time),
         *simulation_rows(plan)[1:],
+        *parts_rows(plan),
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
         *machine_rows(experiment, plan),
         ("network of a host", host_links(plan.fabric, plan.cluster)),

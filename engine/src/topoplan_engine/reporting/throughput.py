@@ -29,6 +29,7 @@ def plan_throughput_rows(plan: Plan) -> list[tuple[str, str]]:
         seconds if isinstance(seconds, float) and seconds > 0 else plan.timeline.makespan,
         precision=str(costs.get("precision", "unknown")),
         device=str(costs.get("device", "")),
+        strategy=plan.strategy,
     )
     return _rows(values, plan)
 
@@ -39,9 +40,14 @@ def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     rows = [("samples a second", f"{throughput.samples_per_s:,.{0 if throughput.samples_per_s >= 1000 else 2}f}")]
     if throughput.tokens_per_s is not None:
         rows.append(("tokens a second", f"{throughput.tokens_per_s:,.0f} ({throughput.sequence_length} a sample)"))
+        rows.append(("  a device", f"{throughput.tokens_per_s / throughput.devices:,.1f}"))
     if throughput.mfu is not None:
         rows.append(("model FLOPs utilization", f"{throughput.mfu:.1%}"))
         rows.append(("  (MFU)", throughput.assumption))
+        if throughput.mfu_full_attention is not None:
+            rows.append(("  with attention in full", f"{throughput.mfu_full_attention:.1%} (Megatron's papers)"))
+        if throughput.hfu is not None:
+            rows.append(("hardware FLOPs utilization", f"{throughput.hfu:.1%}"))
     elif throughput.assumption:
         rows.append(("model FLOPs utilization", f"not said: {throughput.assumption}"))
     assumptions = _mapping(plan.provenance.get("assumptions"))
@@ -67,7 +73,12 @@ def throughput_json(outcome: Outcome) -> dict[str, Any]:
         "samples_per_s": throughput.samples_per_s,
         "tokens_per_s": throughput.tokens_per_s,
         "sequence_length": throughput.sequence_length,
+        "tokens_per_s_per_device": None
+        if throughput.tokens_per_s is None
+        else throughput.tokens_per_s / throughput.devices,
         "mfu": throughput.mfu,
+        "mfu_full_attention": throughput.mfu_full_attention,
+        "hfu": throughput.hfu,
         "mfu_assumption": throughput.assumption or None,
         "assumptions": outcome.plan.provenance.get("assumptions"),
     }

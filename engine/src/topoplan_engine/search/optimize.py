@@ -519,7 +519,7 @@ def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> T
     if plan.graph is None:
         return None
     precision, device = assumptions.get("precision", "unknown"), assumptions.get("device", "")
-    return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device)
+    return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device, strategy=plan.strategy)
 
 
 def _break_even(simulate: Simulate, topology: Topology, context: TopologyContext, plan: Plan) -> BreakEven | None:

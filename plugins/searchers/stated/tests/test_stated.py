@@ -8,10 +8,11 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, Collective, Host, State, TaskKind, TopoplanError, Trial, stated_plan
+from topoplan import Cluster, Collective, Host, Searcher, State, TaskKind, TopoplanError, Trial, stated_plan
 from topoplan.errors import TopoplanWarning
 from topoplan.model.machine import HostModel
 from topoplan_engine import ClusterOptions, build_cluster, problem_on
+from topoplan_engine.experiment import Choice
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
@@ -31,7 +32,7 @@ from topoplan_samples.stated import (
 )
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
-from topoplan_searcher_stated.degrees import nearest
+from topoplan_searcher_stated.degrees import degrees_of, nearest, short_words_of
 from topoplan_searcher_stated.search import StatedSearch
 from topoplan_searcher_stated.settings import Settings, settings_of
 from topoplan_simulator_fluid import Fluid
@@ -418,8 +419,21 @@ def test_the_report_says_what_was_left_out(model):
     search.adopt(Trial(state=State(problem.space.initial(), None), cost=1.0, demand=lambda: None))
     (candidate,) = search.ask()
     assert not search.ask()
-    plan = search.report(candidate.base.strategy)["plan"]
+    report = search.report(candidate.base.strategy)
+    plan = report["plan"]
     assert plan == "tp=2,cp=1,pp=1,dp=4,sp=yes,zero=0,micro-batch=1,schedule=1f1b,recompute=none,layout=tp-cp-ep-dp-pp"
+    assert report["short"] == "tp=2,dp=4"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{"tp": 2, "sp": False, "zigzag": False, "recompute": "every:2"}, {"pp": 2, "layers": "1+3", "clip": True}, {}],
+)
+def test_short_words_say_the_same_plan(model, plan):
+    settings = settings_of(Stated(**plan), model("llama"))
+    words = short_words_of(settings, degrees_of(settings, model("llama"), 4))
+    again = Choice.parse(f"stated:{words}", "searcher").make(Host.discover(), Searcher)
+    assert attrs.evolve(settings_of(again, model("llama")), dp=None) == settings
 
 
 def test_a_stated_plan_in_python():

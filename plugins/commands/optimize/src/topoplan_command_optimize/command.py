@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from topoplan_engine.completion import models
-from topoplan_engine.flags import AsJson, Exports, Folder, Open
+from topoplan_engine.flags import AsJson, Details, Exports, Folder, Open
 from topoplan_engine.options import ClusterOptions, ComponentOptions, RunOptions
 
 __all__ = ["optimize"]
@@ -22,10 +22,11 @@ def optimize(
     as_json: AsJson = False,
     open_page: Open = False,
     folder: Folder = None,
+    details: Details = False,
 ) -> None:
     """Search the best strategy (and network) for a model on a cluster."""
     from topoplan_engine.experiment import experiment_from_options
     from topoplan_engine.reporting.runs import report_run
 
     experiment = experiment_from_options(model, components, cluster, run, export or ())
-    report_run(experiment, folder, as_json=as_json, open_page=open_page)
+    report_run(experiment, folder, as_json=as_json, open_page=open_page, details=details)

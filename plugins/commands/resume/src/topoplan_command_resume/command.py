@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AllowCode, AsJson, Exports, Open
+from topoplan_engine.flags import AllowCode, AsJson, Details, Exports, Open
 
 __all__ = ["resume"]
 
@@ -17,6 +17,7 @@ def resume(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
     open_page: Open = False,
+    details: Details = False,
 ) -> None:
     """Go on with a search that was ended early, to the same result; print the result of a finished one again.
 
@@ -26,4 +27,6 @@ def resume(
     from topoplan_engine.reporting.runs import report_resumed
 
     outputs = outputs_from(export or ())
-    report_resumed(folder, as_json=as_json, open_page=open_page, outputs=outputs, allow_code=allow_code)
+    report_resumed(
+        folder, as_json=as_json, open_page=open_page, details=details, outputs=outputs, allow_code=allow_code
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AllowCode, AsJson, Flags, Folder, Open
+from topoplan_engine.flags import AllowCode, AsJson, Details, Flags, Folder, Open
 from topoplan_engine.options import RunOptions
 
 __all__ = ["run"]
@@ -24,6 +24,7 @@ def run(
     as_json: AsJson = False,
     open_page: Open = False,
     folder: Folder = None,
+    details: Details = False,
 ) -> None:
     """Run an experiment that a TOML file describes; it names no code, and outputs beside it or in the current folder.
 
@@ -40,4 +41,4 @@ def run(
         if f"outputs.{choice.name}" not in typed:
             instead = f"--set outputs.{choice.name}=FILE says where"
             check_inside(Path(output), (Path.cwd(), Path(file).parent), f"{file}: outputs: {choice.name}", instead)
-    report_run(experiment, folder, as_json=as_json, open_page=open_page)
+    report_run(experiment, folder, as_json=as_json, open_page=open_page, details=details)

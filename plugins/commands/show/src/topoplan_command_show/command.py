@@ -28,6 +28,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     from topoplan.plugin.host import Host
     from topoplan_engine.experiment import with_machines
     from topoplan_engine.reading import simulated_plan
+    from topoplan_engine.reporting.memory import print_stages
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.printing import table
     from topoplan_engine.reporting.strategy import print_strategy
@@ -38,6 +39,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     plan = attrs.evolve(plan, cluster=with_machines(plan.cluster, host))
     with _as_wide_as(_WIDTH):
         table(_title(plan, file), plan_rows(plan))
+        print_stages(plan)
         print_strategy(plan)
 
 
@@ -64,6 +66,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     from topoplan_engine.reporting.critical_path import critical_path_rows
     from topoplan_engine.reporting.memory import memory_rows
     from topoplan_engine.reporting.model import model_rows
+    from topoplan_engine.reporting.parts import parts_rows
     from topoplan_engine.reporting.throughput import plan_throughput_rows
     from topoplan_engine.reporting.timeline import simulation_rows
 
@@ -73,6 +76,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         ("fabric", _fabric(plan)),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *simulation_rows(plan),
+        *parts_rows(plan),
         *critical_path_rows(plan),
         *plan_throughput_rows(plan),
         *memory_rows(plan),

@@ -12,7 +12,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_searcher_stated.megatron import copies_of_heads, heads_dim
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "words_of"]
+__all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "short_words_of", "words_of"]
 
 #: Axes of a layout; those of a stage's mesh are all but the last one.
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -104,6 +104,18 @@ def words_of(settings: Settings, degrees: Degrees) -> str:
         },
     }
     return ",".join(f"{key.replace('_', '-')}={value}" for key, value in words.items())
+
+
+def short_words_of(settings: Settings, degrees: Degrees) -> str:
+    """Return a plan in the words of ``--plan``, without what holds where it is left out."""
+    words = {axis: getattr(degrees, axis) for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(degrees, axis) > 1}
+    if degrees.sequence != (degrees.tp > 1):
+        words["sp"] = degrees.sequence
+    for key in ("zero", "micro_batch", "schedule", "recompute", "layout", *_UNUSUAL):
+        if (value := getattr(settings, key)) != _DEFAULTS[key]:
+            words[key] = value
+    texts = {key: str(value).replace("True", "yes").replace("False", "no") for key, value in words.items()}
+    return ",".join(f"{key.replace('_', '-')}={text}" for key, text in texts.items()) or "tp=1"
 
 
 def nearest(value: int, choices: Iterable[int]) -> str:

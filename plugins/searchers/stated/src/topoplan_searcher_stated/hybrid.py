@@ -21,7 +21,7 @@ from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError,
 from topoplan_searcher_stated import Hybrid
 from topoplan_searcher_stated.balance import balanced_layers
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
-from topoplan_searcher_stated.degrees import degrees_of, words_of
+from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import LAYOUTS, SCHEDULES, ladders, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
@@ -119,6 +119,7 @@ class HybridSearch(Search):
         degrees = degrees_of(settings, self._problem.graph, self._problem.cluster.n_devices)
         return {
             "plan": words_of(settings, degrees),
+            "short": short_words_of(settings, degrees),
             "micro_batches": degrees.micro_batches,
             "planned_iteration_time_s": self._seconds.get(settings),
             "plans_estimated": len(self._memory),

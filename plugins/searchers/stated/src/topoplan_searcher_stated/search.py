@@ -10,7 +10,7 @@ import attrs
 from topoplan import Candidate, OperatorGraph, Problem, Search, StagedStrategy, State, Strategy, TopoplanError
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
-from topoplan_searcher_stated.degrees import Degrees, words_of
+from topoplan_searcher_stated.degrees import Degrees, short_words_of, words_of
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["StatedSearch"]
@@ -53,5 +53,6 @@ class StatedSearch(Search):
         options, degrees = self._options, self._degrees
         return {
             "plan": words_of(options, degrees),
+            "short": short_words_of(options, degrees),
             "micro_batches": degrees.micro_batches,
         }
