@@ -21,7 +21,7 @@ import time
 import numpy as np
 
 import beside
-from topoplan import Host, SpmdStrategy, State, Trial
+from topoplan import Host, State, Trial
 from topoplan_engine import ClusterOptions, problem_on
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering import Lowering
@@ -79,7 +79,7 @@ class Measurement:
             search.tell([self._trial(candidate.state()) for candidate in asked])
 
     def _trial(self, state):
-        cost = self._price(state.strategy) if isinstance(state.strategy, SpmdStrategy) else np.inf
+        cost = self._price(state.strategy) if (state.strategy.program is not None) else np.inf
         return Trial(state=state, cost=cost, demand=lambda: None, fits=cost < np.inf)
 
     def _price(self, strategy):

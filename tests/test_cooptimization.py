@@ -24,7 +24,6 @@ from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.starting import first_state
 from topoplan_engine.search.whole_run import drive
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_samples.long_tail import at_night
 
 #: Small tables and layers; most of the time is communication.
@@ -259,7 +258,7 @@ def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypa
     adopt = SearchRun.adopt
 
     def watched(search_run, state, cost, origin):
-        placed = not isinstance(state.strategy, SpmdStrategy)
+        placed = not (state.strategy.program is not None)
         said.append((cost, search_run._evaluator.price(Candidate(base=state)).cost, placed))
         adopt(search_run, state, cost, origin)
 

@@ -22,6 +22,7 @@ from topoplan import Cluster, PlacedStrategy, Placement
 from topoplan.model.machine import HostModel
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.pipelines import pipeline_strategy
+from topoplan_engine.program_strategies import overlapped_strategy, with_program
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_samples.fabrics import star
@@ -89,10 +90,10 @@ def spmd(graph, mesh, cuts, schedule=None, **options):
     """Return a program; options of `SpmdProgram` among ``options`` are set, a schedule of stages of layers overlaps."""
     changes = {key: options.pop(key) for key in ("gathers_again", "gradient_bucket_bytes") if key in options}
     strategy = program(graph, mesh, cuts, **options)
-    strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, **changes))
+    strategy = with_program(strategy, attrs.evolve(strategy.program, **changes), graph)
     if schedule:
         stage = np.arange(len(graph.operators)) // schedule
-        strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=2)
+        strategy = overlapped_strategy(strategy.program, graph, stage, 2)
     return graph, strategy
 
 
@@ -197,7 +198,7 @@ def row(case):
     """Return what is pinned of a case."""
     graph, strategy = case()
     devices = 1 + max(int(placement.devices.max()) for placement in strategy.placements)
-    devices = max(devices, strategy.program.n_devices if hasattr(strategy, "program") else 1)
+    devices = max(devices, 1 if strategy.program is None else strategy.program.n_devices)
     machines = {device.name.lower(): HostModel(device=device) for device in DEVICES}
     cluster = Cluster.uniform(n_hosts=devices, latency=LATENCY, interface_bandwidth=BANDWIDTH, interfaces=1)
     cluster = attrs.evolve(cluster, machines=machines)

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Cluster, Host, SpmdStrategy, State, TopologyContext, Trial
+from topoplan import Candidate, Cluster, Host, State, TopologyContext, Trial
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine import ClusterOptions, problem_on
 from topoplan_engine.experiment import build_cluster
@@ -63,7 +63,7 @@ def proposals(problem, fabric, shortlist=1):
     seconds = 1.0
     while candidates := search.ask():
         for candidate in candidates:
-            if isinstance(candidate.state().strategy, SpmdStrategy):
+            if candidate.state().strategy.program is not None:
                 yield candidate.state().strategy
         search.tell([Trial(state=c.state(), cost=(seconds := seconds + 1), demand=lambda: None) for c in candidates])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pickle
 
-import attrs
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, SpmdStrategy, State
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, PlacedStrategy, State
 from topoplan.model.placement import Placement
 from topoplan.model.sharding import PARTIAL, REPLICATED, arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.islands import _interned
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
@@ -79,12 +79,12 @@ def spmd(draw, overlapped):
         for index, op in enumerate(GRAPH.operators)
     )
     program = SpmdProgram(mesh=mesh, rules=rules, stored=stored, sharded_state=draw(st.booleans()))
-    strategy = SpmdStrategy.of(program, GRAPH)
+    strategy = program_strategy(program, GRAPH)
     if not overlapped or why_invalid(strategy, GRAPH, 4):
         return strategy
     begins = {move.users[0] for move in reshards_of(program, GRAPH) if move.output >= 0}
     stage = np.cumsum([op in begins and op > 0 for op in range(N_OPS)])
-    return attrs.evolve(strategy, stage_of=stage, micro_batches=2)
+    return overlapped_strategy(program, GRAPH, stage, 2)
 
 
 KINDS = {"placed": placed(), "scheduled": scheduled(), "spmd": spmd(False), "two-microbatch": spmd(True)}
@@ -121,7 +121,7 @@ def test_placements_are_not_bounded_by_the_sums_of_a_program():
         tuple(() if (op, k) in edge_inputs else (REPLICATED,) for k in range(len(arguments(operator))))
         for op, operator in enumerate(GRAPH.operators)
     )
-    program = SpmdStrategy.of(SpmdProgram(mesh=(4,), rules=rules, stored=stored), GRAPH)
+    program = program_strategy(SpmdProgram(mesh=(4,), rules=rules, stored=stored), GRAPH)
     assert why_invalid(program, GRAPH, 4) is None
     base = State(program, HERE.build_fabric(None, None))
     changes = {op: Placement((1,) * len(GRAPH.operators[op].dims), [op % 4]) for op in range(N_OPS)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
@@ -12,8 +11,8 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
 
@@ -45,7 +44,7 @@ def fully_sharded(graph, devices, again):
         stored=tuple(tuple(forms(i, k) for k in range(len(arguments(op)))) for i, op in enumerate(graph.operators)),
         gathers_again=again,
     )
-    return SpmdStrategy.of(program, graph)
+    return program_strategy(program, graph)
 
 
 def lowering(graph, devices):
@@ -90,7 +89,7 @@ def test_every_layer_but_the_last_is_gathered_twice(micro_batches):
     once, twice = (fully_sharded(graph, devices, again) for again in (False, True))
     if micro_batches > 1:
         stage = np.repeat(np.arange(LAYERS), 3)
-        once, twice = (attrs.evolve(each, stage_of=stage, micro_batches=micro_batches) for each in (once, twice))
+        once, twice = (overlapped_strategy(each.program, graph, stage, micro_batches) for each in (once, twice))
     sizes = [collectives(lowered.lower(each), Collective.ALL_GATHER) for each in (once, twice)]
     assert sizes == [[matrix // 2] * (2 * LAYERS), [matrix // 2] * (2 * LAYERS + 2 * (LAYERS - 1))]
     scatters = [collectives(lowered.lower(each), Collective.REDUCE_SCATTER) for each in (once, twice)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy
+from topoplan import Cluster, PlacedStrategy, Placement
 from topoplan.model.plan import Plan
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.layout import groups_of
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.reporting.strategy import print_strategy, ranges, strategy_json
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_operators import GraphBuilder
@@ -76,7 +77,7 @@ def test_weights_of_a_program_are_where_they_are_stored():
         stored=tuple(tuple(forms(i, k) for k in range(len(arguments(op)))) for i, op in enumerate(graph.operators)),
         sharded_state=True,
     )
-    strategy = SpmdStrategy.of(program, graph)
+    strategy = program_strategy(program, graph)
     weighted, pointwise = groups_of(strategy, graph)
     assert weighted.weights == ("Replicate", "Shard(0)")
     assert weighted.gathered

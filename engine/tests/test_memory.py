@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate, SpmdStrategy
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
@@ -15,6 +15,7 @@ from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, leas
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import in_precision, optimizer_of, weight_states
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.whole_run import drive
 from topoplan_engine.sharding.signatures import signatures
@@ -121,7 +122,7 @@ def test_parts_add_up_in_programs(stored, sharded, states, known):
     """Adam's 4 numbers for each weight; shared, 1 and a quarter of 3; in quarters, 1 and what is put together."""
     graph = model()
     program = data_parallel_program(graph, stored, sharded)
-    use = check_sums(lowering(graph, Costs(graph, known)), SpmdStrategy.of(program, graph))
+    use = check_sums(lowering(graph, Costs(graph, known)), program_strategy(program, graph))
     weights = 4 * 24 * 24 * 4
     if known:
         assert (use.weights + use.gradients + use.optimizer).tolist() == [states * weights] * 4
@@ -235,7 +236,7 @@ def test_least_memory_is_that_of_every_strategy_or_less():
     outputs = sum(op.outputs[0].nbytes for op in graph.operators)
     assert least.activations == outputs
     made = lowering(graph)
-    sharded = SpmdStrategy.of(data_parallel_program(graph, shard(0), True), graph)
+    sharded = program_strategy(data_parallel_program(graph, shard(0), True), graph)
     for strategy in (search_problem(1e9).space.initial(), sharded):
         assert made.memory(strategy).sum() >= least.needed(whole_batch=True)
     pipeline = whole_stages(graph, "1f1b", 8)

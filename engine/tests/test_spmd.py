@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from topoplan import Cluster, CostFunction, PartCosts, SpmdStrategy, TopoplanError
+from topoplan import Cluster, CostFunction, PartCosts, TopoplanError
 from topoplan.model.sharding import PARTIAL, PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PlacedStrategy
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups, mesh_steps
 from topoplan_engine.sharding.programs import check_strategy, reshards_of
 from topoplan_engine.sharding.resharding import CollectiveStep
@@ -185,17 +186,17 @@ def test_memory_of_storage():
     weights = graph.parameter_bytes
 
     def memory(**options):
-        return lowering.memory(SpmdStrategy.of(data_parallel_program(graph, 8, **options), graph))
+        return lowering.memory(program_strategy(data_parallel_program(graph, 8, **options), graph))
 
     assert memory() == pytest.approx(np.full(8, outputs + 4 * weights))
     assert memory(sharded_state=True) == pytest.approx(np.full(8, outputs + weights + 3 * weights / 8))
     assert memory(stored=shard(0)) == pytest.approx(np.full(8, outputs + 4 * weights / 8 + weights))
 
 
-def refused(match, program, graph=GRAPH, devices=8, **changes):
-    strategy = attrs.evolve(SpmdStrategy.of(program, graph), **changes)
+def refused(match, program, graph=GRAPH, devices=8, stage_of=None, micro_batches=1):
+    parts = np.zeros(len(graph.operators)) if stage_of is None else stage_of
     with pytest.raises(TopoplanError, match=match):
-        check_strategy(strategy, graph, devices)
+        check_strategy(overlapped_strategy(program, graph, parts, micro_batches), graph, devices)
 
 
 class TestRefused:
@@ -215,7 +216,7 @@ class TestRefused:
     def test_terms_of_gradients_that_are_never_added(self):
         refused("weight '.*' is stored as full, .* never summed", data_parallel_program(GRAPH, 8, stored=REPLICATED))
         alone = data_parallel_program(GRAPH, 1, stored=REPLICATED)
-        check_strategy(SpmdStrategy.of(alone, GRAPH), GRAPH, 1)  # of one device there is nothing to add
+        check_strategy(program_strategy(alone, GRAPH), GRAPH, 1)  # of one device there is nothing to add
 
     def test_signatures_that_are_not_sound(self):
         program = data_parallel_program(GRAPH, 8)
@@ -239,7 +240,7 @@ class TestRefused:
 
 
 def test_changes_to_placements_leave_the_program():
-    strategy = SpmdStrategy.of(data_parallel_program(GRAPH, 8), GRAPH)
+    strategy = program_strategy(data_parallel_program(GRAPH, 8), GRAPH)
     changed = strategy.with_changes({0: strategy.placements[0]})
     assert changed == PlacedStrategy(strategy.placements)
 
@@ -257,7 +258,7 @@ def test_devices_that_differ_are_priced_one_by_one():
     program = data_parallel_program(GRAPH, 8)
     rules = ((cut(GRAPH.operators[0], None),), *program.rules[1:])
     mixed = attrs.evolve(program, rules=rules, stored=(((REPLICATED,), (PENDING_GRADIENT,)), *program.stored[1:]))
-    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(SpmdStrategy.of(mixed, GRAPH))
+    taskgraph = Lowering(GRAPH, cluster, Uneven(GRAPH)).lower(program_strategy(mixed, GRAPH))
     forward = [taskgraph.seconds[(taskgraph.kind == TaskKind.FORWARD) & (taskgraph.op == op)] for op in (0, 1)]
     assert forward[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert forward[1].tolist() == [k / 8 for k in range(1, 9)]
@@ -266,7 +267,7 @@ def test_devices_that_differ_are_priced_one_by_one():
 def test_a_program_asks_for_what_it_sends():
     lowering = Lowering(GRAPH, CLUSTER, Costs(GRAPH))
     program = data_parallel_program(GRAPH, 8, stored=shard(0))
-    demand = lowering.demand(SpmdStrategy.of(program, GRAPH))
+    demand = lowering.demand(program_strategy(program, GRAPH))
     # what is gathered and scattered, half an all-reduce each
     assert demand.group_bytes.tolist() == [GRAPH.parameter_bytes]
     assert demand.members(0).tolist() == [0, 1, 2, 3]
@@ -285,10 +286,10 @@ class Overhead(Costs):
 def test_passes_take_what_a_micro_batch_takes(count):
     """On four devices: a kernel, and a quarter of the second that the operator takes for the batch, or an eighth."""
     graph = model()
-    strategy = SpmdStrategy.of(data_parallel_program(graph, 4), graph)
+    strategy = program_strategy(data_parallel_program(graph, 4), graph)
     if count > 1:
         stage = np.arange(len(graph.operators))
-        strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=count)
+        strategy = overlapped_strategy(strategy.program, graph, stage, count)
     cluster = Cluster.uniform(n_hosts=4)
     lowering = Lowering(graph, cluster, Overhead(graph))
     first = lowering.program_quotient(strategy, 0)

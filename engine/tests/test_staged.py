@@ -13,6 +13,7 @@ from topoplan.model.sharding import PARTIAL, REPLICATED, shard
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.stage_links import routes_between, slices_of
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.programs import check_strategy, why_invalid
 from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
@@ -86,7 +87,7 @@ def test_buckets_and_slices_are_those_of_programs(options):
     graph = layered()
     strategy = program(graph, (4,), [samples], stored=None if "gradient_bucket_bytes" in options else {0: 0})
     changed = attrs.evolve(strategy.program, **options)
-    strategy = attrs.evolve(strategy, program=changed)
+    strategy = program_strategy(changed, graph)
     (before, use), (after, staged_use) = both(graph, 4, strategy, of_program(graph, changed))
     assert after == before
     assert_equal_memory([use, staged_use])
@@ -410,8 +411,8 @@ def test_signatures_must_be_sound_and_tensors_arrive_whole_or_sliced():
     stored[0] = ((PARTIAL, PARTIAL), *stored[0][1:])
     wrong = other(strategy, 1, body=attrs.evolve(program_of, stored=tuple(stored)))
     assert "arrives as" in why_invalid(wrong, graph, 8)
-    with pytest.raises(TopoplanError, match="sharded_state"):
-        other(strategy, 0, body=attrs.evolve(strategy.stages[0].program, sharded_state=True))
+    shared = other(strategy, 0, body=attrs.evolve(strategy.stages[0].program, sharded_state=True))
+    assert "stage 0: program has sharded_state" in why_invalid(shared, graph, 8)
     with pytest.raises(TopoplanError, match="level 3"):
         Zero(level=3, axes=[0])
     with pytest.raises(TopoplanError, match="device 1 stands at two places"):

@@ -15,7 +15,6 @@ from topoplan import (
     Host,
     PlacedStrategy,
     Placement,
-    SpmdStrategy,
     TaskKind,
     TopoplanError,
 )
@@ -28,6 +27,7 @@ from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_engine.precision import in_precision
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.search.space import Space
 from topoplan_engine.sharding.programs import check_strategy
 from topoplan_engine.sharding.signatures import signatures
@@ -265,7 +265,7 @@ def replicated_program(graph, devices):
         )
         for v, op in enumerate(graph.operators)
     )
-    return SpmdStrategy.of(SpmdProgram(mesh=(devices,), rules=rules, stored=stored), graph)
+    return program_strategy(SpmdProgram(mesh=(devices,), rules=rules, stored=stored), graph)
 
 
 def test_a_program_reduces_trained_weights_alone_and_equals_its_quotient():
@@ -369,7 +369,7 @@ def tensor_parallel_program(graph, devices):
         )
         for v, op in enumerate(graph.operators)
     )
-    return SpmdStrategy.of(SpmdProgram(mesh=(devices,), rules=tuple(rules), stored=stored), graph)
+    return program_strategy(SpmdProgram(mesh=(devices,), rules=tuple(rules), stored=stored), graph)
 
 
 @settings(max_examples=25, deadline=None)

@@ -34,9 +34,10 @@ from topoplan.plugin.simulate import Simulate as Simulate
 from topoplan.search.protocol import Candidate as Candidate, Search as Search, State as State, Trial as Trial
 from topoplan.search.stopping import stop_if_wanted as stop_if_wanted
 from topoplan_engine.exporting import export as export
+from topoplan_engine.program_strategies import overlapped_strategy as overlapped_strategy
+from topoplan_engine.program_strategies import program_strategy as program_strategy
 from topoplan_engine.replay import simulate_file as simulate_file
 from topoplan_engine.search.optimize import optimize as optimize
-from topoplan_engine.spmd_strategy import SpmdStrategy as SpmdStrategy
 from topoplan_frontend_torch import from_torch as from_torch
 from topoplan_searcher_stated import stated_plan as stated_plan
 

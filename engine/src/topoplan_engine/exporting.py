@@ -41,7 +41,6 @@ from topoplan_engine.folders import (
 )
 from topoplan_engine.incomplete import IncompleteStrategyError, names_of
 from topoplan_engine.sharding.programs import check_strategy
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "Written",
@@ -145,12 +144,9 @@ def _read_whole_strategy(host: Host, text: str, graph: OperatorGraph) -> Strateg
             return StagedStrategy.placed(placements, [stage[op.name] for op in graph.operators], order)
         case StagedStrategy():
             if list(placement_of) != [op.name for op in graph.operators]:
-                raise TopoplanError(f"{path}: its stages have other operators than model {graph.name!r}")
+                what = "stages have" if plan.strategy.program is None else "program is one of"
+                raise TopoplanError(f"{path}: its {what} other operators than model {graph.name!r}")
             return attrs.evolve(plan.strategy, placements=placements)
-        case SpmdStrategy(program=program, stage_of=stage_of, micro_batches=count):
-            if list(placement_of) != [op.name for op in graph.operators]:
-                raise TopoplanError(f"{path}: its program is one of other operators than those of model {graph.name!r}")
-            return SpmdStrategy(placements, program, stage_of, count)
     return PlacedStrategy(placements)
 
 

@@ -22,7 +22,6 @@ from topoplan.model.problem import Problem
 from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "LeastMemory",
@@ -145,8 +144,8 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     device = fullest_device(use, cluster.usable_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.usable_memory, use.total, use.activations))
-    whole_batch = not isinstance(strategy, StagedStrategy)
-    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
+    program = strategy.program
+    whole_batch = program is not None or not isinstance(strategy, StagedStrategy)
     sharded_state = program is not None and (program.sharded_state or program.gathers_again)
     sharded_state |= isinstance(strategy, StagedStrategy) and any(stage.zero.level for stage in strategy.stages)
     helps = []

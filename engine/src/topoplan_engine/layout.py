@@ -19,7 +19,6 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import pieces
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["Cuts", "Group", "groups_of", "names_of"]
 
@@ -71,7 +70,7 @@ class Group:
 def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
     """Group the operators that run in the same way; groups are in the order of their first operators."""
     experts, stages = expert_dims(graph), strategy.stage_of.tolist()
-    pipelined = isinstance(strategy, StagedStrategy)
+    pipelined = isinstance(strategy, StagedStrategy) and strategy.program is None
     programs = _programs_of(strategy)
     operators_of: dict[tuple[object, ...], list[int]] = {}
     for index, (op, placement) in enumerate(zip(graph.operators, strategy.placements, strict=True)):
@@ -102,9 +101,6 @@ def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
 
 def _programs_of(strategy: Strategy) -> list[tuple[SpmdProgram, int, tuple[int, ...]]]:
     """Return for each operator its program, its number there, and the devices; nothing where there are no programs."""
-    if isinstance(strategy, SpmdStrategy):
-        devices = tuple(range(strategy.program.n_devices))
-        return [(strategy.program, row, devices) for row in range(len(strategy.placements))]
     programs: dict[int, tuple[SpmdProgram, int, tuple[int, ...]]] = {}
     for stage in strategy.stages if isinstance(strategy, StagedStrategy) and not strategy.is_placed else ():
         devices = tuple(sorted(stage.mesh.devices.tolist()))

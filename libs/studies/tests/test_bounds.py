@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import attrs
 import numpy as np
 import pytest
 
@@ -15,11 +14,11 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.strategy import PlacedStrategy
 from topoplan.plugin.host import Host
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import layer_graph, linear_chain
 from topoplan_samples.long_tail import at_night
@@ -213,10 +212,10 @@ def programs(graph, rng, count):
                         choices = [PENDING_GRADIENT, shard(0), shard(1)] if wanted == REPLICATED else [wanted]
                         forms[k][axis] = choices[rng.integers(len(choices))]
                 stored.append(tuple(() if (index, k) in fed else tuple(form) for k, form in enumerate(forms)))
-            strategy = SpmdStrategy.of(SpmdProgram(mesh=mesh, rules=tuple(rules), stored=tuple(stored)), graph)
+            strategy = program_strategy(SpmdProgram(mesh=mesh, rules=tuple(rules), stored=tuple(stored)), graph)
             if why_invalid(strategy, graph, 4) is None:
                 yield strategy
-                yield attrs.evolve(strategy, micro_batches=2)
+                yield overlapped_strategy(strategy.program, graph, range(len(graph.operators)), 2)
 
 
 @pytest.mark.parametrize(

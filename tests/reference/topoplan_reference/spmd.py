@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from topoplan.model.graph import OperatorGraph
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_of
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["reference_program"]
 
 
-def reference_program(graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
+def reference_program(graph: OperatorGraph, strategy: StagedStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
     """Return the graph of `topoplan_engine.lowering.spmd_tasks.program_taskgraph`, rows of successors ascending."""
     program, n_ops = strategy.program, len(graph.operators)
-    devices, stage, copies = range(program.n_devices), strategy.stage_of.tolist(), strategy.micro_batches
+    devices, copies = range(program.n_devices), strategy.micro_batches
+    stage = list(range(n_ops)) if strategy.whole_batch else strategy.stage_of.tolist()
     moves = reshards_of(program, graph)
     rows: list[dict[str, Any]] = []
     edges: set[tuple[int, int]] = set()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy
+from topoplan import Cluster, PlacedStrategy, Placement
 from topoplan.model.graph import Checkpoint
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.pipelines import pipeline_strategy
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.training import frozen
@@ -127,7 +128,7 @@ def program(graph, mesh, cuts, *, stored=None, sharded_state=False):
             row.append(tuple(held))
         forms.append(tuple(row))
     made = SpmdProgram(mesh=mesh, rules=tuple(rules), stored=tuple(forms), sharded_state=sharded_state)
-    strategy = SpmdStrategy.of(made, graph)
+    strategy = program_strategy(made, graph)
     assert why_invalid(strategy, graph, int(np.prod(mesh))) is None
     return strategy
 

@@ -4,9 +4,6 @@ A `Stage` is a chunk of the model on a mesh of devices.  Its body says how they 
 which sharding every device has every tensor; what other stages make arrives in the sharding that the program says that
 it is stored in.  Placements say of each operator by itself how it is cut and which devices run its parts, as planners
 in the manner of DAPPLE do.  A `PassOrder` says when each rank runs which pass of which stage.
-
-`topoplan_engine.lowering.staged` makes the task graph: tensors between the meshes of two stages, sums of gradients, and
-what travels of sharded state are derived there.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.strategy import Strategy, why_misordered
+from topoplan.model.strategy import PlacedStrategy, Strategy, why_misordered
 
 __all__ = ["Stage", "StagedStrategy", "Zero"]
 
@@ -106,8 +103,6 @@ class Stage(OneLine):
             raise TopoplanError(
                 f"stage: a program for a mesh of {_by(self.program.mesh)} on one of {_by(self.mesh.sizes)}"
             )
-        elif self.program.sharded_state:
-            raise TopoplanError("stage: program has sharded_state (a stage says it as zero=Zero(level=2, axes=...))")
         if max(self.zero.axes, default=-1) >= len(self.mesh.sizes):
             raise TopoplanError(f"stage: zero: axis {max(self.zero.axes)} of a mesh of {len(self.mesh.sizes)} axes")
         if len(self.recomputed) not in (0, count):
@@ -193,6 +188,8 @@ class StagedStrategy(OneLine, Strategy):
         micro_batches: equal parts of the batch.
         clips: whether weights are updated only once the norm of all gradients of all stages is known.
         blocks: whether ranks begin no pass before what they sent after the last one has arrived.
+        one_stream: whether the stages are parts of one program of all devices, which have one communication stream for
+            all collectives.  Bodies do not say how tensors of other parts arrive: who reads one first converts it.
     """
 
     stages: tuple[Stage, ...]
@@ -200,12 +197,13 @@ class StagedStrategy(OneLine, Strategy):
     micro_batches: int
     clips: bool = False
     blocks: bool = False
+    one_stream: bool = False
 
     @classmethod
     def of(
         cls, graph: OperatorGraph, stages: Sequence[Stage], order: PassOrder, micro_batches: int, *flags: bool
     ) -> StagedStrategy:
-        """Return the strategy, whose placements follow from its stages; ``flags`` are ``clips`` and ``blocks``.
+        """Return the strategy, whose placements follow from its stages; ``flags`` are the fields behind them.
 
         Raises:
             TopoplanError: the stages do not have every operator of the graph once, in each copy of the model.
@@ -231,8 +229,8 @@ class StagedStrategy(OneLine, Strategy):
             if not operators or number >= order.n_chunks:
                 what = "has no operator" if not operators else f"is none of the {order.n_chunks} chunks of the order"
                 raise TopoplanError(f"strategy: stage {number} {what}")
-            recompute = bool(is_rerun[number])
-            stages.append(Stage.placed(operators, [placements[op] for op in operators], recompute=recompute))
+            parts = [placements[op] for op in operators]
+            stages.append(Stage.placed(operators, parts, recompute=bool(is_rerun[number])))
         return cls(tuple(placements), tuple(stages), order, order.n_micro_batches)
 
     @property
@@ -244,6 +242,17 @@ class StagedStrategy(OneLine, Strategy):
     def whole_batch(self) -> bool:
         """See `Strategy.whole_batch`."""
         return len(self.stages) == 1 and self.micro_batches == 1 and not self.is_placed
+
+    @functools.cached_property
+    def program(self) -> SpmdProgram | None:
+        """See `Strategy.program`: what the stages are parts of, if they have one stream."""
+        if not self.one_stream:
+            return None
+        bodies = [stage.program for stage in self.stages]
+        order = np.argsort(np.concatenate([stage.operators for stage in self.stages])).tolist()
+        rules = [row for body in bodies for row in body.rules]
+        stored = [row for body in bodies for row in body.stored]
+        return attrs.evolve(bodies[0], rules=tuple(rules[k] for k in order), stored=tuple(stored[k] for k in order))
 
     @functools.cached_property
     def copy_of(self) -> I32:
@@ -282,14 +291,17 @@ class StagedStrategy(OneLine, Strategy):
 
     @functools.cached_property
     def _order_key(self) -> bytes:
-        return digest([self.order, self.micro_batches, self.clips, self.blocks, *(stage.key for stage in self.stages)])
+        flags = self.clips, self.blocks, *((True,) if self.one_stream else ())
+        return digest([self.order, self.micro_batches, *flags, *(stage.key for stage in self.stages)])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
-        """Return the strategy with the placements of some operators replaced, where they are placed one by one.
+        """Return the strategy with the placements of some operators replaced; those of one program alone are left then.
 
         Raises:
-            TopoplanError: its stages run programs, which say more than placements do.
+            TopoplanError: its stages run programs of their own, which say more than placements do.
         """
+        if self.one_stream:
+            return PlacedStrategy(self.placements).with_changes(changes)
         if not self.is_placed:
             raise TopoplanError("strategy: operators of programs cannot be placed one by one (change the stages)")
         placements = [changes.get(op, placement) for op, placement in enumerate(self.placements)]
@@ -313,9 +325,8 @@ class StagedStrategy(OneLine, Strategy):
             return f"order {order.name!r}: has {order.n_chunks} chunks for {len(stages)} stages (must be equal)"
         if order.n_micro_batches != self.micro_batches:
             return f"order {order.name!r}: has {order.n_micro_batches} micro-batches, the strategy {self.micro_batches}"
-        copies = [
-            [stages[k] for k in np.flatnonzero(self.copy_of == copy)] for copy in range(len(self.stage_of_copies))
-        ]
+        several_copies = [np.flatnonzero(self.copy_of == copy) for copy in range(len(self.stage_of_copies))]
+        copies = [[stages[k] for k in numbers] for numbers in several_copies]
         for several in zip(*copies, strict=False):
             parts = {(stage.operators.tobytes(), stage.mesh.sizes, stage.body, stage.zero) for stage in several}
             if len(parts) > 1 or len({*map(len, copies)}) > 1:

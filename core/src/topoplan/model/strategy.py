@@ -2,8 +2,7 @@
 
 A strategy is a `PlacedStrategy` (any operator on any devices) or a `topoplan.model.staged.StagedStrategy` (stages on
 meshes of their own, which micro-batches pass).  What every kind can say is in `Strategy`.  Searchers move from strategy
-to strategy by replacing placements; `topoplan_engine.lowering` has a lowering to task graphs for each kind, and one
-more kind of its own: `topoplan_engine.spmd_strategy.SpmdStrategy`, whose micro-batches overlap.
+to strategy by replacing placements; `topoplan_engine.lowering` has a lowering to task graphs for each kind.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from topoplan.arrays import I32, OneLine, i32
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
+from topoplan.model.spmd import SpmdProgram
 
 __all__ = ["PlacedStrategy", "Strategy", "why_misordered"]
 
@@ -53,6 +53,11 @@ class Strategy:
         return True
 
     @property
+    def program(self) -> SpmdProgram | None:
+        """The SPMD program of all operators that all devices run, if there is one."""
+        return None
+
+    @property
     def order_name(self) -> str:
         """What reports call the order of passes; empty where devices run what is ready."""
         return ""
@@ -74,16 +79,13 @@ class Strategy:
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
         """Return the strategy with the placements of some operators replaced, in the same order of passes."""
-        placements = list(self.placements)
-        for index, placement in changes.items():
-            placements[index] = placement
+        placements = [changes.get(op, placement) for op, placement in enumerate(self.placements)]
         return attrs.evolve(self, placements=tuple(placements))
 
     def why_invalid(self, graph: OperatorGraph, n_devices: int) -> str | None:
         """Return why placements, order of passes and cluster do not go together, or None if they do.
 
-        Says nothing of single placements (`check` does), nor whether an SPMD program computes what the graph says
-        (`topoplan_engine.sharding.programs.why_invalid`).
+        Single placements are left to `check`, programs to `topoplan_engine.sharding.programs.why_invalid`.
         """
         return None
 
@@ -95,9 +97,8 @@ class Strategy:
             if reason := op.why_invalid(placement.degrees):
                 raise TopoplanError(f"strategy: {op.name!r}: {reason}")
             if placement.devices.min() < 0 or placement.devices.max() >= n_devices:
-                raise TopoplanError(
-                    f"strategy: {op.name!r} names device {placement.devices.max()} of a cluster of {n_devices}"
-                )
+                most = placement.devices.max()
+                raise TopoplanError(f"strategy: {op.name!r} names device {most} of a cluster of {n_devices}")
         if reason := self.why_invalid(graph, n_devices):
             raise TopoplanError(f"strategy: {reason}")
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
-__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "units_of"]
+__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "parts_of", "units_of"]
 
 #: The part of an operator's name that names its layer: up to the first number that more of the name follows.
 _LAYER = re.compile(r"(.*?\d+)[._]")
@@ -54,12 +54,17 @@ class GatherUnits(NamedTuple):
         return gathered
 
 
-def gather_units(strategy: SpmdStrategy, graph: OperatorGraph) -> GatherUnits | None:
+def gather_units(strategy: StagedStrategy, graph: OperatorGraph) -> GatherUnits | None:
     """Return the layers; None for a program that keeps what it gathers, or gathers nothing."""
     program = strategy.program
-    if not program.gathers_again:
+    if program is None or not program.gathers_again:
         return None
-    return units_of(program, graph, reshards_of(program, graph), strategy.stage_of.tolist())
+    return units_of(program, graph, reshards_of(program, graph), parts_of(strategy).tolist())
+
+
+def parts_of(strategy: StagedStrategy) -> I32:
+    """(n_ops,) the parts in which micro-batches take turns; each operator is one where the whole batch goes through."""
+    return i32(np.arange(len(strategy.placements))) if strategy.whole_batch else strategy.stage_of
 
 
 def units_of(

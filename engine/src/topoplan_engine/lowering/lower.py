@@ -19,7 +19,6 @@ from topoplan_engine.lowering.edge_numbers import EdgeNumbers
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory_levels import Activations, memory_levels
 from topoplan_engine.lowering.pieces import Pieces
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
@@ -98,7 +97,7 @@ class Lowering:
         self.graph, self.cluster, self.costs, self.one_task = graph, cluster, costs, one_task
         self._fragments = FragmentCache(graph, cluster, costs)
         self.pieces = Pieces(self._fragments)
-        self._by_kind: dict[tuple[type[Strategy], bool], StrategyLowering] = {}
+        self._by_kind: dict[tuple[type[Strategy], bool, bool], StrategyLowering] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
@@ -172,7 +171,7 @@ class Lowering:
             strategy: to lower.
             in_turn_bytes: see `topoplan_engine.lowering.spmd_quotient.program_quotient`.
         """
-        if not isinstance(strategy, SpmdStrategy):
+        if not isinstance(strategy, StagedStrategy) or strategy.program is None:
             return None
         lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]
         return lowering.program_quotient(strategy, in_turn_bytes)
@@ -199,21 +198,28 @@ class Lowering:
 
     def _of(self, strategy: Strategy) -> StrategyLowering:
         placed = isinstance(strategy, StagedStrategy) and strategy.is_placed
-        return self._of_kind(type(strategy), placed=placed)
+        return self._of_kind(type(strategy), placed=placed, one_stream=strategy.program is not None)
 
-    def _of_kind(self, kind: type[Strategy], *, placed: bool = False) -> StrategyLowering:
-        lowering = self._by_kind.get((kind, placed))
+    def _of_kind(self, kind: type[Strategy], *, placed: bool = False, one_stream: bool = False) -> StrategyLowering:
+        lowering = self._by_kind.get((kind, placed, one_stream))
         if lowering is None:
-            lowering = _lowering_of(kind, self._fragments, self.pieces, placed=placed, one_task=self.one_task)
-            self._by_kind[kind, placed] = lowering
+            flags = {"placed": placed, "one_stream": one_stream, "one_task": self.one_task}
+            lowering = _lowering_of(kind, self._fragments, self.pieces, **flags)
+            self._by_kind[kind, placed, one_stream] = lowering
         return lowering
 
 
 def _lowering_of(
-    kind: type[Strategy], fragments: FragmentCache, pieces: Pieces, *, placed: bool = False, one_task: bool = False
+    kind: type[Strategy],
+    fragments: FragmentCache,
+    pieces: Pieces,
+    *,
+    placed: bool = False,
+    one_stream: bool = False,
+    one_task: bool = False,
 ) -> StrategyLowering:
     """Make the lowering of one kind of strategies, of stages whose operators are placed or run programs."""
-    if kind is SpmdStrategy:
+    if one_stream:
         from topoplan_engine.lowering.spmd import SpmdLowering
 
         return SpmdLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)

@@ -15,6 +15,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.gradient_peaks import gradient_order
@@ -31,7 +32,7 @@ from topoplan_engine.lowering.spmd_costs import (
 from topoplan_engine.lowering.spmd_quotient import ProgramQuotient, program_quotient
 from topoplan_engine.lowering.spmd_tasks import program_taskgraph
 from topoplan_engine.network.demand import taskgraph_demand
-from topoplan_engine.spmd_strategy import SpmdStrategy
+from topoplan_engine.program_strategies import program_of
 
 __all__ = ["SpmdLowering"]
 
@@ -46,46 +47,46 @@ class SpmdLowering:
         # The last program, with its number of micro-batches.
         self._priced: tuple[SpmdProgram, int, list[DeviceCosts]] | None = None
 
-    def lower(self, strategy: SpmdStrategy) -> TaskGraph:
+    def lower(self, strategy: StagedStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
         return program_taskgraph(self._graph, strategy, self._prices(strategy), one_task=self._one_task)
 
-    def n_tasks(self, strategy: SpmdStrategy) -> int:
+    def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
         return 2 * len(self._graph.operators) * self._cluster.n_devices * strategy.micro_batches
 
-    def class_key(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
+    def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
         """Return None: see `symmetry`."""
 
-    def symmetry(self, strategy: SpmdStrategy, in_turn_bytes: int) -> None:
+    def symmetry(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
         """Return None: programs have quotients of their own (`program_quotient`)."""
 
-    def program_quotient(self, strategy: SpmdStrategy, in_turn_bytes: int) -> ProgramQuotient | None:
+    def program_quotient(self, strategy: StagedStrategy, in_turn_bytes: int) -> ProgramQuotient | None:
         """Return the iteration of one device for all; None unless all devices are equal, but for queues."""
         return program_quotient(self._graph, strategy, self._prices(strategy), self._cluster, in_turn_bytes)
 
-    def memory(self, strategy: SpmdStrategy) -> F64:
+    def memory(self, strategy: StagedStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
         return program_memory(strategy, self._graph, self._prices(strategy))
 
-    def resting_memory(self, strategy: SpmdStrategy) -> F64:
+    def resting_memory(self, strategy: StagedStrategy) -> F64:
         """Return the same without gradients of activations."""
-        return sum_of(operator_bytes(strategy.program, self._graph, self._prices(strategy)))
+        return sum_of(operator_bytes(program_of(strategy), self._graph, self._prices(strategy)))
 
-    def holds_gradients(self, strategy: SpmdStrategy) -> bool:
+    def holds_gradients(self, strategy: StagedStrategy) -> bool:
         """Return whether gradients of activations are counted."""
         return gradient_bytes_of(self._prices(strategy)) is not None
 
-    def memory_use(self, strategy: SpmdStrategy) -> MemoryUse:
+    def memory_use(self, strategy: StagedStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
         return program_memory_use(strategy, self._graph, self._prices(strategy))
 
-    def activations(self, strategy: SpmdStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+    def activations(self, strategy: StagedStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time: from the forward pass of an operator to its backward one.
 
         Gradients of activations come with the backward pass that makes them first, and go with that of their operator.
         """
-        program, graph, copies = strategy.program, self._graph, strategy.micro_batches
+        program, graph, copies = program_of(strategy), self._graph, strategy.micro_batches
         prices = self._prices(strategy)
         nbytes = np.stack([row.activations for row in operator_bytes(program, graph, prices)])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
@@ -118,12 +119,12 @@ class SpmdLowering:
         made_at: F64 = ends[device, reader[op], micro_batch]
         return made_at
 
-    def demand(self, strategy: SpmdStrategy) -> Demand:
+    def demand(self, strategy: StagedStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
-    def _prices(self, strategy: SpmdStrategy) -> list[DeviceCosts]:
-        program, count = strategy.program, strategy.micro_batches
+    def _prices(self, strategy: StagedStrategy) -> list[DeviceCosts]:
+        program, count = program_of(strategy), strategy.micro_batches
         if self._priced is None or self._priced[0] is not program or self._priced[1] != count:
             self._priced = program, count, self._of_program.of(program, count)
         return self._priced[2]

@@ -18,14 +18,15 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.fragments import weight_seconds
-from topoplan_engine.lowering.gather_units import gather_units
+from topoplan_engine.lowering.gather_units import gather_units, parts_of
 from topoplan_engine.lowering.gradient_peaks import order_of_edges
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
+from topoplan_engine.program_strategies import program_of
 from topoplan_engine.sharding.programs import pieces
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "DeviceCosts",
@@ -257,7 +258,7 @@ class OperatorBytes(NamedTuple):
     gathered: float
 
 
-def program_memory(strategy: SpmdStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
+def program_memory(strategy: StagedStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
     """Return the (D,) peak of the bytes that each device holds.
 
     Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
@@ -265,7 +266,7 @@ def program_memory(strategy: SpmdStrategy, graph: OperatorGraph, prices: list[De
     With sharded state, a device holds only its own share of everything but the parameters.  Gradients of activations
     come on top, where a backward pass makes them before activations are free.
     """
-    rows = operator_bytes(strategy.program, graph, prices)
+    rows = operator_bytes(program_of(strategy), graph, prices)
     return sum_of(rows) + _rise(strategy, graph, prices, rows).total
 
 
@@ -285,7 +286,7 @@ class _Rise(NamedTuple):
 
 
 def _rise(
-    strategy: SpmdStrategy,
+    strategy: StagedStrategy,
     graph: OperatorGraph,
     prices: list[DeviceCosts],
     rows: list[OperatorBytes],
@@ -327,17 +328,17 @@ class Passes(NamedTuple):
     micro_batch: I64
 
 
-def ordered_passes(strategy: SpmdStrategy) -> Passes:
+def ordered_passes(strategy: StagedStrategy) -> Passes:
     """Return the forward passes of a program: stage by stage, in each micro-batch by micro-batch."""
-    count, stage = strategy.micro_batches, strategy.stage_of
+    count, stage = strategy.micro_batches, parts_of(strategy)
     op, micro_batch = np.repeat(np.arange(len(stage)), count), np.tile(np.arange(count), len(stage))
     order = np.lexsort((op, micro_batch, stage[op]))
     return Passes(op[order], micro_batch[order])
 
 
-def program_memory_use(strategy: SpmdStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
+def program_memory_use(strategy: StagedStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
-    program = strategy.program
+    program = program_of(strategy)
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
     rows = operator_bytes(program, graph, prices)
     for price, nbytes in zip(prices, rows, strict=True):

@@ -31,12 +31,13 @@ from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.spmd_tasks import ProgramWriter, pair_bytes, ring_bytes, write_program
 from topoplan_engine.lowering.task_columns import NO_TASK
+from topoplan_engine.program_strategies import program_of
 from topoplan_engine.sharding.mesh import mesh_groups
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["ProgramQuotient", "block", "program_quotient"]
 
@@ -80,7 +81,7 @@ class ProgramQuotient(NamedTuple):
 
 def program_quotient(
     graph: OperatorGraph,
-    strategy: SpmdStrategy,
+    strategy: StagedStrategy,
     prices: Sequence[DeviceCosts],
     cluster: Cluster,
     in_turn_bytes: int,
@@ -92,7 +93,7 @@ def program_quotient(
         cluster: the hosts of its devices.
         in_turn_bytes: messages of no more bytes from one host to the same other one are served in turn.
     """
-    program = strategy.program
+    program = program_of(strategy)
     inside = block(program.mesh, cluster)
     if inside is None or not all(_equal(price.forward) and _equal(price.backward) for price in prices):
         return None

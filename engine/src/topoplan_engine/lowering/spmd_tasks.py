@@ -3,9 +3,9 @@
 Every device runs its operators one after the other on a compute stream, and all reshardings one after the other on a
 communication stream, both in an order that is the same on all devices; dependencies tie the streams together.
 If the whole batch goes through at once, every operator is a stage of its own.  A two-microbatch overlap
-(`topoplan_engine.spmd_strategy.SpmdStrategy`) has stages of several operators and several micro-batches: while
-one micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section 3.3;
-it also lets the streams wait for each other between stages, which nothing here needs).
+(`topoplan_engine.program_strategies.overlapped_strategy`) has stages of several operators and several micro-batches:
+while one micro-batch of a stage computes, another one communicates, as HiDup does it (Zhang et al., SoCC 2022, section
+3.3; it also lets the streams wait for each other between stages, which nothing here needs).
 
     forward    compute        C1 stage 1 | C2 stage 1 | C1 stage 2 | ...
                communication  X1 stage 1 | X2 stage 1 | X1 stage 2 | ...
@@ -36,15 +36,16 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
-from topoplan_engine.lowering.gather_units import GatherUnits, gather_units
+from topoplan_engine.lowering.gather_units import GatherUnits, gather_units, parts_of
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.program_strategies import program_of
 from topoplan_engine.sharding.mesh import MeshStep, mesh_groups
 from topoplan_engine.sharding.programs import Reshard, reshards_of
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = [
     "GathersAgain",
@@ -58,7 +59,7 @@ __all__ = [
 
 
 def program_taskgraph(
-    graph: OperatorGraph, strategy: SpmdStrategy, prices: Sequence[DeviceCosts], *, one_task: bool = False
+    graph: OperatorGraph, strategy: StagedStrategy, prices: Sequence[DeviceCosts], *, one_task: bool = False
 ) -> TaskGraph:
     """Return the task graph of one iteration.
 
@@ -68,7 +69,7 @@ def program_taskgraph(
         prices: of every operator on every device, by the micro-batches of ``strategy``.
         one_task: see `topoplan_engine.lowering.Lowering`.
     """
-    writer = _AllDevices(strategy.program, strategy.micro_batches, one_task=one_task)
+    writer = _AllDevices(program_of(strategy), strategy.micro_batches, one_task=one_task)
     write_program(writer, graph, strategy, prices)
     return writer.taskgraph(tuple(op.name for op in graph.operators))
 
@@ -76,12 +77,12 @@ def program_taskgraph(
 def write_program(
     writer: ProgramWriter[Any],
     graph: OperatorGraph,
-    strategy: SpmdStrategy,
+    strategy: StagedStrategy,
     prices: Sequence[DeviceCosts],
 ) -> None:
     """Tell a writer what to add, in the order of the streams; see `program_taskgraph`."""
-    program = strategy.program
-    order = _Order.of(graph, program, strategy.stage_of.tolist())
+    program = program_of(strategy)
+    order = _Order.of(graph, program, parts_of(strategy).tolist())
     units = gather_units(strategy, graph)
     _write_forward(writer, order, strategy.micro_batches, prices, units)
     buckets = _Buckets(writer, program.gradient_bucket_bytes)

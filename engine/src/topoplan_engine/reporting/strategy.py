@@ -15,7 +15,6 @@ from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.layout import Cuts, Group, groups_of, names_of
 from topoplan_engine.reporting.tables import Column, RowTable, print_line
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["print_strategy", "ranges", "strategy_columns", "strategy_json", "strategy_legend"]
 
@@ -30,7 +29,7 @@ def strategy_json(plan: Plan) -> dict[str, Any]:
     if plan.strategy is None or plan.graph is None:
         return {}
     strategy, names = plan.strategy, [op.name for op in plan.graph.operators]
-    program = strategy.program if isinstance(strategy, SpmdStrategy) else None
+    program = strategy.program
     return {
         "strategy": {
             **_meshes_json(strategy),
@@ -97,7 +96,7 @@ def strategy_columns(plan: Plan) -> tuple[list[Group], list[Column[Group]], str]
 
 def _meshes_json(strategy: Strategy) -> dict[str, Any]:
     """Return what the JSON object says of the stages of a staged strategy."""
-    if not isinstance(strategy, StagedStrategy) or strategy.is_placed:
+    if not isinstance(strategy, StagedStrategy) or strategy.is_placed or strategy.program is not None:
         return {}
     return {
         "stages": [
@@ -113,14 +112,14 @@ def _meshes_json(strategy: Strategy) -> dict[str, Any]:
 
 
 def _mesh(strategy: Strategy) -> list[str]:
-    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
+    program = strategy.program
+    if program is None and isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         meshes = {_mesh_text(stage.mesh.axes, stage.mesh.sizes): None for stage in strategy.stages}
         lines = [f"{len(strategy.stages)} stages on meshes of {' or '.join(meshes)}"]
         levels = sorted({stage.zero.level for stage in strategy.stages} - {0})
         return lines + [f"optimizer state shared (ZeRO {level})" for level in levels]
-    if not isinstance(strategy, SpmdStrategy):
+    if program is None:
         return []
-    program = strategy.program
     lines = [f"one program on a mesh of {' x '.join(map(str, program.mesh))}"]
     if program.sharded_state:
         lines.append("gradients and optimizer state sharded (ZeRO)")

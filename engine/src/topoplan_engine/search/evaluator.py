@@ -44,7 +44,6 @@ from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.folds import FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -357,7 +356,7 @@ class Evaluator:
 
     def _program_quotient(self, state: State) -> ProgramQuotient | None:
         """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""
-        if not isinstance(state.strategy, SpmdStrategy) or not self._programs.has_program_quotient(
+        if state.strategy.program is None or not self._programs.has_program_quotient(
             state.fabric, self.problem.cluster
         ):
             return None

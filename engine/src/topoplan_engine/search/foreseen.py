@@ -21,13 +21,11 @@ from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.plugin.components import Exporter, Searcher
 from topoplan_engine.search.setup import SearchSetup
 from topoplan_engine.search.starting import first_state
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["check_outputs_of", "unwritable_kind"]
 
 _WORDS: dict[type[Any], str] = {
-    SpmdStrategy: "SPMD programs",
-    StagedStrategy: "pipelines",
+    StagedStrategy: "programs and pipelines",
     PlacedStrategy: "placements without a schedule",
 }
 

@@ -184,7 +184,8 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     evaluator.keep_to(formats, strategy)
     if policy != "ignore":
         kept_whole = all(searcher.whole_batch or searcher.axis == "network" for searcher in searchers)
-        check_fits_somewhere(problem, whole_batch=kept_whole and not isinstance(strategy, StagedStrategy))
+        staged = isinstance(strategy, StagedStrategy) and strategy.program is None
+        check_fits_somewhere(problem, whole_batch=kept_whole and not staged)
     return SearchSetup(
         experiment=experiment,
         problem=problem,

@@ -17,9 +17,15 @@ from topoplan.model.staged import StagedStrategy
 __all__ = ["why_few_samples", "why_program_unfit", "why_stages_unfit"]
 
 
-def why_stages_unfit(strategy: StagedStrategy, graph: OperatorGraph) -> str | None:
+def why_stages_unfit(strategy: StagedStrategy, graph: OperatorGraph, n_devices: int) -> str | None:
     """Return which operator fits neither the micro-batches nor its stage, or None."""
-    if strategy.is_placed:
+    if reason := _why_no_program(strategy, n_devices):
+        return reason
+    if strategy.program is not None:
+        fed = {(v, into) for _, _, v, into in graph.edges.reshape(-1, 4).tolist()}
+        reason = why_program_unfit(strategy.program, graph.operators, fed)
+        reason = reason or why_few_samples(graph, strategy.placements, strategy.micro_batches)
+    elif strategy.is_placed:
         reason = why_few_samples(graph, strategy.placements, strategy.micro_batches)
     else:
         reason = _why_uneven(strategy, graph) or _why_programs_unfit(strategy, graph)
@@ -28,6 +34,22 @@ def why_stages_unfit(strategy: StagedStrategy, graph: OperatorGraph) -> str | No
     stage_placements = StagedStrategy.of(graph, strategy.stages, strategy.order, strategy.micro_batches).placements
     wrong = next((op for op, each in enumerate(stage_placements) if each != strategy.placements[op]), None)
     return None if wrong is None else f"placement of {graph.operators[wrong].name!r} is not that of its stage"
+
+
+def _why_no_program(strategy: StagedStrategy, n_devices: int) -> str | None:
+    """Return which stage is no part of one program of all devices, where there is one stream; or None."""
+    first = strategy.stages[0]
+    if not strategy.one_stream:
+        bodies = enumerate(stage.body for stage in strategy.stages)
+        number = next((k for k, body in bodies if not isinstance(body, tuple) and body.sharded_state), None)
+        what = "program has sharded_state (a stage says it as zero=Zero(level=2, axes=...))"
+        return None if number is None else f"stage {number}: {what}"
+    for number, stage in enumerate(strategy.stages):
+        if stage.is_placed or stage.mesh != first.mesh or stage.zero.level or len(stage.recomputed):
+            return f"stage {number} is no part of the program of stage 0 (one stream needs one mesh, and no ZeRO)"
+    if first.mesh.n_devices != n_devices:
+        return f"program: a mesh of {' x '.join(map(str, first.mesh.sizes))} for {n_devices} devices"
+    return None
 
 
 def why_few_samples(graph: OperatorGraph, placements: Sequence[Placement], count: int) -> str | None:

@@ -21,7 +21,6 @@ from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.fitting_stages import why_stages_unfit
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_engine.training import GradientFlow, gradient_flow
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "reshards_under", "why_invalid"]
@@ -139,10 +138,13 @@ def why_invalid(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> str
     """
     if reason := strategy.why_invalid(graph, n_devices):
         return reason
-    if isinstance(strategy, StagedStrategy):
-        reason = why_stages_unfit(strategy, graph)
-        return reason if reason or strategy.is_placed else _why_stages_unsound(strategy, graph)
-    return _why_unsound(strategy, graph) if isinstance(strategy, SpmdStrategy) else None
+    if not isinstance(strategy, StagedStrategy):
+        return None
+    if reason := why_stages_unfit(strategy, graph, n_devices):
+        return reason
+    if strategy.program is not None:
+        return _why_unsound(strategy, strategy.program, graph)
+    return None if strategy.is_placed else _why_stages_unsound(strategy, graph)
 
 
 def check_strategy(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> None:
@@ -180,15 +182,15 @@ def _why_stages_unsound(strategy: StagedStrategy, graph: OperatorGraph) -> str |
     return None
 
 
-def _why_unsound(strategy: SpmdStrategy, graph: OperatorGraph) -> str | None:
-    program, stage = strategy.program, strategy.stage_of
+def _why_unsound(strategy: StagedStrategy, program: SpmdProgram, graph: OperatorGraph) -> str | None:
+    stage = strategy.stage_of
     if reason := _why_rules_unsound(program, graph, range(len(graph.operators))):
         return reason
     try:
         reshards = reshards_of(program, graph)
     except TopoplanError as error:
         return str(error)
-    for reshard in reshards:
+    for reshard in reshards if not strategy.whole_batch else ():
         if reshard.output >= 0 and stage[reshard.op] >= stage[reshard.users[0]]:
             names = [graph.operators[op].name for op in (reshard.op, reshard.users[0])]
             return (

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-import numpy as np
-
-from topoplan import MicroBatch, Problem, SpmdStrategy
+from topoplan import MicroBatch, Problem, StagedStrategy
 from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_spmd_planning.planning import HidupPlan, Stage
 from topoplan_spmd_planning.program import Program, R
 
-__all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with", "unscheduled"]
+__all__ = ["MICRO_BATCHES", "program_of", "stages_of", "strategy_of", "strategy_with"]
 
 #: HiDup's copies of the model.
 MICRO_BATCHES = 2
 
 
-def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> SpmdStrategy | None:
+def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) -> StagedStrategy | None:
     """Return the plan as a strategy; None if one of its rules is unsound or its slices are uneven."""
     devices = problem.cluster.n_devices
     rules: dict[int, tuple[Signature, ...]] = {
@@ -39,7 +37,7 @@ def strategy_of(plan: HidupPlan, program: Program[Signature], problem: Problem) 
 
 def strategy_with(
     forms: SpmdProgram, stages: Sequence[Stage[R]], program: Program[R], problem: Problem
-) -> SpmdStrategy | None:
+) -> StagedStrategy | None:
     """Return the strategy of a program with two micro-batches in ``stages``; None if slices are uneven.
 
     If the samples cannot be divided into two equal parts, or half of a part has no price, the strategy does not divide
@@ -47,8 +45,8 @@ def strategy_with(
     """
     graph = problem.graph
     numbers = stages_of(stages, program)
-    strategy = attrs.evolve(SpmdStrategy.of(forms, graph), stage_of=numbers, micro_batches=MICRO_BATCHES)
-    for candidate in (strategy, unscheduled(strategy)):
+    overlapped = overlapped_strategy(forms, graph, numbers, MICRO_BATCHES)
+    for candidate in (overlapped, program_strategy(forms, graph)):
         if not _priced(candidate, problem):
             continue
         if why_invalid(candidate, graph, problem.cluster.n_devices) is None:
@@ -56,7 +54,7 @@ def strategy_with(
     return None
 
 
-def _priced(strategy: SpmdStrategy, problem: Problem) -> bool:
+def _priced(strategy: StagedStrategy, problem: Problem) -> bool:
     """Say whether every operator has a price, of the batch and of a micro-batch."""
     costs, count = problem.costs, strategy.micro_batches
     return all(
@@ -64,11 +62,6 @@ def _priced(strategy: SpmdStrategy, problem: Problem) -> bool:
         and costs.supports_micro_batch(op, placement.degrees, MicroBatch.of(operator, count))
         for op, (operator, placement) in enumerate(zip(problem.graph.operators, strategy.placements, strict=True))
     )
-
-
-def unscheduled(strategy: SpmdStrategy) -> SpmdStrategy:
-    """Return the same program, which takes the whole batch at once."""
-    return attrs.evolve(strategy, stage_of=np.arange(len(strategy.placements)), micro_batches=1)
 
 
 def program_of(

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import SpmdStrategy, TopoplanError
+from topoplan import TopoplanError
 from topoplan.model.sharding import PARTIAL
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_exporter_dtensor import DTensor
 from topoplan_exporter_dtensor.matching import aligned, match_modules
@@ -226,7 +227,7 @@ def with_sums(strategy):
         if op.kind == "add":
             sums = next(r for r in signatures(op) if all(form == PARTIAL for form in (*r.inputs, *r.outputs)))
             rules[index] = (rules[index][0], sums)
-    return SpmdStrategy.of(attrs.evolve(strategy.program, rules=tuple(rules)), GRAPH)
+    return program_strategy(attrs.evolve(strategy.program, rules=tuple(rules)), GRAPH)
 
 
 def pipelined(first, devices, kind):
@@ -246,7 +247,7 @@ def launched(folder, plans, hosts, names=()):
     for number, plan in enumerate(plans):
         names = [f"{number}.dtensor"]
         (folder / names[0]).write_bytes(DTensor().write(plan))
-        if not isinstance(plan.strategy, SpmdStrategy):
+        if not (plan.strategy.program is not None):
             names.append(f"{number}.csv")
             (folder / names[1]).write_bytes(TorchSchedule().write(plan))
         of = f"{modules[number]}:" if modules else ""

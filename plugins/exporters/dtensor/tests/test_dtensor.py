@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PlacedStrategy, Placement, SpmdStrategy, TopoplanError
+from topoplan import Cluster, PlacedStrategy, Placement, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.partition import part_bounds
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_exporter_dtensor import DTensor
@@ -173,7 +174,7 @@ def program(graph, mesh=(4,), dims=(0,)):
         )
         for index, op in enumerate(graph.operators)
     )
-    strategy = SpmdStrategy.of(SpmdProgram(mesh=mesh, rules=rules, stored=stored), graph)
+    strategy = program_strategy(SpmdProgram(mesh=mesh, rules=rules, stored=stored), graph)
     assert why_invalid(strategy, graph, int(np.prod(mesh))) is None
     return strategy
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Cluster, Collective, Fabric, Plan, SpmdStrategy, TaskGraph, TaskKind, TopoplanError
+from topoplan import Cluster, Collective, Fabric, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
 from topoplan.testing import reference
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.simulation.messages import collective_rounds
@@ -279,13 +280,13 @@ def program_plan(fabric, mesh, seed, copies):
             for index, op in enumerate(graph.operators)
         )
         program = SpmdProgram(mesh=mesh, rules=rules, stored=stored)
-        strategy = SpmdStrategy.of(program, graph)
+        strategy = program_strategy(program, graph)
         if why_invalid(strategy, graph, n):
             continue
         begins = {move.users[0] for move in reshards_of(program, graph) if move.output >= 0}
         stage = np.cumsum([op in begins and op > 0 for op in range(len(graph.operators))])
         if copies > 1:
-            strategy = attrs.evolve(strategy, stage_of=stage, micro_batches=copies)
+            strategy = overlapped_strategy(program, graph, stage, copies)
         if why_invalid(strategy, graph, n):
             continue
         plan = plan_of(None, fabric, graph=graph, strategy=strategy)

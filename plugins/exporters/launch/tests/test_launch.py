@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Placement, SpmdStrategy, TopoplanError
+from topoplan import Placement, TopoplanError
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.testing import parametrize_with_checks, reference
 from topoplan_engine.pass_orders import ORDERS
+from topoplan_engine.program_strategies import overlapped_strategy, program_strategy
 from topoplan_exporter_launch import DeepSpeed, Megatron, Torchrun, TorchSchedule, Torchtitan, TorchtitanToml
 from topoplan_exporter_launch.grid import grid_of
 from topoplan_exporter_launch.schedules import TARGET, actions_of
@@ -182,7 +183,7 @@ def test_slices_of_state_and_of_parameters_are_zero():
 def test_files_say_whether_gathered_parameters_are_given_back():
     graph = layered()
     kept = planned(graph, program(graph, (4,), [samples], stored={0: 0}))
-    strategy = attrs.evolve(kept.strategy, program=attrs.evolve(kept.strategy.program, gathers_again=True))
+    strategy = program_strategy(attrs.evolve(kept.strategy.program, gathers_again=True), kept.graph)
     again = attrs.evolve(kept, strategy=strategy)
     assert recipe(kept).parallelism.fsdp_reshard_after_forward == "never"
     assert recipe(again).parallelism.fsdp_reshard_after_forward == "default"
@@ -213,7 +214,7 @@ def test_a_large_weight_that_stays_whole_among_slices_is_refused():
     ):
         assert kernel != (PENDING_GRADIENT,)
         stored[1] = forms
-        changed = SpmdStrategy.of(attrs.evolve(plan.strategy.program, stored=tuple(stored)), graph)
+        changed = program_strategy(attrs.evolve(plan.strategy.program, stored=tuple(stored)), graph)
         if not whole:
             assert DeepSpeed().write(attrs.evolve(plan, strategy=changed)) == DeepSpeed().write(plan)
             continue
@@ -527,7 +528,7 @@ def test_a_schedule_of_a_program_is_refused():
     graph = layered()
     strategy = program(graph, (2,), [samples])
     count = len(graph.operators)
-    overlapped = attrs.evolve(strategy, stage_of=np.arange(count), micro_batches=2)
+    overlapped = overlapped_strategy(strategy.program, graph, np.arange(count), 2)
     for exporter in TRAINERS:
         with pytest.raises(TopoplanError, match=rf"^{exporter.name}: the plan overlaps 2 micro-batches on all devices"):
             exporter().write(planned(graph, overlapped))

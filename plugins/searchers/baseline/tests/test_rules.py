@@ -11,6 +11,7 @@ import pytest
 from topoplan import Cluster, Collective, Host, TaskKind, TopoplanError
 from topoplan.plugin.components import Frontend
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_samples.costs import FlatCosts
@@ -59,7 +60,7 @@ def test_gradients_share_an_all_reduce_up_to_the_bucket(bert):
     sizes = {}
     for nbytes in (0, 1, 10_000, 20_000, 10**9):
         program = attrs.evolve(strategy.program, gradient_bucket_bytes=nbytes)
-        tasks = tasks_of(bert, attrs.evolve(strategy, program=program))
+        tasks = tasks_of(bert, program_strategy(program, bert))
         sizes[nbytes] = tasks.size[tasks.collective == Collective.ALL_REDUCE]
         largest = max(tensor.nbytes for op in bert.operators for tensor in op.weights)
         assert (sizes[nbytes][:-1] >= nbytes).all() or nbytes == 10**9
@@ -89,8 +90,7 @@ def test_experts_are_shared_and_the_rest_is_summed_at_the_end(bert, rule):
 
 def test_ddp_hides_what_deepspeed_does_not(bert):
     program = attrs.evolve(strategy_of("ddp", bert, DEVICES).program, gradient_bucket_bytes=10_000)
-    strategy = attrs.evolve(strategy_of("ddp", bert, DEVICES), program=program)
-    tasks = tasks_of(bert, strategy)
+    tasks = tasks_of(bert, program_strategy(program, bert))
     timeline = Fluid().build()(tasks, star(DEVICES, 1.25e4), Cluster.uniform(n_hosts=DEVICES))
     assert time_breakdown(tasks, timeline).overlap_ratio > 0.1
 

@@ -18,7 +18,6 @@ from topoplan import Operator, OperatorGraph, Placement, StagedStrategy, Strateg
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_dtensor.layouts import Layout, Mesh, lay_out
 from topoplan_trainer_plans import PlanLike
 
@@ -37,9 +36,9 @@ def write(plan: PlanLike) -> bytes:
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
-    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
+    if isinstance(strategy, StagedStrategy) and not strategy.is_placed and strategy.program is None:
         meshes, operators = _of_stages(graph, strategy)
-    elif isinstance(strategy, SpmdStrategy):
+    elif strategy.program is not None:
         mesh = Mesh("mesh0", np.arange(strategy.program.n_devices, dtype=np.int32).reshape(strategy.program.mesh))
         meshes, operators = [mesh], _of_program(graph.operators, strategy.program, mesh)
     else:

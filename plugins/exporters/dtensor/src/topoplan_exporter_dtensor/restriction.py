@@ -17,7 +17,6 @@ from topoplan import (
     Strategy,
 )
 from topoplan.model.sharding import Signature
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_trainer_plans import why_not_written
 
 __all__ = ["TORCH", "TorchRestriction", "cuts_positions_of_queries"]
@@ -52,12 +51,8 @@ class TorchRestriction(Restriction):
         """Say why no file can be written, or nothing runs it."""
         from topoplan_exporter_dtensor.document import write
 
-        if isinstance(strategy, SpmdStrategy):
-            if not strategy.whole_batch:
-                return "dtensor: the plan overlaps micro-batches on all devices, which DTensor does not"
-            for op, rules in zip(graph.operators, strategy.program.rules, strict=True):
-                if any(cuts_positions_of_queries(op, rule) for rule in rules):
-                    return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
+        if strategy.program is not None and not strategy.whole_batch:
+            return "dtensor: the plan overlaps micro-batches on all devices, which DTensor does not"
         if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
             for stage in strategy.stages:
                 for position, number in enumerate(stage.operators.tolist()):

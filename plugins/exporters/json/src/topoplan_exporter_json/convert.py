@@ -42,7 +42,6 @@ from topoplan.model.sharding import Holding
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
 from topoplan.model.strategy import PlacedStrategy, Strategy
-from topoplan_engine.spmd_strategy import SpmdStrategy
 from topoplan_exporter_json.fabrics import FabricFields
 
 __all__ = ["converter", "expectation", "place"]
@@ -133,7 +132,7 @@ _BODY = SpmdProgram | tuple[Placement, ...]
 
 @attrs.frozen(kw_only=True)
 class _Schedule:
-    """The stages of an overlapping program, and the schedule of a pipeline in files of version 1."""
+    """The parts of an overlapping program, and the schedule of a pipeline in files of version 1."""
 
     kind: str
     micro_batches: int
@@ -143,7 +142,10 @@ class _Schedule:
 
 @attrs.frozen
 class _StrategyFields:
-    """A strategy as files have it: the fields of every kind, null if the kind has none or it is trivial."""
+    """A strategy as files have it: the fields of every kind, null if the kind has none or it is trivial.
+
+    Of stages that are parts of one program, in the order that `overlapped_strategy` makes, there is the program alone.
+    """
 
     placements: tuple[Placement, ...]
     schedule: _Schedule | None = None
@@ -153,37 +155,39 @@ class _StrategyFields:
     micro_batches: int | None = None
     clips: bool | None = None
     blocks: bool | None = None
+    one_stream: bool | None = None
 
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
-        if isinstance(strategy, StagedStrategy):
-            return cls(
-                strategy.placements,
-                stages=strategy.stages,
-                order=strategy.order,
-                micro_batches=strategy.micro_batches,
-                clips=strategy.clips,
-                blocks=strategy.blocks,
-            )
-        if not isinstance(strategy, SpmdStrategy):
+        if not isinstance(strategy, StagedStrategy):
             return cls(strategy.placements)
-        schedule = _Schedule(kind=strategy.order_name, micro_batches=strategy.micro_batches, stage=strategy.stage_of)
-        return cls(strategy.placements, None if strategy.whole_batch else schedule, strategy.program)
+        if (program := strategy.program) is not None:
+            schedule = _Schedule(
+                kind=strategy.order_name, micro_batches=strategy.micro_batches, stage=strategy.stage_of
+            )
+            short = cls(strategy.placements, None if strategy.whole_batch else schedule, program)
+            if short.strategy == strategy:
+                return short
+        return cls(
+            strategy.placements,
+            stages=strategy.stages,
+            order=strategy.order,
+            micro_batches=strategy.micro_batches,
+            clips=strategy.clips,
+            blocks=strategy.blocks,
+            one_stream=strategy.one_stream or None,
+        )
 
     @property
     def strategy(self) -> Strategy:
         if self.stages is not None or self.order is not None:
             if self.stages is None or self.order is None or self.micro_batches is None:
                 raise TopoplanError("strategy: stages, order and micro_batches come together")
-            flags = bool(self.clips), bool(self.blocks)
+            flags = bool(self.clips), bool(self.blocks), bool(self.one_stream)
             return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, *flags)
         schedule = self.schedule
         if self.program is not None:
-            if schedule is None:
-                return SpmdStrategy(self.placements, self.program, np.arange(len(self.placements)))
-            if schedule.kind not in ("two-microbatch", "duplex"):
-                raise TopoplanError(f"schedule: {schedule.kind}: an SPMD program needs a two-microbatch schedule")
-            return SpmdStrategy(self.placements, self.program, schedule.stage, schedule.micro_batches)
+            return self._of_program(self.program)
         if schedule is not None:
             from topoplan_engine.pipelines import pipeline_strategy
 
@@ -192,11 +196,26 @@ class _StrategyFields:
             )
         return PlacedStrategy(self.placements)
 
+    def _of_program(self, program: SpmdProgram) -> Strategy:
+        """Return the strategy of a program: its micro-batches overlap under a schedule."""
+        from topoplan_engine.program_strategies import strategy_of_parts
+
+        schedule, n_dims = self.schedule, [len(each.degrees) for each in self.placements]
+        if schedule is not None and schedule.kind not in ("two-microbatch", "duplex"):
+            raise TopoplanError(f"schedule: {schedule.kind}: an SPMD program needs a two-microbatch schedule")
+        parts = (np.zeros(len(n_dims)), 1) if schedule is None else (schedule.stage, schedule.micro_batches)
+        strategy = strategy_of_parts(program, n_dims, *parts)
+        for op, (cut, placement) in enumerate(zip(strategy.placements, self.placements, strict=True)):
+            if cut.degrees != placement.degrees:
+                which = f"by {cut.degrees}, its placement by {placement.degrees}"
+                raise TopoplanError(f"program: operator {op} is cut {which}")
+        return strategy
+
 
 def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
     """Write the fields of a strategy, without those of stages if it has none."""
     document = conversion.unstructure(_StrategyFields.of(strategy))
-    stages = ("stages", "order", "micro_batches", "clips", "blocks")
+    stages = ("stages", "order", "micro_batches", "clips", "blocks", "one_stream")
     return {key: part for key, part in document.items() if key not in stages or part is not None}
 
 

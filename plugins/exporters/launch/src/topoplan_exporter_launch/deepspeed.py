@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from topoplan_engine.lowering.gather_units import gather_units
-from topoplan_engine.spmd_strategy import SpmdStrategy
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.meshes import Kept
 from topoplan_exporter_launch.schedules import schedule_of
@@ -79,7 +79,7 @@ def _gathers(plan: PlanLike, grid: Grid) -> dict[str, int]:
     if grid.kept is not Kept.SLICES or grid.program is None:
         return {}
     elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
-    units = gather_units(SpmdStrategy.of(grid.program, graph), graph)
+    units = gather_units(program_strategy(grid.program, graph), graph)
     if units is None and elements <= _MOST_LIVE:
         return {}
     if units is None:

@@ -21,7 +21,7 @@ import math
 import attrs
 import numpy as np
 
-from topoplan import OperatorGraph, PassOrder, Placement, SpmdStrategy, StagedStrategy
+from topoplan import OperatorGraph, PassOrder, Placement, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Slices
 from topoplan.model.spmd import SpmdProgram
@@ -111,16 +111,16 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
         TopoplanError: the plan is no grid; the message names the operator and what ``target`` can express.
     """
     graph, strategy = target.searched(plan)
-    if isinstance(strategy, StagedStrategy):
-        of_stages = _of_pipeline if strategy.is_placed else _of_stages
-        return of_stages(graph, strategy, target)
-    if isinstance(strategy, SpmdStrategy):
+    if strategy.program is not None:
         if not strategy.whole_batch:
             raise target.unsuited(
                 f"the plan overlaps {strategy.micro_batches} micro-batches on all devices "
                 "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
             )
         return _of_program(graph, strategy.program, target)
+    if isinstance(strategy, StagedStrategy):
+        of_stages = _of_pipeline if strategy.is_placed else _of_stages
+        return of_stages(graph, strategy, target)
     devices = _replicas(graph, range(len(graph.operators)), strategy.placements, target)
     return Grid(
         devices=devices.reshape(1, -1, 1),

@@ -99,7 +99,7 @@ def write(plan: PlanLike) -> bytes:
     ]
     if grid.recompute == "full":
         body.append("config.activation_checkpoint = FullAC.Config()")
-    elif isinstance(plan.strategy, StagedStrategy):
+    elif isinstance(plan.strategy, StagedStrategy) and plan.strategy.program is None:
         body.append("config.activation_checkpoint = None")
     return (head + "".join(f"    {line}\n" for line in [*body, "return config"])).encode()
 
@@ -139,7 +139,7 @@ def parallelism_of(plan: PlanLike, grid: Grid) -> dict[str, Any]:
     """
     graph, strategy = TARGET.searched(plan)
     first = graph.operators[0]
-    staged = isinstance(strategy, StagedStrategy)
+    staged = isinstance(strategy, StagedStrategy) and strategy.program is None
     if staged and graph.precision == "bf16" and grid.gradient_bytes != 4:
         raise TARGET.unsuited("the plan sums gradients in bf16, torchtitan in fp32 (grads=fp32)")
     if grid.gather_bytes:

@@ -169,6 +169,8 @@ def stages_of(plan: Plan) -> I64 | None:
     tasks, strategy = plan.taskgraph, plan.strategy
     if not isinstance(strategy, StagedStrategy) or len(strategy.stages) < 2 or strategy.copy_of.any():
         return None
+    if strategy.program is not None:  # its parts are no stages of a pipeline
+        return None
     operators = np.append(strategy.stage_of, -1).astype(np.int64)
     return operators[np.where((tasks.op >= 0) & (tasks.op < len(strategy.placements)), tasks.op, -1)]
 

@@ -15,7 +15,6 @@ from topoplan import (
     Exporter,
     OperatorGraph,
     Plan,
-    SpmdStrategy,
     StagedStrategy,
     Strategy,
     TopoplanError,
@@ -33,7 +32,7 @@ class StrategyFile(Exporter):
 
     name = "strategy"
     suffix = ".strategy"
-    unwritable = (SpmdStrategy, StagedStrategy)
+    unwritable = (StagedStrategy,)
 
     def write(self, plan: Plan) -> bytes:
         """Write the strategy of a plan as text.
@@ -87,7 +86,7 @@ def _entries(plan: Plan) -> Iterator[Entry]:
 
     if plan.graph is None or plan.strategy is None:
         raise TopoplanError("strategy: the plan holds only a task graph (plan a model to get a strategy)")
-    if isinstance(plan.strategy, SpmdStrategy):
+    if plan.strategy.program is not None:
         raise TopoplanError(
             "strategy: the plan is an SPMD program, whose conversions this format cannot say (json can)"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from topoplan import Searcher, SpmdStrategy, StagedStrategy, Topology, hookimpl, option
+from topoplan import Searcher, StagedStrategy, Topology, hookimpl, option
 from topoplan_engine import Choice
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Auto(Searcher):
         """Return it without the planners of strategies of these kinds."""
         return attrs.evolve(
             self,
-            programs=self.programs and SpmdStrategy not in kinds,
+            programs=self.programs and StagedStrategy not in kinds,
             pipelines=self.pipelines and StagedStrategy not in kinds,
             hybrids=self.hybrids and StagedStrategy not in kinds,
         )

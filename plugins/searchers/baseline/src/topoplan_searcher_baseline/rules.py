@@ -24,15 +24,15 @@ from collections.abc import Sequence
 
 import attrs
 
-from topoplan import TopoplanError
+from topoplan import StagedStrategy, TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Signature
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
-from topoplan_engine.spmd_strategy import SpmdStrategy
 
 __all__ = ["RULES", "Rule", "strategy_of"]
 
@@ -60,7 +60,7 @@ RULES = {
 }
 
 
-def strategy_of(name: str, graph: OperatorGraph, n_devices: int) -> SpmdStrategy:
+def strategy_of(name: str, graph: OperatorGraph, n_devices: int) -> StagedStrategy:
     """Return what the system ``name`` does with a model.
 
     Raises:
@@ -84,7 +84,7 @@ def strategy_of(name: str, graph: OperatorGraph, n_devices: int) -> SpmdStrategy
         stored=tuple(_stored(index, op, rules[index][0], fed) for index, op in enumerate(graph.operators)),
         gradient_bucket_bytes=rule.gradient_bucket_bytes,
     )
-    strategy = SpmdStrategy.of(program, graph)
+    strategy = program_strategy(program, graph)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"{where}: {reason}")
     return strategy

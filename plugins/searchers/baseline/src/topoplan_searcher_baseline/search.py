@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topoplan import Candidate, Problem, Search, State, Strategy
+from topoplan_engine.program_strategies import program_of
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_baseline import Baseline
 from topoplan_searcher_baseline.rules import RULES, strategy_of
@@ -32,7 +33,7 @@ class BaselineSearch(Search):
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return the rule, its source, and the collectives by kind before gradients share any."""
         counts: Counter[str] = Counter()
-        for reshard in reshards_of(self._strategy.program, self._graph):
+        for reshard in reshards_of(program_of(self._strategy), self._graph):
             counts.update(step.step.name for step in (*reshard.forward, *reshard.backward) if not step.free)
         return {
             "rule": self._rule,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import PlacedStrategy, Searcher, SpmdStrategy, hookimpl, option
+from topoplan import PlacedStrategy, Searcher, StagedStrategy, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ class Hidup(Searcher):
     axis = "strategy"
     whole_batch = True
     constructs = True
-    proposes = (SpmdStrategy, PlacedStrategy)
+    proposes = (StagedStrategy, PlacedStrategy)
 
     signatures: Literal["released", "derived"] = option(
         "released", help="released: HiDup's table, with its wrong rules; derived: all sound signatures"

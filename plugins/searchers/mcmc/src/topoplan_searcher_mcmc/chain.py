@@ -76,8 +76,9 @@ class Chain(Search):
         if self._current is None or self._best is None:
             return []
         self._reset()
-        if isinstance(self._current.state.strategy, StagedStrategy):
-            return [self._staged_move(self._current.state.strategy, self._current.state)]
+        strategy = self._current.state.strategy
+        if isinstance(strategy, StagedStrategy) and strategy.program is None:
+            return [self._staged_move(strategy, self._current.state)]
         placements = self._changes(self._current)
         return [Candidate(base=self._current.state, placements=placements, cutoff_seconds=self._cutoff_seconds())]
 
@@ -96,7 +97,8 @@ class Chain(Search):
         """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
         if self._current is None or self._best is None:
             return 0, []
-        if isinstance(self._current.state.strategy, StagedStrategy):
+        strategy = self._current.state.strategy
+        if isinstance(strategy, StagedStrategy) and strategy.program is None:
             return 0, self.ask()
         for rejected in range(most):
             self._reset()

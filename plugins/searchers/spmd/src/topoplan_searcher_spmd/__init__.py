@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from topoplan import Searcher, SpmdStrategy, hookimpl, option
+from topoplan import Searcher, StagedStrategy, hookimpl, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ class Spmd(Searcher):
     axis = "strategy"
     whole_batch = True
     constructs = True
-    proposes = (SpmdStrategy,)
+    proposes = (StagedStrategy,)
     restrictable = True
 
     meshes: Literal["all", "flat"] = option(

@@ -16,11 +16,13 @@ from functools import partial
 import attrs
 import numpy as np
 
-from topoplan import Problem, SpmdStrategy, TopoplanError
+from topoplan import Problem, StagedStrategy, TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import least_memory
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.gather_units import gathers
+from topoplan_engine.program_strategies import program_of as forms_of
+from topoplan_engine.program_strategies import program_strategy, with_program
 from topoplan_searcher_spmd.bounds import with_bound
 from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
 from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
@@ -30,7 +32,7 @@ from topoplan_spmd_planning.columns import Columns
 from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import Solution, TooManyStatesError, solve
 from topoplan_spmd_planning.program import Verb
-from topoplan_spmd_planning.strategy import program_of, strategy_with, unscheduled
+from topoplan_spmd_planning.strategy import program_of, strategy_with
 from topoplan_spmd_planning.tables import EACH
 
 __all__ = ["AHEAD", "MeshPlan", "OverMemory", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
@@ -60,7 +62,7 @@ class MeshPlan:
 
     model: MeshProgram
     solution: Solution[Joint]
-    strategy: SpmdStrategy
+    strategy: StagedStrategy
     memory: float
     beyond: float
     least: float
@@ -259,10 +261,12 @@ class _Planner:
         strategy = _strategy(self.problem, model, solution, sharded)
         if strategy is None:
             return None
-        if self.gathers_again and gathers(strategy.program, self.problem.graph):
-            strategy = attrs.evolve(strategy, program=attrs.evolve(strategy.program, gathers_again=True))
+        graph, program = self.problem.graph, forms_of(strategy)
+        if self.gathers_again and gathers(program, graph):
+            program = attrs.evolve(program, gathers_again=True)
+            strategy = with_program(strategy, program, graph)
         if self.whole_batch:  # it holds more at a time than with two micro-batches
-            strategy = unscheduled(strategy)
+            strategy = program_strategy(program, graph)
         memory = float(self.lowering.memory(strategy).max())
         beyond = memory - float(self.lowering.resting_memory(strategy).max())
         lower_bound = solution.outcome.objective if solution.exact else 0.0
@@ -405,7 +409,7 @@ def tight(problem: Problem) -> bool:
     return most > float(cluster.usable_memory.min()) * cluster.n_devices
 
 
-def _strategy(problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> SpmdStrategy | None:
+def _strategy(problem: Problem, model: MeshProgram, solution: Solution[Joint], sharded: bool) -> StagedStrategy | None:
     rules, stored = {}, {}
     for stage in solution.stages:
         for index, rule in stage.computations:

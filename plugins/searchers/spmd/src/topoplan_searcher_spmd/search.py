@@ -20,11 +20,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, PlacedStrategy, Problem, Search, SpmdStrategy, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, PlacedStrategy, Problem, Search, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.placement import Placement
+from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.program_strategies import program_of, program_strategy
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, OverMemory, PlanTooLargeError, fastest_on, fitted
@@ -33,7 +35,6 @@ from topoplan_searcher_spmd.uniform import is_uniform
 from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
-from topoplan_spmd_planning.strategy import unscheduled
 
 __all__ = ["SpmdSearch", "data_parallel"]
 
@@ -107,7 +108,7 @@ class SpmdSearch(Search):
                     "planned_s": plan.seconds,
                     "at_least_s": plan.least,
                     "memory_bytes": plan.memory,
-                    "sharded_state": plan.strategy.program.sharded_state,
+                    "sharded_state": program_of(plan.strategy).sharded_state,
                     "states": plan.solution.outcome.states,
                     "exact": plan.solution.exact,
                     "frontier_entries": plan.solution.outcome.entries,
@@ -117,14 +118,12 @@ class SpmdSearch(Search):
             "meshes_outdone": self._dominated,
             "simulated_s": {proposal.name: proposal.seconds for proposal in simulated},
         }
-        program = None if best is None else best.candidate.state().strategy
-        if isinstance(program, SpmdStrategy):
-            answer |= self._describe(program)
-        return answer
+        program = None if best is None else best.candidate.state().strategy.program
+        return answer if program is None else answer | self._describe(program)
 
-    def _describe(self, strategy: SpmdStrategy) -> dict[str, Any]:
+    def _describe(self, program: SpmdProgram) -> dict[str, Any]:
         """Describe a program: its mesh, its collectives by kind, and the signatures of every operator."""
-        program, graph = strategy.program, self._problem.graph
+        graph = self._problem.graph
         counts: Counter[str] = Counter()
         for move in reshards_of(program, graph):
             counts.update(step.step.name for step in (*move.forward, *move.backward) if not step.free)
@@ -152,7 +151,7 @@ class SpmdSearch(Search):
         machine = Machine(self._problem.cluster, fabric)
         for mesh, plan in self._mesh_plans(machine):
             self._plans.append(plan)
-            named = {f"{mesh} whole batch": unscheduled(plan.strategy)}
+            named = {f"{mesh} whole batch": program_strategy(program_of(plan.strategy), self._problem.graph)}
             if self._overlaps(plan.strategy):
                 named[f"{mesh} two-microbatch"] = plan.strategy
             simulated[mesh] = [
@@ -324,12 +323,12 @@ class SpmdSearch(Search):
         It is there for comparison if it plans equal layers unequally and no option allows that.
         """
         try:
-            program, plan = plan_of(self._problem, "released", self._options.max_states)
+            described, plan = plan_of(self._problem, "released", self._options.max_states)
         except TopoplanError:
             return None
-        candidate = candidate_of(plan, program, self._problem, trial.state)
-        strategy = candidate.state().strategy
-        unequal = isinstance(strategy, SpmdStrategy) and not is_uniform(strategy.program, self._problem.graph)
+        candidate = candidate_of(plan, described, self._problem, trial.state)
+        program = candidate.state().strategy.program
+        unequal = program is not None and not is_uniform(program, self._problem.graph)
         return (
             attrs.evolve(candidate, comparison="hidup") if unequal and not self._options.unequal_layers else candidate
         )
