@@ -12,7 +12,7 @@ from topoplan import Bounds, Cluster, Collective, Host, TaskKind, Timeline, stat
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.precision import in_precision
 from topoplan_engine.reporting.parts import iteration_parts, shares_text
-from topoplan_engine.search import folds
+from topoplan_engine.simulation import folds
 from topoplan_engine.simulation.parts import Part, parts_of_time
 from topoplan_engine.simulation.traffic import part_of_tasks
 from topoplan_engine.throughput import model_flops, repeated_flops
