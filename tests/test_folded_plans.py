@@ -285,7 +285,7 @@ def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
 
 
 def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("topoplan_engine.simulation.folds._MOST_WRITTEN", 1000)
+    monkeypatch.setattr("topoplan_engine.simulation.folds.MOST_WRITTEN", 1000)
     options = {"servers": 8, "gpus_per_server": 8, "batch_size": 64, "device": "h100", "precision": "bf16"}
     model = HuggingFace(config=write(tmp_path), sequence_length=32)
     plan = optimize(model, searchers=[Stated(tp=4, pp=2, zero=1)], **options).plan

@@ -1,33 +1,83 @@
 """Plans whose file has a strategy and no tasks: they are lowered again with the estimator that the plan names.
 
-Best known plans of benchmark problems are stored so, since task graphs are large and follow from the rest.
+Best known plans of benchmark problems are stored so, since task graphs are large and follow from the rest.  So are
+large folded plans (`topoplan_engine.lowering.folding`), with their times, loads of links and memory: a file that listed
+all tasks of 100,000 devices would have a terabyte.  They are folded again when they are read.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import attrs
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.plugin.components import Estimator, Kind
+from topoplan.model.timeline import Timeline
+from topoplan.plugin.components import Estimator, Kind, Simulator
 from topoplan.plugin.host import Host
+from topoplan.plugin.simulate import Simulate
+from topoplan.search.protocol import State
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.checked_prices import build_costs
-from topoplan_engine.experiment import with_machines
+from topoplan_engine.experiment import Choice, with_machines
+from topoplan_engine.guarded import build_simulate
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed
+from topoplan_engine.simulation.deferred import DeferredTaskGraph, simulated_words
+from topoplan_engine.simulation.folds import FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.training_costs import training_costs
 
-__all__ = ["lowering_of", "with_tasks", "without_tasks"]
+__all__ = [
+    "folded_again",
+    "is_folded",
+    "lowering_of",
+    "recorded_simulator",
+    "summarised",
+    "with_tasks",
+    "without_tasks",
+]
+
+#: Tasks of the largest folded plan whose file lists them all: about 100 MB.
+_MOST_LISTED = 1 << 20
+#: Two times of one plan that differ by more than this share are those of two programs.
+_ROUNDING = 1e-6
 
 
 def without_tasks(plan: Plan) -> Plan:
     """Return a plan with its model, strategy, fabric and provenance; in place of its tasks is one of no time."""
-    nothing = TaskGraph(
+    tasks = _no_tasks(plan.cluster.n_devices)
+    return attrs.evolve(plan, taskgraph=tasks, timeline=None, recording=None, history=None, memory=None)
+
+
+def is_folded(plan: Plan) -> bool:
+    """Return whether one task stands for each class of a plan's tasks."""
+    return (
+        isinstance(plan.taskgraph, DeferredTaskGraph)
+        and plan.timeline is not None
+        and bool(simulated_words(plan.timeline))
+    )
+
+
+def summarised(plan: Plan) -> Plan:
+    """Return a large folded plan without its tasks; others as they are.
+
+    Its timeline has one task of the whole time, and its strategy no placements: they follow from its stages.
+    """
+    times = plan.timeline
+    if times is None or not is_folded(plan) or plan.taskgraph.n_tasks <= _MOST_LISTED:
+        return plan
+    columns = {field.name: getattr(times, field.name) for field in attrs.fields(Timeline)[2:]}
+    timeline = Timeline(start=[0.0], finish=[times.makespan], **columns)
+    strategy = plan.strategy if plan.strategy is None else attrs.evolve(plan.strategy, placements=())
+    return attrs.evolve(plan, taskgraph=_no_tasks(plan.cluster.n_devices), timeline=timeline, strategy=strategy)
+
+
+def _no_tasks(n_devices: int) -> TaskGraph:
+    return TaskGraph(
         kind=[TaskKind.FORWARD],
         device=[0],
         seconds=[0.0],
@@ -40,13 +90,12 @@ def without_tasks(plan: Plan) -> Plan:
         succ_ptr=[0, 0],
         succ=[],
         op=[-1],
-        n_devices=plan.cluster.n_devices,
+        n_devices=n_devices,
     )
-    return attrs.evolve(plan, taskgraph=nothing, timeline=None, recording=None, history=None, memory=None)
 
 
 def with_tasks(plan: Plan, host: Host, where: str) -> Plan:
-    """Return a plan that `without_tasks` made with its tasks again, and any other one as it is.
+    """Return a plan that `without_tasks` or `summarised` made with its tasks again, and any other one as it is.
 
     Raises:
         TopoplanError: it names no estimator, or one that is not installed; the message begins with ``where``.
@@ -56,7 +105,55 @@ def with_tasks(plan: Plan, host: Host, where: str) -> Plan:
     if not emptied or plan.strategy is None or plan.graph is None or not plan.graph.operators:
         return plan
     lowering = lowering_of(plan, host, where)
-    return attrs.evolve(plan, taskgraph=lowering.lower(plan.strategy), memory=lowering.memory_use(plan.strategy))
+    if plan.timeline is not None:
+        choice = recorded_simulator(plan) or Choice("fluid")
+        try:
+            with naming_plugins(host):
+                folded = folded_again(plan, build_simulate(choice.make(host, Simulator), host), lowering)
+        except TopoplanError as error:
+            raise TopoplanError(f"{where}: {error}") from None
+        if folded is not None and folded.timeline is not None:
+            _compare(plan.timeline.makespan, folded.timeline.makespan, where)
+            return folded
+    memory = lowering.memory_use(plan.strategy)
+    return attrs.evolve(plan, taskgraph=lowering.lower(plan.strategy), timeline=None, memory=memory)
+
+
+def folded_again(plan: Plan, simulate: Simulate, lowering: Lowering) -> Plan | None:
+    """Return a plan with tasks and times that are folded; None where a simulator runs all tasks of it.
+
+    Raises:
+        TopoplanError: two devices that must communicate cannot.
+    """
+    assert plan.strategy is not None
+    strategy, state = plan.strategy, State(plan.strategy, plan.fabric)
+    folds = FoldedStates(simulate, lowering, plan.cluster)
+    folded = folds.iteration(state)
+    if folded is None:
+        return None
+
+    def whole() -> TaskGraph:
+        return lowering.lower(strategy)
+
+    return attrs.evolve(plan, taskgraph=folded_taskgraph(folded, whole), timeline=folds.timeline(state, whole))
+
+
+def _compare(stored: float, simulated: float, where: str) -> None:
+    """Warn where the time of a file is not what this program simulates."""
+    if abs(simulated - stored) > _ROUNDING * stored:
+        note = f"{where}: has an iteration of {stored:.6g} s, which this version simulates as {simulated:.6g} s"
+        warnings.warn(TopoplanWarning(note), stacklevel=2)
+
+
+def recorded_simulator(plan: Plan) -> Choice | None:
+    """Return the simulator that a plan was made with, under the draw that its timeline is of; None if it names none."""
+    record = plan.provenance
+    try:
+        component = next(part for part in record.get("components", ()) if part["kind"] == Kind.SIMULATOR.value)
+        seed = record.get("iteration_time", {}).get("timeline_seed")
+        return Choice(str(component["name"]), {**component["options"], **({} if seed is None else {"seed": seed})})
+    except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
+        return None
 
 
 def lowering_of(plan: Plan, host: Host, where: str) -> Lowering:

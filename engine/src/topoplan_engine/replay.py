@@ -18,10 +18,12 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
-from topoplan.model.recording import MemoryLevels
+from topoplan.model.recording import MemoryLevels, Recording
 from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Exporter, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
+from topoplan.plugin.simulate import Simulate
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice, with_collectives
 from topoplan_engine.exporting import read_plan, runs_as
@@ -29,7 +31,7 @@ from topoplan_engine.files import read_file
 from topoplan_engine.guarded import build_simulate
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
-from topoplan_engine.rebuilding import lowering_of
+from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of, recorded_simulator
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
@@ -81,8 +83,7 @@ def simulate_file(
     """
     host = host or Host.discover()
     plan = read_plan(host, Path(path))
-    plan.taskgraph.check(str(path))
-    plan, rates_text = priced(plan, rates, host)
+    plan, rates_text = _checked(plan, rates, host, str(path))
     plan = _with_links(plan, interface_bandwidth_gbps, latency_us, degree)
     if topology is not None:
         plan = _on_topology(plan, topology, host, seed)
@@ -91,7 +92,7 @@ def simulate_file(
     try:
         with naming_plugins(host):
             simulate = build_simulate(component, host)
-            timeline, recording = simulated(simulate, plan.taskgraph, plan.fabric, plan.cluster, record=record)
+            timeline, recording = _run(plan, simulate, host, str(path), record=record)
     except TopoplanError as error:
         raise TopoplanError(f"{path}: {error}") from None
     if recording is not None:
@@ -101,6 +102,22 @@ def simulate_file(
     if rates_text:
         provenance["rates"] = rates_text
     return attrs.evolve(plan, timeline=timeline, recording=recording, provenance=provenance)
+
+
+def _checked(plan: Plan, rates: RateOptions | None, host: Host, where: str) -> tuple[Plan, str]:
+    """Return a plan with tasks in range that have seconds, and their rates if they had none; folded ones stay."""
+    if is_folded(plan):
+        return plan, ""
+    plan.taskgraph.check(where)
+    return priced(plan, rates, host)
+
+
+def _run(plan: Plan, simulate: Simulate, host: Host, where: str, *, record: bool) -> tuple[Timeline, Recording | None]:
+    """Simulate a plan; a folded one again so, and without a recording, if the simulator can."""
+    folded = folded_again(plan, simulate, lowering_of(plan, host, where)) if is_folded(plan) else None
+    if folded is None or folded.timeline is None:
+        return simulated(simulate, plan.taskgraph, plan.fabric, plan.cluster, record=record)
+    return folded.timeline, None
 
 
 def draws_of(plan: Plan, *, draws: int = 8, host: Host | None = None) -> F64 | None:
@@ -143,7 +160,7 @@ def written_seconds(
 def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:
     """Return the simulator that is asked for, that the plan records, or that its format names."""
     named = runs_as(host, path)
-    recorded = _recorded_simulator(plan)
+    recorded = recorded_simulator(plan)
     if asked is None:
         return recorded or named or Choice("fluid")
     choice = Choice.parse(asked, "simulator", allow_code=True) if isinstance(asked, str) else asked
@@ -191,7 +208,7 @@ def _with_links(
 
 def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> Plan:
     """Return a plan on a network that is built for its cluster."""
-    taskgraph = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
+    taskgraph = plan.taskgraph if is_folded(plan) else between_ends(plan.taskgraph, plan.fabric, plan.cluster)
     choice = Choice.parse(topology, "topology", allow_code=True) if isinstance(topology, str) else topology
     wired = choice.make(host, Topology)
     demand = phased_demand(taskgraph, plan.cluster) if wired.follows_demand else None
@@ -201,17 +218,7 @@ def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> P
 
 def simulator_of(plan: Plan) -> Choice:
     """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none."""
-    return _recorded_simulator(plan) or Choice("fluid")
-
-
-def _recorded_simulator(plan: Plan) -> Choice | None:
-    record = plan.provenance
-    try:
-        component = next(part for part in record.get("components", ()) if part["kind"] == Kind.SIMULATOR.value)
-        seed = record.get("iteration_time", {}).get("timeline_seed")
-        return Choice(str(component["name"]), {**component["options"], **({} if seed is None else {"seed": seed})})
-    except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
-        return None
+    return recorded_simulator(plan) or Choice("fluid")
 
 
 def _at_speed(fabric: Fabric, speed: float) -> Fabric:

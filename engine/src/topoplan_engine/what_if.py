@@ -22,6 +22,7 @@ from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan_engine.guarded import build_simulate
 from topoplan_engine.network.building import build_fabric
+from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of
 from topoplan_engine.replay import between_ends, simulator_of
 from topoplan_engine.search.perturbed import at_bandwidth
 from topoplan_engine.simulation.gradients import recorded_components
@@ -33,6 +34,8 @@ __all__ = ["MORE", "Change", "what_if"]
 MORE = 0.1
 #: Relative difference up to which a simulator repeats a plan's time.
 _ROUNDING = 1e-9
+#: Why a change is not tried.
+_LISTED = "tried where all tasks of a plan are listed"
 
 
 @attrs.frozen(kw_only=True)
@@ -61,12 +64,16 @@ def what_if(plan: Plan, host: Host) -> list[Change]:
         host: knows the simulator and the topology that the plan names.
     """
     names = (f"{MORE:.0%} more bandwidth", f"{MORE:.0%} more compute", "one more interface per host")
+    fabric, cluster = plan.fabric, plan.cluster
+    faster = attrs.evolve(cluster, interface_bandwidth=cluster.interface_bandwidth * (1 + MORE))
+    if is_folded(plan):
+        wider = attrs.evolve(plan, fabric=at_bandwidth(fabric, 1 + MORE), cluster=faster)
+        return [_folded(names[0], wider, host), *(Change(name=name, remark=_LISTED) for name in names[1:])]
     try:
         simulate = _simulator(plan, host)
     except TopoplanError as error:
         return [Change(name=name, remark=str(error)) for name in names]
-    tasks, fabric, cluster = plan.taskgraph, plan.fabric, plan.cluster
-    faster = attrs.evolve(cluster, interface_bandwidth=cluster.interface_bandwidth * (1 + MORE))
+    tasks = plan.taskgraph
     computes = tasks.device >= 0
     quicker = attrs.evolve(tasks, seconds=np.where(computes, tasks.seconds / (1 + MORE), tasks.seconds))
     return [
@@ -74,6 +81,18 @@ def what_if(plan: Plan, host: Host) -> list[Change]:
         _simulated(names[1], simulate, quicker, fabric, cluster),
         _one_more_interface(names[2], simulate, plan, host),
     ]
+
+
+def _folded(name: str, plan: Plan, host: Host) -> Change:
+    """Simulate a folded plan, whose network was changed."""
+    try:
+        simulate = build_simulate(simulator_of(plan).make(host, Simulator), host)
+        folded = folded_again(plan, simulate, lowering_of(plan, host, "plan"))
+    except TopoplanError as error:
+        return Change(name=name, remark=str(error))
+    if folded is None or folded.timeline is None:
+        return Change(name=name, remark=_LISTED)
+    return Change(name=name, seconds=folded.timeline.makespan)
 
 
 def _simulator(plan: Plan, host: Host) -> Simulate:

@@ -41,7 +41,7 @@ from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
-from topoplan_engine.simulation.folds import FoldedStates, folded_taskgraph
+from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 
@@ -447,11 +447,13 @@ class Evaluator:
             state: a strategy and its fabric.
             provenance: of the plan.
             seed: names a draw of its paths.
-            record: the plan holds a recording, too, if the simulator can make one.
+            record: the plan holds a recording, too, if the simulator can make one, and its tasks can be listed.
         """
         cluster, recording = self.problem.cluster, None
         program = None if record else self._program_quotient(state)
-        folded = None if record else self._folds.iteration(state)
+        folded = self._folds.iteration(state)
+        if record and folded is not None and folded.n_tasks <= MOST_WRITTEN:
+            folded = None
         if program is not None or folded is not None:
             taskgraph, timeline = self._deferred(state, program, folded)
         else:

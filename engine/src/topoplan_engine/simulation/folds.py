@@ -16,24 +16,24 @@ from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import FoldedRun, Folds
 
-__all__ = ["FoldedStates", "folded_taskgraph"]
+__all__ = ["MOST_WRITTEN", "FoldedStates", "folded_taskgraph"]
 
 #: Passes of the smallest staged iteration that is folded, and tasks of the smallest one whose draws of paths are left
 #: to chance no more: each message loads all of its equal paths.
 _FOLDED, _FOLDED_DRAWS = 20_000, 1 << 21
 
 #: Tasks of the largest folded iteration whose whole task graph is made where one asks for it: about 15 GB.
-_MOST_WRITTEN = 1 << 26
+MOST_WRITTEN = 1 << 26
 
 
 def folded_taskgraph(folded: FoldedIteration, whole: Callable[[], TaskGraph]) -> DeferredTaskGraph:
     """Return the task graph of an iteration that is folded; ``whole`` makes all tasks if one asks for them."""
 
     def made() -> TaskGraph:
-        if folded.n_tasks > _MOST_WRITTEN:
+        if folded.n_tasks > MOST_WRITTEN:
             raise TopoplanError(
                 f"plan: {folded.n_tasks:,} tasks of all devices cannot be listed one by one (at most "
-                f"{_MOST_WRITTEN:,}): price it without an output, recording or command that reads tasks"
+                f"{MOST_WRITTEN:,}): price it without an output, recording or command that reads tasks"
             )
         return whole()
 

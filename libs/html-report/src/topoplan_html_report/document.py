@@ -23,7 +23,9 @@ from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
 from topoplan.model.plan import Plan
 from topoplan.plugin.host import Host
+from topoplan_engine.rebuilding import is_folded
 from topoplan_engine.reporting.critical_path import critical_tasks
+from topoplan_engine.simulation.deferred import of_first, simulated_words
 from topoplan_html_report import panels
 from topoplan_html_report.columns import packed
 from topoplan_html_report.fabric import fabric_picture
@@ -98,8 +100,9 @@ def _with_machines(each: NamedPlan, host: Host) -> NamedPlan:
 
 
 def _plan_data(each: NamedPlan, lead: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    plan = each.plan
+    plan = _of_classes(each.plan)
     number, names = _named_operators(plan, limits.names)
+    rows = iteration(plan, critical_tasks(plan), limits, number)
     picture = fabric_picture(plan, limits)
     line_of_link = np.asarray(picture.pop("lineOfLink"))
     return {
@@ -107,16 +110,30 @@ def _plan_data(each: NamedPlan, lead: dict[str, Any], limits: Limits) -> dict[st
         "operators": names,
         "headline": lead,
         "summary": panels.summary(plan),
-        "iteration": iteration(plan, critical_tasks(plan), limits, number),
+        "iteration": {**rows, "said": [*_simulated(each.plan), *rows["said"]]},
         "links": panels.links_over_time(plan, line_of_link, limits, number),
         "fabric": picture,
-        "traffic": traffic_matrix(plan, limits, number),
+        "traffic": traffic_matrix(plan, limits, number) if plan is each.plan else {"hosts": 0},
         "strategy": panels.strategy(plan, limits),
         "bounds": panels.bounds(plan),
         "search": panels.search(plan, limits),
         "memory": panels.memory(plan, limits),
         "provenance": panels.provenance(plan, limits),
     }
+
+
+def _simulated(plan: Plan) -> list[str]:
+    """Return what was simulated, and so drawn, in place of all tasks, if anything was."""
+    words = "" if plan.timeline is None else simulated_words(plan.timeline)
+    return [f"Simulated and drawn are {words}."] if words else []
+
+
+def _of_classes(plan: Plan) -> Plan:
+    """Return a folded plan with the tasks that stand for all, and any other one as it is."""
+    if not is_folded(plan) or plan.timeline is None:
+        return plan
+    taskgraph, timeline = of_first(plan.taskgraph, plan.timeline)
+    return attrs.evolve(plan, taskgraph=taskgraph, timeline=timeline)
 
 
 def _named_operators(plan: Plan, most: int) -> tuple[I64, list[str]]:

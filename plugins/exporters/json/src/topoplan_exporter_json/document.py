@@ -11,9 +11,12 @@ import cattrs
 import numpy as np
 
 from topoplan import Collective, Fabric, Plan, Routes, TaskGraph, TopoplanError
+from topoplan.model.staged import StagedStrategy
+from topoplan_engine.rebuilding import summarised
 from topoplan_engine.sharding.programs import check_strategy
 from topoplan_exporter_json.convert import converter, expectation, place
 from topoplan_exporter_json.recordings import check_recordings
+from topoplan_exporter_json.runs import packed, unpacked
 
 __all__ = ["FORMAT", "VERSION", "read", "write"]
 
@@ -23,8 +26,13 @@ VERSION, _READ = 2, (1, 2)
 
 
 def write(plan: Plan) -> bytes:
-    """Write a plan; equal plans give equal bytes."""
-    document = {"format": FORMAT, "version": VERSION, **converter().unstructure(plan, Plan)}
+    """Write a plan; equal plans give equal bytes.
+
+    A large folded plan is written without its tasks, which follow from its strategy (`topoplan_engine.rebuilding`).
+    """
+    summary = summarised(plan)
+    body = converter().unstructure(summary, Plan)
+    document = {"format": FORMAT, "version": VERSION, **(body if summary is plan else packed(body))}
     try:
         text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -48,7 +56,11 @@ def read(data: bytes, name: str) -> Plan:
         raise TopoplanError(f"{name}: $.version: {version!r:.40} cannot be read (expected 1 or 2)")
     body = {key: value for key, value in document.items() if key not in ("format", "version")}
     try:
-        plan = converter().structure(body, Plan)
+        body = unpacked(body, "$")
+    except TopoplanError as error:
+        raise TopoplanError(f"{name}: {error}") from None
+    try:
+        plan = _with_placements(converter().structure(body, Plan), name)
     except cattrs.BaseValidationError as error:
         problem = cattrs.transform_error(error, path="$", format_exception=expectation)[0]
         message, _, path = problem.rpartition(" @ ")
@@ -57,6 +69,20 @@ def read(data: bytes, name: str) -> Plan:
     if not isinstance(plan.fabric, Fabric):
         _check_links(document["fabric"], converter().unstructure(plan.fabric), f"{name}: $.fabric")
     return plan if version > 1 else attrs.evolve(plan, taskgraph=_with_joins(plan.taskgraph))
+
+
+def _with_placements(plan: Plan, name: str) -> Plan:
+    """Return a plan whose strategy has the placements that follow from its stages, where the file has none."""
+    strategy = plan.strategy
+    if not isinstance(strategy, StagedStrategy) or strategy.placements or plan.graph is None or strategy.is_placed:
+        return plan
+    try:
+        of_stages = StagedStrategy.of(
+            plan.graph, strategy.stages, strategy.order, strategy.micro_batches, strategy.clips, strategy.blocks
+        )
+    except TopoplanError as error:
+        raise TopoplanError(f"{name}: $.strategy: {error}") from None
+    return attrs.evolve(plan, strategy=of_stages)
 
 
 def _parse(data: bytes, name: str) -> Any:
