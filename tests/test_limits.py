@@ -52,7 +52,7 @@ def test_a_cluster_has_upper_limits(flags):
     [
         ("servers", 0, "^--servers: 0 is too small"),
         ("batch-size", -1, "^--batch-size: -1 is too small"),
-        ("precision", "fp8", "^--precision: 'fp8' is none of fp32, fp16, bf16$"),
+        ("precision", "fp4", "^--precision: 'fp4' is none of fp32, fp16, bf16, fp8$"),
         ("seed", 10**20, "^--seed: 100000000000000000000 is too large"),
     ],
 )
@@ -206,7 +206,7 @@ def test_tensors_and_loops_have_upper_limits():
         lambda: ClusterOptions(hosts=(1,)),
         lambda: HostGroup(speed=0),
         lambda: RunOptions(budget=-1),
-        lambda: RunOptions(precision="fp8"),
+        lambda: RunOptions(precision="fp4"),
     ],
 )
 def test_the_python_interface_says_what_it_expected(attempt):

@@ -66,7 +66,7 @@ class Keywords(TypedDict, total=False):
     chains: int
     workers: int
     executor: str
-    precision: Literal["fp32", "fp16", "bf16"]
+    precision: Literal["fp32", "fp16", "bf16", "fp8"] | None
     precision_speedup: float | None
     kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024"] | None
     optimizer: Literal["adam", "momentum", "sgd"] | None

@@ -250,7 +250,11 @@ class RunOptions:
     chains: int = option(1, help="searches that share the budget and pass on what they reach", minimum=1, maximum=1024)
     workers: int = option(1, help="processes for the chains, 4 of a core at most; the result is the same", minimum=1)
     executor: str = option("processes", help=EXECUTOR, metavar=_COMPONENT, runs_code=True)
-    precision: Literal["fp32", "fp16", "bf16"] = option("fp32", help="of the model; the last two are mixed precision")
+    precision: Literal["fp32", "fp16", "bf16", "fp8"] | None = option(
+        None,
+        help="of the model; all but the first are mixed precision, fp8 with products in fp8 and all else as in bf16; "
+        "unset: what the model's file says, or else fp32",
+    )
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )

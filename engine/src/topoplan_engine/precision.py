@@ -28,13 +28,27 @@ from topoplan.errors import TopoplanError
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan.plugin.components import Estimator
+from topoplan_engine.model_notes import with_note
 from topoplan_engine.scaling import scaled_costs
 from topoplan_engine.training import shared_weights
 
-__all__ = ["OPTIMIZERS", "PrecisionSpeedups", "at_speed", "in_precision", "optimizer_of", "weight_states"]
+__all__ = [
+    "OPTIMIZERS",
+    "PrecisionSpeedups",
+    "at_speed",
+    "in_fp8",
+    "in_precision",
+    "in_run_precision",
+    "optimizer_of",
+    "stating",
+    "weight_states",
+]
 
 #: How much smaller an element is than in fp32.
 _SMALLER = 2
+
+#: Tags of a graph: the precision that its file states, and which key of which file does.
+_STATED, _SOURCE = "precision", "precision source"
 
 #: Optimizer -> numbers that it keeps for each weight, beside the weight itself: Adam two moments, momentum one.
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd": 0})
@@ -72,6 +86,39 @@ def in_precision(graph: OperatorGraph, precision: str) -> OperatorGraph:
         for index, op in enumerate(graph.operators)
     )
     return attrs.evolve(graph, operators=operators, precision=precision)
+
+
+def stating(graph: OperatorGraph, precision: str, source: str) -> OperatorGraph:
+    """Return an fp32 model whose file states the precision that it is trained in; ``source`` names the key and file."""
+    return attrs.evolve(graph, tags={**graph.tags, _STATED: precision, _SOURCE: source})
+
+
+def in_run_precision(graph: OperatorGraph, precision: str | None) -> OperatorGraph:
+    """Return an fp32 model in the precision of a run: the one that its user says, or else its file, or else fp32.
+
+    What the file states is noted (`topoplan_engine.model_notes`), whether it is taken or not.  ``fp8`` is mixed
+    precision in bf16 whose products run in fp8: bytes are those of bf16, and `in_fp8` is for the rates.
+    """
+    stated = graph.tags.get(_STATED)
+    chosen = precision or stated or "fp32"
+    changed = in_precision(graph, "bf16" if chosen == "fp8" else chosen)
+    if stated is None:
+        return changed
+    source = f"{stated} ({graph.tags[_SOURCE]})"
+    return with_note(changed, "precision", source if precision is None else f"{chosen} (--precision; not {source})")
+
+
+def in_fp8(estimator: Estimator) -> Estimator:
+    """Return an estimator that prices products in fp8.
+
+    Raises:
+        TopoplanError: it has no option for that.
+    """
+    if not any(field.name == "fp8" for field in attrs.fields(type(estimator))):
+        raise TopoplanError(
+            f"precision: fp8: estimator {estimator.name} knows no products in fp8 (-e kernels or -e roofline do)"
+        )
+    return attrs.evolve(estimator, fp8=True)
 
 
 def weight_states(graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True) -> tuple[int, int, int]:

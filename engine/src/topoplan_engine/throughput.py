@@ -13,7 +13,9 @@ flash attention repeats inside of its backward kernel.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import attrs
 import numpy as np
@@ -28,14 +30,25 @@ from topoplan_engine.training import GradientFlow, gradient_flow, trains_product
 
 __all__ = [
     "Throughput",
+    "active_parameters",
+    "flops_per_token",
     "model_flops",
     "peak_flops",
+    "priced_precision",
     "repeated_flops",
     "sequence_length",
     "throughput",
     "unknown_flops",
 ]
 
+_ATTENTIONS = ("attention", "multihead_attention", "scaled_dot_product_attention")
+#: Kinds of operators with weights or sums that are no matrix product: look-ups, normalizations, ways to experts.
+_NO_PRODUCTS = frozenset(
+    (
+        *("batch_norm", "combine", "dispatch", "embedding", "group_norm", "layer_norm", "learned_positions"),
+        *("rms_norm", "token_embedding"),
+    )
+)
 #: Kinds of operators that a row names.
 _NAMED = 3
 #: Passes over a matrix product, in multiples of the forward one.
@@ -106,6 +119,11 @@ def throughput(
     )
 
 
+def priced_precision(assumptions: Mapping[str, Any]) -> str:
+    """Return the precision of products as what priced them says; ``unknown`` where it does not."""
+    return "fp8" if "fp8" in assumptions else str(assumptions.get("precision", "unknown"))
+
+
 def unknown_flops(graph: OperatorGraph) -> str:
     """Return which operators' FLOPs are not known, as frontends tag them (``flops``: ``unknown``); empty for none."""
     kinds = Counter(op.kind for op in graph.operators if op.tags.get("flops") == "unknown")
@@ -124,6 +142,8 @@ def _counted(graph: OperatorGraph) -> str:
 def model_flops(graph: OperatorGraph, *, full_attention: bool = False) -> float:
     """Return FLOPs of forward and backward pass of the matrix products of a batch.
 
+    Gates that score experts count in no published figure, and not here.
+
     Args:
         graph: the model.
         full_attention: count all pairs of positions of causal attention, as Megatron's papers do.
@@ -134,6 +154,34 @@ def model_flops(graph: OperatorGraph, *, full_attention: bool = False) -> float:
         for number, op in enumerate(graph.operators)
         if _multiplies(op)
     )
+
+
+def flops_per_token(graph: OperatorGraph, *, full_attention: bool = False) -> float | None:
+    """Return `model_flops` for each position of each sample; None for a model without sequences or with unknown FLOPs.
+
+    For Llama 3 8B at 8,192 positions 51.5 GFLOP, as NVIDIA publishes it, and 57.9 with attention in full.
+    """
+    length = sequence_length(graph)
+    if length is None or unknown_flops(graph):
+        return None
+    return model_flops(graph, full_attention=full_attention) / (graph.batch_size * length)
+
+
+def active_parameters(graph: OperatorGraph) -> int | None:
+    """Return the numbers of the matrices that a token is multiplied with, those of its experts among them.
+
+    Tables of words and gates that score experts are none.  None for a model without sequences.
+    """
+    length = sequence_length(graph)
+    if length is None:
+        return None
+    products = (op for op in graph.operators if _multiplies(op) and op.kind not in _ATTENTIONS and op.work)
+    flops = sum(
+        op.work[0].coefficient * prod(op.dims[dim].size for dim in op.work[0].dims)
+        for op in products
+        if len(op.work[0].dims) > max(len(tensor.axes) for tensor in op.outputs)
+    )
+    return round(flops / (2 * graph.batch_size * length))
 
 
 def repeated_flops(graph: OperatorGraph, strategy: Strategy | None) -> float:
@@ -155,7 +203,7 @@ def _forward_flops(op: Operator) -> float:
 
 def _pairs_left_out(op: Operator) -> float:
     """Return by how much more FLOPs an operator has if no pair of positions is left out."""
-    if "causal" not in op.tags:
+    if op.tags.get("causal") != "yes":
         return 1.0
     sizes = {dim.name: dim.size for dim in op.dims}
     queries, keys = sizes.get("q", 1), sizes.get("t", 1)
@@ -189,8 +237,7 @@ def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | No
 
 def sequence_length(graph: OperatorGraph) -> int | None:
     """Return the positions of a sample: the most that attention asks from, or else that tokens are embedded at."""
-    attentions = ("attention", "multihead_attention", "scaled_dot_product_attention")
-    for kinds, dim in ((attentions, "q"), (("token_embedding",), "t")):
+    for kinds, dim in ((_ATTENTIONS, "q"), (("token_embedding",), "t")):
         lengths = [d.size for op in graph.operators if op.kind in kinds for d in op.dims if d.name == dim]
         if lengths:
             return max(lengths)
@@ -198,5 +245,5 @@ def sequence_length(graph: OperatorGraph) -> int | None:
 
 
 def _multiplies(op: Operator) -> bool:
-    """Whether an operator is a matrix product, or holds one: of weights, or of two tensors that are summed over."""
-    return bool(op.weights) or multiplies(op)
+    """Whether an operator is a matrix product that counts, or holds one: of weights, or of two tensors summed over."""
+    return (bool(op.weights) or multiplies(op)) and op.kind not in _NO_PRODUCTS and "router" not in op.tags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.plan import Plan
@@ -11,9 +11,11 @@ from topoplan.plugin.components import Frontend
 from topoplan.plugin.host import Host
 from topoplan_engine.checkpoints import repeated_operators
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.model_notes import model_notes
+from topoplan_engine.throughput import active_parameters, flops_per_token
 from topoplan_engine.training import trained_weights
 
-__all__ = ["model_rows", "parameter_count", "toy", "trained_parameter_count"]
+__all__ = ["model_json", "model_rows", "parameter_count", "toy", "trained_parameter_count"]
 
 #: No model that is trained on several devices has fewer parameters.
 _TOY = 100_000
@@ -25,9 +27,12 @@ _FULL, _HALF = 4, 2
 def parameter_count(graph: OperatorGraph) -> int:
     """Return the number of parameters of a model, trained or not.
 
-    Layers of a profile may have a number of bytes that no whole number of parameters has: these are rounded.
+    Numbers that a model keeps beside its weights count (tag ``buffers``), as in published totals: the biases by which
+    DeepSeek-V3 chooses experts.  Layers of a profile may have a number of bytes that no whole number of parameters has:
+    these are rounded.
     """
-    return sum(_parameters(graph, op, op.weights) for op in graph.operators)
+    buffers = sum(int(op.tags.get("buffers", 0)) for op in graph.operators)
+    return buffers + sum(_parameters(graph, op, op.weights) for op in graph.operators)
 
 
 def trained_parameter_count(graph: OperatorGraph) -> int:
@@ -49,12 +54,44 @@ def model_rows(plan: Plan) -> list[tuple[str, str]]:
     if graph is None:
         return []
     total, trained = parameter_count(graph), trained_parameter_count(graph)
-    size = f"{_count(total)} parameters" + (f" ({_count(trained)} trained)" if trained < total else "")
+    size = f"{_count(total)} parameters" + (f" ({_count(trained)} trained)" if _count(trained) != _count(total) else "")
     repeats = sum(repeated_operators(graph))
     operators = f"{len(graph.operators)} operators" + (
         f" ({repeats} run again in the backward pass)" if repeats else ""
     )
-    return [("model", f"{size}, {operators}, batch of {graph.batch_size:,}")]
+    return [("model", f"{size}, {operators}, batch of {graph.batch_size:,}"), *_token_rows(graph), *_note_rows(graph)]
+
+
+def _token_rows(graph: OperatorGraph) -> list[tuple[str, str]]:
+    """Return what a token of a model with sequences costs, in both conventions."""
+    flops, in_full = flops_per_token(graph), flops_per_token(graph, full_attention=True)
+    if not flops or not in_full:
+        return []
+    also = f" ({in_full / 1e9:,.5g} G with attention in full)" if in_full > flops else ""
+    active = active_parameters(graph)
+    return [("FLOP a token", f"{flops / 1e9:,.5g} G{also}, {_count(active or 0)} active parameters")]
+
+
+def _note_rows(graph: OperatorGraph) -> list[tuple[str, str]]:
+    return [(f"  {subject}", text) for subject, text in model_notes(graph).items()]
+
+
+def model_json(graph: OperatorGraph) -> dict[str, Any]:
+    """Return what the JSON object of a run says of the model.
+
+    ``flop_per_token`` is None for a model without sequences; of causal attention the pairs that attend to each other
+    count, and all of them in ``flop_per_token_full_attention``.
+    """
+    return {
+        "parameters": parameter_count(graph),
+        "trained_parameters": trained_parameter_count(graph),
+        "active_parameters": active_parameters(graph),
+        "flop_per_token": flops_per_token(graph),
+        "flop_per_token_full_attention": flops_per_token(graph, full_attention=True),
+        "precision": graph.precision,
+        "batch_size": graph.batch_size,
+        **({"notes_on_model": model_notes(graph)} if model_notes(graph) else {}),
+    }
 
 
 def toy(host: Host, experiment: Experiment, plan: Plan) -> str | None:

@@ -25,7 +25,7 @@ from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows, print_stages
-from topoplan_engine.reporting.model import model_rows, parameter_count, toy, trained_parameter_count
+from topoplan_engine.reporting.model import model_json, model_rows, toy
 from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.parts import parts_json, parts_rows
 from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
@@ -297,9 +297,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "history": dict(zip(("evaluations", "seconds", "best_s"), result.history.T.tolist(), strict=True)),
         **({"restarts": [attrs.asdict(restart) for restart in result.restarts]} if result.restarts else {}),
         "model": experiment.model.name,
-        "parameters": parameter_count(plan.graph) if plan.graph else None,
-        "trained_parameters": trained_parameter_count(plan.graph) if plan.graph else None,
-        "batch_size": plan.graph.batch_size if plan.graph else None,
+        **(model_json(plan.graph) if plan.graph else {}),
         "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,
         "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),

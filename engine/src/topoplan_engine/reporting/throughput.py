@@ -7,7 +7,7 @@ from typing import Any
 
 from topoplan.model.plan import Plan
 from topoplan_engine.search.optimize import Outcome
-from topoplan_engine.throughput import Throughput, throughput
+from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
 __all__ = ["plan_throughput_rows", "throughput_json", "throughput_rows"]
 
@@ -27,7 +27,7 @@ def plan_throughput_rows(plan: Plan) -> list[tuple[str, str]]:
         plan.graph,
         plan.cluster,
         seconds if isinstance(seconds, float) and seconds > 0 else plan.timeline.makespan,
-        precision=str(costs.get("precision", "unknown")),
+        precision=priced_precision(costs),
         device=str(costs.get("device", "")),
         strategy=plan.strategy,
     )

@@ -60,7 +60,7 @@ from topoplan_engine.search.setup import SearchSetup, chosen_components, named, 
 from topoplan_engine.search.trainers import for_no_trainer, launchable
 from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
-from topoplan_engine.throughput import Throughput, throughput
+from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
 __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
@@ -518,7 +518,7 @@ def _throughput(plan: Plan, seconds: float, assumptions: Mapping[str, Any]) -> T
     """Return what the plan's time means; of costs that say no precision no peak is known."""
     if plan.graph is None:
         return None
-    precision, device = assumptions.get("precision", "unknown"), assumptions.get("device", "")
+    precision, device = priced_precision(assumptions), assumptions.get("device", "")
     return throughput(plan.graph, plan.cluster, seconds, precision=precision, device=device, strategy=plan.strategy)
 
 
@@ -557,7 +557,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "chains": run.chains if run.chains > 1 else None,
         "keep": run.keep if run.keep != "constructed" else None,
         "draws": run.draws if run.draws > 1 else None,
-        "precision": run.precision if run.precision != "fp32" else None,
+        "precision": run.precision,
         "precision_speedup": run.precision_speedup,
         "kernels": run.kernels,
         "optimizer": run.optimizer,

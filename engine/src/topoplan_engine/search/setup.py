@@ -31,7 +31,7 @@ from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.guarded import build_search, build_simulate
 from topoplan_engine.host_models import at_machine
 from topoplan_engine.perturbation import Perturbation
-from topoplan_engine.precision import at_speed, in_precision, optimizer_of
+from topoplan_engine.precision import at_speed, in_fp8, in_run_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import BringsCompanions, PortfolioMember, build_member, companions_of
@@ -163,7 +163,9 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     chosen = chosen_components(host, experiment)
     topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
-    graph = in_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
+    graph = in_run_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
+    if experiment.run.precision == "fp8":
+        estimator = in_fp8(estimator)
     graph = with_kernels(graph, experiment.run.kernels or "")
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:

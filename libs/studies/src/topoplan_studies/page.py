@@ -30,7 +30,7 @@ def section(report: StudyReport, command: str, picture: str) -> str:
     seeds = f"{len(study.seeds)} seeds" if len(study.seeds) > 1 else "one seed"
     title = markdown_text(study.title)
     source = f"Repeats: {markdown_text(study.source)}.  " if study.source else ""
-    precision = f"  Models are in {study.run.precision}." if study.run.precision != "fp32" else ""
+    precision = f"  Models are in {study.run.precision}." if study.run.precision not in (None, "fp32") else ""
     parts = [
         f"## {title}\n",
         f"    {printable(command)}\n",

@@ -13,6 +13,7 @@ import re
 import warnings
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,9 @@ from hypothesis import strategies as st
 from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.model_notes import model_notes
+from topoplan_engine.precision import in_run_precision
+from topoplan_engine.tied import tied_weights
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_frontend_huggingface.classes import MODEL_TYPES
 from topoplan_frontend_huggingface.relatives import DECODERS
@@ -66,6 +70,14 @@ TYPES = {
     "Ministral3": "ministral3",
     "SeedOss": "seed_oss",
     "SmolLM3": "smollm3",
+    "Gemma2": "gemma2",
+    "Gemma3": "gemma3_text",
+    "GPTNeoX": "gpt_neox",
+    "GptOss": "gpt_oss",
+    "Nemotron": "nemotron",
+    "Olmo2": "olmo2",
+    "Phi": "phi",
+    "Phi3": "phi3",
 }
 #: Read by other code than that of transformers, with classes of a relative: no defaults of transformers.
 REMOTE = {"kimi_k2", "Yi"}
@@ -348,16 +360,60 @@ def test_a_folder_stands_for_its_file(build, tmp_path) -> None:
 def test_files_of_transformers_4_and_5_are_one_model(build) -> None:
     rope = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}, "torch_dtype": "bfloat16"}
     new = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "dtype": "bfloat16", "head_dim": 16}
-    assert build({**SMALL, **rope}) == build({**SMALL, **new}) == build({**SMALL, "head_dim": None})
+    graphs = [build({**SMALL, **keys}) for keys in (rope, new, {"head_dim": None})]
+    assert graphs[0].operators == graphs[1].operators == graphs[2].operators
+
+
+def test_the_type_of_a_file_is_the_precision_of_training(build) -> None:
+    stated = build({**SMALL, "torch_dtype": "bfloat16"})
+    assert stated.precision == "fp32"  # the precision of a run is what halves tensors
+    assert in_run_precision(stated, None).precision == "bf16"
+    assert model_notes(in_run_precision(stated, None))["precision"].startswith("bf16 (torch_dtype of /")
+    assert in_run_precision(stated, "fp32").precision == "fp32"
+    assert model_notes(in_run_precision(stated, "fp32"))["precision"].startswith("fp32 (--precision; not bf16 (torch_d")
+    assert in_run_precision(stated, "fp8").precision == "bf16"
+    assert in_run_precision(build(SMALL), None).precision == "fp32"
+    assert in_run_precision(build({**SMALL, "dtype": "float16"}), None).precision == "fp16"
+
+
+def test_keys_that_a_file_lacks_are_said_with_what_was_taken(build) -> None:
+    assert model_notes(build(SMALL))["keys not in the file"] == (
+        "max_position_embeddings 2048, hidden_act silu (defaults of llama)"
+    )
+    keys = {name: value for name, value in SMALL.items() if name not in ("vocab_size", "num_key_value_heads")}
+    text = model_notes(build({**keys, "hidden_act": "silu", "max_position_embeddings": 64}))["keys not in the file"]
+    assert text == "vocab_size 32000, num_key_value_heads as num_attention_heads (defaults of llama)"
+    text = model_notes(build({**SMALL, "model_type": "gemma2"}))["keys not in the file"]
+    assert "final_logit_softcapping 30.0" in text
+    assert "tie_word_embeddings True" in text
+
+
+def test_a_layer_that_predicts_the_word_after_the_next_shares_words_and_head(build) -> None:
+    """DeepSeek-V3, section 2.2: two normalizations, a projection of both, a layer; words and head are the model's."""
+    keys = {**SMALL, **LATENT, "model_type": "deepseek_v3", "num_nextn_predict_layers": 1}
+    without, graph = build(keys, sequence_length=8), build(keys, sequence_length=8, prediction_layers=1)
+    assert model_notes(without)["left out"].startswith("num_nextn_predict_layers 1 (-o prediction-layers=1 ")
+    assert "left out" not in model_notes(graph)
+    layer = sum(weight.elements for op in operators(graph, "model.layers.1.").values() for weight in op.weights)
+    assert parameters(graph) - parameters(without) == layer + 2 * 64 * 64 + 3 * 64
+    assert [(graph.operators[tied.owner].name, len(tied.users)) for tied in tied_weights(graph)] == [
+        ("model.embed_tokens", 1),
+        ("lm_head", 1),
+    ]
+    assert readers(graph)["model.layers.1.add2"] == ["model.norm", "mtp.hnorm"]
+    with pytest.raises(TopoplanError, match=r"prediction-layers: LlamaModel of .* has no head over words"):
+        build({**SMALL, "architectures": ["LlamaModel"]}, prediction_layers=1)
+    with pytest.raises(TopoplanError, match=r"prediction-layers: gpt2 of .* has none"):
+        build({"model_type": "gpt2"}, prediction_layers=1)
 
 
 #: Changes of the small file -> what the message says after the name of the file.
 WRONG = [
     ({"model_type": "lama"}, r"model_type: 'lama' is not read; did you mean 'llama'\?"),
     ({"model_type": "whisper"}, r"model_type: 'whisper' is not read \(have: Yi, bert, .*vit\)"),
-    ({"model_type": "gemma2"}, r"model_type: 'gemma2' is not read \(have: Yi, bert, .*vit\)"),
+    ({"model_type": "gemma4"}, r"model_type: 'gemma4' is not read \(have: Yi, bert, .*vit\)"),
     ({"model_type": "mllama"}, r"model_type: 'mllama' is not read \(have: Yi, bert, .*vit\)"),
-    ({"hidden_act": "relu2"}, r"hidden_act: 'relu2' is not known \(have: gelu, "),
+    ({"hidden_act": "relu6"}, r"hidden_act: 'relu6' is not known \(have: gelu, "),
     ({"model_type": 3}, r"model_type: 3 is of a wrong type \(expected a text\)"),
     ({"hidden_size": "64"}, r"hidden_size: '64' is of a wrong type \(expected a whole number\)"),
     ({"hidden_size": None}, r"hidden_size: is null \(expected a whole number\)"),
@@ -404,6 +460,8 @@ WRONG = [
         {"model_type": "ministral", "layer_types": ["full_attention"]},
         "layer_types: 1 for num_hidden_layers 2",
     ),
+    ({"torch_dtype": "float8_e4m3fn"}, r"torch_dtype: 'float8_e4m3fn' is not a type to train in \(one of float32, bf"),
+    ({"num_nextn_predict_layers": "one"}, "num_nextn_predict_layers: 'one' is of a wrong type"),
     ({"model_type": "vit", "patch_size": 300}, "patch_size: 300 is larger than image_size 224"),
 ]
 
@@ -453,6 +511,24 @@ def test_every_planner_plans_a_small_model(tmp_path, family, searcher) -> None:
     plan = optimize(Experiment(model=model, cluster=ClusterOptions(servers=4), searchers=searcher, run=run)).plan
     assert 0 < plan.timeline.makespan < math.inf
     assert np.isfinite(plan.timeline.finish).all()
+
+
+@pytest.mark.parametrize(
+    "family",
+    at_night([family for family in MODEL_TYPES if family != "vit"], "gpt_oss", "gemma2", "deepseek_v3"),
+)
+def test_kernels_price_every_family(tmp_path, family) -> None:
+    path = tmp_path / "config.json"
+    chosen = {"num_experts_per_tok": 2} if family == "deepseek_v2" else {}
+    keys = {**(LATENT if family == "deepseek_v3" else chosen), "vocab_size": 96, "hidden_size": 64, "n_embd": 60}
+    path.write_text(json.dumps({**keys, "model_type": family, "torch_dtype": "bfloat16"}))
+    model = HuggingFace(config=str(path), sequence_length=16, layers=1)
+    if family == "deepseek_v3":
+        model = attrs.evolve(model, layers=2, prediction_layers=1)
+    cluster = ClusterOptions(servers=1, machine="dgx-h100")
+    plan = optimize(Experiment(model=model, cluster=cluster, run=RunOptions(batch_size=8, budget=0))).plan
+    assert plan.provenance["assumptions"]["kernels"]
+    assert 0 < plan.timeline.makespan < math.inf
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "mixtral-8x7b"])

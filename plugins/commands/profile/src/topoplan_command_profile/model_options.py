@@ -13,7 +13,7 @@ from topoplan.plugin.components import Frontend
 from topoplan_engine.experiment import Choice
 from topoplan_engine.flags import Flags
 from topoplan_engine.options import ComponentOptions, RunOptions
-from topoplan_engine.precision import in_precision
+from topoplan_engine.precision import in_run_precision
 from topoplan_engine.wordlists import pairs
 
 __all__ = ["ModelOptions", "RunsOptions", "TableOptions", "build_model", "same_model"]
@@ -50,7 +50,7 @@ def build_model(host: Host, model: str, components: ComponentOptions, run: RunOp
         TopoplanError: a word or an option is not right.
     """
     choice = _choice(model, components)
-    return in_precision(choice.make(host, Frontend).build(run.batch_size), run.precision)
+    return in_run_precision(choice.make(host, Frontend).build(run.batch_size), run.precision)
 
 
 def same_model(model: str, components: ComponentOptions, run: RunOptions, words: Mapping[str, object]) -> Sequence[str]:
@@ -59,7 +59,7 @@ def same_model(model: str, components: ComponentOptions, run: RunOptions, words:
     line = [choice.name]
     for key, value in choice.options.items():
         line += ["-o", f"{key}={value}"]
-    values = {"batch-size": run.batch_size, "precision": run.precision if run.precision != "fp32" else None, **words}
+    values = {"batch-size": run.batch_size, "precision": run.precision, **words}
     for key, value in values.items():
         line += [f"--{key}", str(value)] if value is not None else []
     return line

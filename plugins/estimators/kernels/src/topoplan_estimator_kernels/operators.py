@@ -235,15 +235,17 @@ def _multihead_attention(price: _Price) -> tuple[float, float]:
 
 
 def _table(price: _Price, kind: str) -> tuple[float, float]:
-    height, row = price.part.weights[0].shape
-    words = _count(price.part.inputs[0])
+    part = price.part
+    is_tied = not part.weights  # the table is another operator's, and an input here
+    height, row = (part.inputs[1] if is_tied else part.weights[0]).shape
+    words = _count(part.inputs[0])
     curve_names = [name for name in price.kernels.curves.kinds() if name.startswith(f"{kind}:")]
     nearest = min(sorted(curve_names), key=lambda name: abs(math.log(int(name.partition(":")[2]) / height)))
     forward, backward = price.both(nearest, words, row)
     if kind == "embedding":  # a dense gradient is written as a whole
         measured = int(nearest.partition(":")[2])
         backward += price.moving("copy", 1, max(height - measured, 0) * row / 2)
-    return forward, backward if price.part.trains(0) else 0.0
+    return forward, backward if (part.gradients[1] if is_tied else part.trains(0)) else 0.0
 
 
 def _last(kind: str) -> Callable[[_Price], tuple[float, float]]:

@@ -36,6 +36,12 @@ class HuggingFace(Frontend):
         None, minimum=1, maximum=2**24, help="positions of a sample; default 4096, or as many as the model has"
     )
     layers: int | None = option(None, minimum=1, maximum=2000, help="the first layers only; default: all")
+    prediction_layers: int | None = option(
+        None,
+        minimum=0,
+        maximum=100,
+        help="layers that predict further words, as DeepSeek-V3 trains one (multi-token prediction); default: none",
+    )
 
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""

@@ -7,7 +7,7 @@ from functools import partial
 from topoplan import Operator, Tensor
 from topoplan.model.graph import Axis, Dimension, Role, Term
 from topoplan_frontend_huggingface.blocks import Blocks
-from topoplan_frontend_huggingface.families import Grouped, Latent
+from topoplan_frontend_huggingface.sizes import Grouped, Latent, QueryNorm
 from topoplan_operators import Handle, attention, normalization, shaping
 from topoplan_operators.attention import ROTARY_FLOPS
 from topoplan_operators.handle import plain
@@ -27,16 +27,23 @@ def grouped(b: Blocks, x: Handle, sizes: Grouped, *, causal: bool = True, window
     """
     heads, channels, hidden = (sizes.heads, sizes.kv_heads), sizes.channels, x.shape[2]
     q, k, v = (
-        b.linear(x, count * channels, f"{letter}_proj", bias=sizes.input_bias)
-        for letter, count in zip("qkv", (heads[0], heads[1], heads[1]), strict=True)
+        b.linear(x, count * channels, name, bias=sizes.input_bias)
+        for name, count in zip(sizes.names, (heads[0], heads[1], heads[1]), strict=False)
     )
-    if sizes.normalized:
-        q = b.per_head(normalization.rms_norm, q, channels, "q_norm")
-        k = b.per_head(normalization.rms_norm, k, channels, "k_norm")
+    q, k = (_normalized(b, y, sizes, letter) for letter, y in (("q", q), ("k", k)))
     q = b.per_head(attention.rotary, q, channels, "q_rotary")
     k = b.per_head(attention.rotary, k, channels, "k_rotary")
-    y = b.attend(q, k, v, heads, "attention", causal=causal, window=window)
-    return b.linear(y, hidden, "o_proj", bias=sizes.output_bias)
+    y = b.attend(q, k, v, heads, "attention", causal=causal, window=window, sinks=sizes.sinks)
+    return b.linear(y, hidden, sizes.names[3], bias=sizes.output_bias)
+
+
+def _normalized(b: Blocks, y: Handle, sizes: Grouped, letter: str) -> Handle:
+    """Return queries or keys as the family normalizes them."""
+    if sizes.normalized is QueryNorm.HEADS:
+        return b.per_head(normalization.rms_norm, y, sizes.channels, f"{letter}_norm")
+    if sizes.normalized is QueryNorm.LAYER:
+        return b.per_head(normalization.layer_norm, y, sizes.channels, f"{letter}_layernorm")
+    return b.rms_norm(y, f"{letter}_norm") if sizes.normalized is QueryNorm.ALL else y
 
 
 def latent(b: Blocks, x: Handle, sizes: Latent, *, causal: bool = True, window: int | None = None) -> Handle:

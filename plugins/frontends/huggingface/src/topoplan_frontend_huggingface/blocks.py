@@ -44,15 +44,36 @@ class Blocks:
         """Multiply the channels by a matrix."""
         return self.add(dense.linear(x, out, bias=bias, activation=False), [x], module)[0]
 
-    def tied_linear(self, x: Handle, out: int, module: str, *, bias: bool = False) -> Handle:
-        """Multiply the channels by a table that another operator has in memory and reduces; it is an input here."""
-        operator = dense.linear(x, out, bias=bias, activation=False)
+    def scores(self, x: Handle, experts: int, module: str, *, bias: bool, buffers: int) -> Handle:
+        """Score the experts for each position, which no FLOPs a token count; buffers are numbers without gradient."""
+        operator = dense.linear(x, experts, bias=bias, activation=False)
+        tags = {"router": "yes"} | ({"buffers": str(buffers)} if buffers else {})
+        return self.add(attrs.evolve(operator, tags={**operator.tags, **tags}), [x], module)[0]
+
+    def tied_linear(self, x: Handle, out: int, module: str, *, bias: bool = False, of: str = "table") -> Handle:
+        """Multiply the channels by a matrix that another operator has in memory and reduces; it is an input here.
+
+        Args:
+            x: the channels.
+            out: channels of the answer.
+            module: name of the operator.
+            bias: whether it has a bias of its own.
+            of: what the other operator calls the matrix: ``table`` of words, or ``kernel`` of a head.
+        """
+        return self._tied(dense.linear(x, out, bias=bias, activation=False), x, module, of)
+
+    def tied_words(self, tokens: Handle, rows: int, width: int, module: str) -> Handle:
+        """Look up a row for each position in a table that another operator has."""
+        return self._tied(dense.token_embedding(tokens, rows, width), tokens, module, "table")
+
+    def _tied(self, operator: Operator, x: Handle, module: str, of: str) -> Handle:
+        """Add an operator whose first weight is that of another one."""
         table, *biases = operator.weights
         shared = attrs.evolve(
             operator,
-            inputs=(*operator.inputs, attrs.evolve(table, name="table")),
+            inputs=(*operator.inputs, attrs.evolve(table, name=of)),
             weights=tuple(biases),
-            tags={**operator.tags, "shared": "table"},
+            tags={**operator.tags, "shared": of},
         )
         return self.add(shared, [x], module)[0]
 
@@ -68,9 +89,19 @@ class Blocks:
         """Give channels mean 0 and variance 1."""
         return self.add(normalization.layer_norm(x), [x], module)[0]
 
+    def normalize(self, x: Handle, module: str, *, mean: bool) -> Handle:
+        """Give channels mean square 1, or mean 0 and variance 1."""
+        return self.layer_norm(x, module) if mean else self.rms_norm(x, module)
+
     def apply(self, function: str, x: Handle, module: str) -> Handle:
         """Apply a function to every element."""
         return self.add(pointwise.elementwise(function, [x]), [x], module)[0]
+
+    def activate(self, activation: str, x: Handle, module: str) -> Handle:
+        """Apply the activation of a feed-forward part; ``relu2`` squares what ReLU answers."""
+        if activation != "relu2":
+            return self.apply(activation, x, module)
+        return self.apply("pow", self.apply("relu", x, module), f"{module}_square")
 
     def sum(self, x: Handle, y: Handle, module: str) -> Handle:
         """Add two tensors."""
@@ -96,9 +127,15 @@ class Blocks:
         *,
         causal: bool = False,
         window: int | None = None,
+        sinks: bool = False,
     ) -> Handle:
-        """Return the answers of attention: ``heads`` of queries, and of keys and values."""
+        """Return the answers of attention: ``heads`` of queries, and of keys and values; sinks are a score a head."""
         operator = attention.scaled_dot_product(q, k, v, heads=heads, causal=causal, window=window if causal else None)
+        if sinks:
+            group = heads[0] // heads[1]
+            of_heads = next(number for number, dim in enumerate(operator.dims) if dim.name == "h")
+            scores = Tensor("sinks", (Axis(heads[0], of_heads, scale=group, extent=group),))
+            operator = attrs.evolve(operator, weights=(scores,))
         return self.add(operator, [q, k, v], module)[0]
 
 

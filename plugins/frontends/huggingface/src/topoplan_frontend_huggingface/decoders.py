@@ -1,4 +1,4 @@
-"""Decoders with RMS normalization, rotary positions and gated feed-forward parts: Llama and its descendants.
+"""Decoders with rotary positions: Llama and its descendants, and families that arrange a layer in another way.
 
 Names of operators with weights are the paths of their modules in transformers: ``model.layers.3.self_attn.q_proj``.
 """
@@ -7,31 +7,71 @@ from __future__ import annotations
 
 from topoplan_frontend_huggingface.attention import grouped, latent
 from topoplan_frontend_huggingface.blocks import INDEX, Blocks
-from topoplan_frontend_huggingface.experts import feed_forward, routed
-from topoplan_frontend_huggingface.families import Decoder, Dense, Grouped
-from topoplan_frontend_huggingface.heads import Head
-from topoplan_operators import GraphBuilder
+from topoplan_frontend_huggingface.experts import feed_forward, plain_feed_forward, routed
+from topoplan_frontend_huggingface.heads import Head, WordHead
+from topoplan_frontend_huggingface.sizes import Decoder, Dense, FeedForward, Grouped, Plain
+from topoplan_operators import GraphBuilder, Handle, pointwise
 
 __all__ = ["decoder"]
 
 
 def decoder(builder: GraphBuilder, sizes: Decoder, head: Head, positions: int) -> None:
-    """Add the operators of a decoder, from words to what ``head`` adds behind the last layer."""
+    """Add the operators of a decoder, from words to what ``head`` adds behind the last layer.
+
+    Layers that predict further words stand behind the head: they run where it does, as in Megatron-LM.
+    """
     b = Blocks(builder)
     tokens = builder.input((positions,), INDEX)
-    x = b.words(tokens, sizes.words, sizes.hidden, "model.embed_tokens")
+    x = b.words(tokens, sizes.words, sizes.hidden, sizes.modules.words)
     for number, (part, window) in enumerate(zip(sizes.layers, sizes.windows, strict=True)):
-        layer = b.within(f"model.layers.{number}")
-        y, module = layer.rms_norm(x, "input_layernorm"), layer.within("self_attn")
-        if isinstance(sizes.attention, Grouped):
-            y = grouped(module, y, sizes.attention, causal=sizes.causal, window=window)
-        else:
-            y = latent(module, y, sizes.attention, causal=sizes.causal, window=window)
-        x = layer.sum(x, y, "add1")
-        y, module = layer.rms_norm(x, "post_attention_layernorm"), layer.within("mlp")
-        if isinstance(part, Dense):
-            y = feed_forward(module, y, part.width, sizes.activation, bias=part.bias)
-        else:
-            y = routed(module, y, part, sizes.activation)
-        x = layer.sum(x, y, "add2")
-    head.add(b, b.rms_norm(x, "model.norm"))
+        x = _layer(b.within(f"{sizes.modules.layers}.{number}"), x, sizes, part, window)
+    head.add(b, b.normalize(x, sizes.modules.norm, mean=sizes.norms.mean))
+    if isinstance(head, WordHead):
+        for number in range(sizes.predictions):
+            name = f"mtp{number + 1}" if number else "mtp"  # no number of a layer: a pipeline is not cut here
+            x = _prediction(b.within(name), x, tokens, sizes, head)
+
+
+def _layer(b: Blocks, x: Handle, sizes: Decoder, part: FeedForward, window: int | None) -> Handle:
+    """Return what a layer makes of ``x`` (samples, positions, channels)."""
+    norms, mean = sizes.norms, sizes.norms.mean
+    read = b.normalize(x, norms.before[0], mean=mean) if norms.before[0] else x
+    y = _attended(b.within(sizes.modules.attention), read, sizes, window)
+    if norms.after[0]:
+        y = b.normalize(y, norms.after[0], mean=mean)
+    first = b.sum(x, y, "add1")
+    source = x if norms.parallel else first
+    if norms.before[1]:
+        read = b.normalize(source, norms.before[1], mean=mean)
+    elif not norms.parallel:
+        read = first
+    y = _fed_forward(b.within("mlp"), read, part, sizes.activation)
+    if norms.after[1]:
+        y = b.normalize(y, norms.after[1], mean=mean)
+    return b.sum(first, y, "add2")
+
+
+def _attended(b: Blocks, x: Handle, sizes: Decoder, window: int | None) -> Handle:
+    if isinstance(sizes.attention, Grouped):
+        return grouped(b, x, sizes.attention, causal=sizes.causal, window=window)
+    return latent(b, x, sizes.attention, causal=sizes.causal, window=window)
+
+
+def _fed_forward(b: Blocks, x: Handle, part: FeedForward, activation: str) -> Handle:
+    if isinstance(part, Dense):
+        return feed_forward(b, x, part, activation)
+    return plain_feed_forward(b, x, part, activation) if isinstance(part, Plain) else routed(b, x, part, activation)
+
+
+def _prediction(b: Blocks, x: Handle, tokens: Handle, sizes: Decoder, head: WordHead) -> Handle:
+    """Return the channels of a layer that predicts one word further, and add its scores and loss.
+
+    It reads the channels before it and the next word, both normalized, through one projection; words and head are
+    those of the model.  Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2.
+    """
+    following = b.rms_norm(b.tied_words(tokens, sizes.words, sizes.hidden, "embed_tokens"), "enorm")
+    previous = b.rms_norm(x, "hnorm")
+    pair = b.add(pointwise.concat([following, previous], 2), [following, previous], "concat")[0]
+    x = _layer(b, b.linear(pair, sizes.hidden, "eh_proj"), sizes, sizes.layers[-1], sizes.windows[-1])
+    head.add_again(b.within("shared_head"), b.rms_norm(x, "shared_head.norm"))
+    return x

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 import attrs
 
-from topoplan.model.graph import Term
+from topoplan import Tensor
+from topoplan.model.graph import Axis, Term
 from topoplan_frontend_huggingface.blocks import Blocks
-from topoplan_frontend_huggingface.families import Experts
+from topoplan_frontend_huggingface.sizes import Dense, Experts, Plain
 from topoplan_operators import Handle, experts, products, tokens
 
-__all__ = ["feed_forward", "routed"]
+__all__ = ["feed_forward", "plain_feed_forward", "routed"]
 
 
-def feed_forward(b: Blocks, x: Handle, width: int, activation: str, *, bias: bool) -> Handle:
+def feed_forward(b: Blocks, x: Handle, sizes: Dense, activation: str) -> Handle:
     """Return ``down(activation(gate(x)) * up(x))``."""
-    gate = b.apply(activation, b.linear(x, width, "gate_proj", bias=bias), "act_fn")
-    y = b.product(gate, b.linear(x, width, "up_proj", bias=bias), "multiply")
-    return b.linear(y, x.shape[2], "down_proj", bias=bias)
+    gate_name, up_name, down_name = sizes.names
+    gate = b.activate(activation, b.linear(x, sizes.width, gate_name, bias=sizes.bias), "act_fn")
+    y = b.product(gate, b.linear(x, sizes.width, up_name, bias=sizes.bias), "multiply")
+    return b.linear(y, x.shape[2], down_name, bias=sizes.bias)
+
+
+def plain_feed_forward(b: Blocks, x: Handle, sizes: Plain, activation: str) -> Handle:
+    """Return ``down(activation(up(x)))``."""
+    up_name, down_name = sizes.names
+    y = b.activate(activation, b.linear(x, sizes.width, up_name, bias=sizes.bias), "act_fn")
+    return b.linear(y, x.shape[2], down_name, bias=sizes.bias)
 
 
 def routed(b: Blocks, x: Handle, sizes: Experts, activation: str) -> Handle:
@@ -34,17 +43,18 @@ def routed(b: Blocks, x: Handle, sizes: Experts, activation: str) -> Handle:
         sizes: of the experts.
         activation: function inside an expert.
     """
-    scores = b.linear(x, sizes.count, "gate")
-    weights, chosen = b.add(experts.top_k(scores, sizes.chosen), [scores], "router")
+    scores = b.scores(x, sizes.count, sizes.gate, bias=sizes.biases, buffers=sizes.count if sizes.chosen_by_bias else 0)
+    choice = "router" if sizes.gate == "gate" else "top_k"
+    weights, chosen = b.add(experts.top_k(scores, sizes.chosen), [scores], choice)
     slots = experts.capacity(1, sizes.chosen, x.shape[1], sizes.count)
     y = b.add(tokens.dispatch(x, chosen, sizes.count, slots), [x, chosen], "dispatch")[0]
     inner = b.within("experts")
-    gate = inner.apply(activation, _project(inner, y, x, sizes, sizes.width, "gate_proj"), "act_fn")
+    gate = inner.activate(activation, _project(inner, y, x, sizes, sizes.width, "gate_proj"), "act_fn")
     up = inner.product(gate, _project(inner, y, x, sizes, sizes.width, "up_proj"), "multiply")
     answers = _project(inner, up, x, sizes, x.shape[2], "down_proj")
     y = b.add(tokens.combine(answers, weights, chosen), [answers, weights, chosen], "combine")[0]
     if sizes.shared:
-        shared = feed_forward(b.within(sizes.shared_name), x, sizes.shared, activation, bias=sizes.bias)
+        shared = feed_forward(b.within(sizes.shared_name), x, Dense(width=sizes.shared, bias=sizes.bias), activation)
         if sizes.shared_gate:
             gate = b.apply("sigmoid", b.linear(x, 1, "shared_expert_gate"), "shared_expert_sigmoid")
             shared = b.product(shared, gate, "shared_expert_multiply")
@@ -60,4 +70,9 @@ def _project(b: Blocks, y: Handle, x: Handle, sizes: Experts, out: int, module: 
     )
     share = sizes.chosen * positions / (sizes.count * y.shape[2])
     work = tuple(Term(term.coefficient * share, term.dims) for term in operator.work)
-    return b.add(attrs.evolve(operator, work=work), [y], module)[0]
+    operator = attrs.evolve(operator, work=work)
+    if sizes.biases:
+        letters = {dim.name: number for number, dim in enumerate(operator.dims)}
+        bias = Tensor("bias", (Axis(sizes.count, letters["e"]), Axis(out, letters["o"])))
+        operator = attrs.evolve(operator, weights=(*operator.weights, bias), linear_in=((0, 2), (1, 2)))
+    return b.add(operator, [y], module)[0]

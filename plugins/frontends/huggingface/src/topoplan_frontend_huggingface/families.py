@@ -1,8 +1,9 @@
 """What each ``model_type`` of a decoder makes of its keys: classes of keys, with the defaults of transformers 5.23.0.
 
-    config.json ─► Llama, Mixtral, … (keys) ─► Decoder (attention, feed-forward of each layer) ─► `decoders`
+    config.json ─► Llama, Mixtral, … (keys) ─► `sizes.Decoder` (attention, feed-forward of each layer) ─► `decoders`
 
-`relatives` has the families whose layers are those of one here, with other defaults.
+`relatives` has the families whose layers are those of one here, with other defaults, and `arranged` those whose layers
+are arranged in another way.
 
 Source: transformers 5.23.0, ``models/*/configuration_*.py`` and ``modeling_*.py``.
 """
@@ -18,17 +19,13 @@ import attrs
 from topoplan import TopoplanError
 from topoplan.errors import shown
 from topoplan_frontend_huggingface.reading import key
+from topoplan_frontend_huggingface.sizes import Decoder, Dense, Experts, FeedForward, Grouped, Latent, QueryNorm
 
 __all__ = [
-    "Decoder",
     "DecoderKeys",
     "DeepseekV2",
     "DeepseekV3",
-    "Dense",
-    "Experts",
-    "Grouped",
     "GroupedKeys",
-    "Latent",
     "Llama",
     "Mistral",
     "Mixtral",
@@ -37,108 +34,12 @@ __all__ = [
     "Qwen3",
     "Qwen3Moe",
     "SparseKeys",
+    "chosen_experts",
     "windows",
 ]
 
 #: Words of ``layer_types`` -> whether a layer attends to a window only.
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
-
-
-@attrs.frozen(kw_only=True)
-class Grouped:
-    """Attention with heads of keys and values that heads of queries share.
-
-    Attributes:
-        heads, kv_heads: of queries, and of keys and values.
-        channels: of a head.
-        input_bias, output_bias: whether projections to queries, keys and values, and the one of answers, have biases.
-        normalized: whether queries and keys of every head are normalized (Qwen3).
-    """
-
-    heads: int
-    kv_heads: int
-    channels: int
-    input_bias: bool
-    output_bias: bool
-    normalized: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values out of one short vector a position.
-
-    Attributes:
-        heads: of queries, keys and values.
-        query_rank: channels that queries are made of; None where they are made of the hidden ones.
-        rank: channels that keys and values are made of.
-        plain, rotated: channels of a query or key without and with position.
-        values: channels of a value.
-        bias: whether the first projections and that of answers have biases.
-    """
-
-    heads: int
-    query_rank: int | None
-    rank: int
-    plain: int
-    rotated: int
-    values: int
-    bias: bool
-
-
-@attrs.frozen(kw_only=True)
-class Dense:
-    """Two projections to ``width`` channels, one through an activation, multiplied, and one back."""
-
-    width: int
-    bias: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Experts:
-    """Feed-forward networks that each token is sent to some of.
-
-    Attributes:
-        count, chosen: of all experts, and of those of a token.
-        width: channels inside an expert.
-        shared: channels inside the network that every token goes through; 0 where there is none.
-        shared_name: of the module of that network.
-        shared_gate: whether a gate weighs its answer.
-        bias: whether that network has biases.
-    """
-
-    count: int
-    chosen: int
-    width: int
-    shared: int = 0
-    shared_name: str = "shared_experts"
-    shared_gate: bool = False
-    bias: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Decoder:
-    """A decoder: a table of words, and layers of attention and feed-forward.
-
-    Attributes:
-        hidden, words: channels, and rows of the table.
-        tied: whether a head over the words reads the table.
-        activation: of the feed-forward parts.
-        positions: that the model is made for.
-        causal: whether no position attends to a later one.
-        attention: of every layer.
-        layers: the feed-forward part of each.
-        windows: for each layer the positions that one attends to at most; None for all.
-    """
-
-    hidden: int
-    words: int
-    tied: bool
-    activation: str
-    positions: int
-    causal: bool
-    attention: Grouped | Latent
-    layers: tuple[Dense | Experts, ...]
-    windows: tuple[int | None, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -153,7 +54,7 @@ class DecoderKeys(ABC):
     max_position_embeddings: int = key(2048)
     hidden_act: str = key("silu")
     tie_word_embeddings: bool = key(False)
-    is_causal: bool = key(True)
+    is_causal: bool = key(True, quiet=True)
 
     def decoder(self, where: str) -> Decoder:
         """Return the sizes of the model.
@@ -177,7 +78,7 @@ class DecoderKeys(ABC):
     def attention(self, where: str) -> Grouped | Latent:
         """Return the attention of every layer."""
 
-    def layer(self, number: int, where: str) -> Dense | Experts:
+    def layer(self, number: int, where: str) -> FeedForward:
         """Return the feed-forward part of a layer."""
         del number, where
         return Dense(width=self.intermediate_size)
@@ -249,7 +150,7 @@ class GroupedKeys(DecoderKeys):
             channels=channels,
             input_bias=bias or getattr(self, "qkv_bias", self.input_bias),
             output_bias=bias,
-            normalized=self.normalized,
+            normalized=QueryNorm.HEADS if self.normalized else QueryNorm.NONE,
         )
 
 
@@ -291,7 +192,7 @@ class Mixtral(Mistral):
     def layer(self, number: int, where: str) -> Experts:
         """Return the feed-forward part of a layer."""
         del number
-        return _experts(where, self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)
+        return chosen_experts(where, self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)
 
 
 @attrs.frozen(kw_only=True)
@@ -345,7 +246,7 @@ class SparseKeys(GroupedKeys):
     num_experts: int = key(60, minimum=0, names=("num_local_experts",))
     num_experts_per_tok: int = key(4)
     moe_intermediate_size: int = key(1408)
-    decoder_sparse_step: int = key(1)
+    decoder_sparse_step: int = key(1, quiet=True)
     mlp_only_layers: tuple[int, ...] | None = key(None, minimum=0)
     use_sliding_window: bool = key(False)
     sliding_window: int | None = key(4096, minimum=0)
@@ -355,7 +256,7 @@ class SparseKeys(GroupedKeys):
         window = self.sliding_window if self.use_sliding_window else None
         return windows(where, window, None, (True,) * self.num_hidden_layers)
 
-    def layer(self, number: int, where: str) -> Dense | Experts:
+    def layer(self, number: int, where: str) -> FeedForward:
         """Return the feed-forward part of a layer."""
         is_sparse = self.num_experts > 0 and (number + 1) % self.decoder_sparse_step == 0
         if not is_sparse or number in (self.mlp_only_layers or ()):
@@ -364,7 +265,7 @@ class SparseKeys(GroupedKeys):
 
     def experts(self, where: str) -> Experts:
         """Return the experts of a layer that has some."""
-        return _experts(where, self.num_experts, self.num_experts_per_tok, self.moe_intermediate_size)
+        return chosen_experts(where, self.num_experts, self.num_experts_per_tok, self.moe_intermediate_size)
 
 
 @attrs.frozen(kw_only=True)
@@ -424,7 +325,10 @@ class _LatentKeys(DecoderKeys):
     num_experts_per_tok: int | None = key(None)
     moe_intermediate_size: int = key(1407)
     first_k_dense_replace: int = key(0, minimum=0)
-    moe_layer_freq: int = key(1)
+    moe_layer_freq: int = key(1, quiet=True)
+
+    #: Whether each expert has a bias that chooses it and that no gradient trains (DeepSeek-V3).
+    chooses_by_bias: ClassVar[bool] = False
 
     def attention(self, where: str) -> Latent:
         """Return the attention of every layer."""
@@ -440,15 +344,15 @@ class _LatentKeys(DecoderKeys):
             bias=self.attention_bias,
         )
 
-    def layer(self, number: int, where: str) -> Dense | Experts:
+    def layer(self, number: int, where: str) -> FeedForward:
         """Return the feed-forward part of a layer."""
         if number < self.first_k_dense_replace or number % self.moe_layer_freq:
             return Dense(width=self.intermediate_size, bias=self.mlp_has_bias)
         if self.num_experts_per_tok is None:
             raise TopoplanError(f"{where}: num_experts_per_tok is missing (experts of a token, such as 6)")
-        experts = _experts(where, self.n_routed_experts, self.num_experts_per_tok, self.moe_intermediate_size)
+        experts = chosen_experts(where, self.n_routed_experts, self.num_experts_per_tok, self.moe_intermediate_size)
         shared = (self.n_shared_experts or 0) * self.moe_intermediate_size
-        return attrs.evolve(experts, shared=shared, bias=self.mlp_has_bias)
+        return attrs.evolve(experts, shared=shared, bias=self.mlp_has_bias, chosen_by_bias=self.chooses_by_bias)
 
     @property
     def mlp_has_bias(self) -> bool:
@@ -484,9 +388,15 @@ class DeepseekV3(_LatentKeys):
     num_experts_per_tok: int | None = key(8)
     moe_intermediate_size: int = key(2048)
     first_k_dense_replace: int = key(3, minimum=0)
+    chooses_by_bias = True
 
 
-def _experts(where: str, count: int, chosen: int, width: int) -> Experts:
+def chosen_experts(where: str, count: int, chosen: int, width: int) -> Experts:
+    """Return ``count`` experts of ``width`` channels, of which each token is sent to ``chosen``.
+
+    Raises:
+        TopoplanError: a token is sent to more experts than there are.
+    """
     if chosen > count:
         raise TopoplanError(f"{where}: num_experts_per_tok: {chosen} of {count} experts (at most all)")
     return Experts(count=count, chosen=chosen, width=width)

@@ -44,15 +44,27 @@ class WordHead(Head):
     Attributes:
         words: rows of the table.
         tied: whether the table is that of the embedding.
+        bias: whether every word has one.
+        capped: whether scores go through tanh (Gemma 2).
     """
 
     words: int
     tied: bool
+    bias: bool = False
+    capped: bool = False
 
     def add(self, b: Blocks, x: Handle) -> None:
         """Add the head and the loss."""
-        scores = (b.tied_linear if self.tied else b.linear)(x, self.words, "lm_head")
-        _loss(b, scores, "loss")
+        project = b.tied_linear if self.tied else b.linear
+        self._score(b, project(x, self.words, "lm_head", bias=self.bias))
+
+    def add_again(self, b: Blocks, x: Handle) -> None:
+        """Add scores and a loss of other positions with the same matrix, behind those of `add`."""
+        scores = b.tied_linear(x, self.words, "lm_head", bias=self.bias, of="table" if self.tied else "kernel")
+        self._score(b, scores)
+
+    def _score(self, b: Blocks, scores: Handle) -> None:
+        _loss(b, b.apply("tanh", scores, "softcap") if self.capped else scores, "loss")
 
 
 @attrs.frozen(kw_only=True)

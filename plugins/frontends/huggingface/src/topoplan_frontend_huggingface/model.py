@@ -15,6 +15,7 @@ from topoplan_frontend_huggingface.decoders import decoder
 from topoplan_frontend_huggingface.encoders import Bert, BertHead, Vit, VitHead, bert, vit
 from topoplan_frontend_huggingface.gpt2 import Gpt2, gpt2
 from topoplan_frontend_huggingface.heads import Head, NoHead, RewardHead, SequenceHead, SpanHead, TokenHead, WordHead
+from topoplan_frontend_huggingface.notes import annotated
 from topoplan_frontend_huggingface.presets import preset
 from topoplan_frontend_huggingface.reading import key, read_config, values
 from topoplan_frontend_huggingface.relatives import DECODERS
@@ -28,10 +29,11 @@ _BATCH, _POSITIONS = 64, 4096
 _ACTIVATIONS = {
     **{name: name for name in ("silu", "relu", "tanh", "sigmoid", "gelu")},
     "swish": "silu",
+    "relu2": "relu2",
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "gelu_python"), "gelu"),
 }
 #: Others that transformers has: no misspellings.
-_OTHER_ACTIVATIONS = ("laplace", "leaky_relu", "linear", "mish", "prelu", "relu2", "relu6", "sqrtsoftplus", "xielu")
+_OTHER_ACTIVATIONS = ("laplace", "leaky_relu", "linear", "mish", "prelu", "relu6", "sqrtsoftplus", "xielu")
 
 
 @attrs.frozen(kw_only=True)
@@ -53,13 +55,15 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     if built.family in DECODERS:
         check_keys(document, built, where)
         _decoder(builder, built, document, options, where)
+    elif options.prediction_layers:
+        raise TopoplanError(f"frontend huggingface: prediction-layers: {built.family} of {where} has none")
     elif built.family == "gpt2":
         _gpt2(builder, built, document, options, where)
     elif built.family == "bert":
         _bert(builder, built, document, options, where)
     else:
         _vit(builder, built, document, options, where)
-    graph = builder.build()
+    graph = annotated(builder.build(), built, document, options, where)
     # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
     drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
     return attrs.evolve(graph, tags={**graph.tags, "dropout": "yes"}) if drops else graph
@@ -85,9 +89,23 @@ def _decoder(
     sizes = values(DECODERS[built.family], document, where).decoder(where)
     count = _layers(options, len(sizes.layers), where)
     activation = _activation(sizes.activation, "hidden_act", where)
-    head = _head(built, _labels(document, where), WordHead(words=sizes.words, tied=sizes.tied), "score")
-    sizes = attrs.evolve(sizes, layers=sizes.layers[:count], windows=sizes.windows[:count], activation=activation)
+    words = WordHead(words=sizes.words, tied=sizes.tied, bias=sizes.head_bias, capped=sizes.capped)
+    head = _head(built, _labels(document, where), words, "score")
+    sizes = attrs.evolve(
+        sizes,
+        layers=sizes.layers[:count],
+        windows=sizes.windows[:count],
+        activation=activation,
+        predictions=_predictions(options, built, where),
+    )
     decoder(builder, sizes, head, options.sequence_length or min(_POSITIONS, sizes.positions))
+
+
+def _predictions(options: HuggingFace, built: Chosen, where: str) -> int:
+    """Return the layers that predict further words."""
+    if options.prediction_layers and built.task != "ForCausalLM":
+        raise TopoplanError(f"frontend huggingface: prediction-layers: {built.name} of {where} has no head over words")
+    return options.prediction_layers or 0
 
 
 def _gpt2(builder: GraphBuilder, built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str) -> None:

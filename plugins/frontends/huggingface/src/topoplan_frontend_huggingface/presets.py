@@ -5,7 +5,8 @@
 ``presets.json`` has a line for each: the repository whose ``config.json`` has these keys, the parameters that it
 publishes, and the keys that shape the model.  The totals are those of the files of weights (``model.safetensors``,
 which count the biases that choose experts), or where there are none, of the paper's sizes by formula: ``gpt3-175b``
-has the vocabulary padded to 51,200 rows, as Megatron-LM runs it.
+has the vocabulary padded to 51,200 rows, as Megatron-LM runs it.  All say ``bfloat16``, the type of training,
+whatever type their file of weights has.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from topoplan.errors import shown
 from topoplan.options import structure
 from topoplan_engine.files import read_text
 
-__all__ = ["Key", "key", "read_config", "values"]
+__all__ = ["Key", "key", "lacking", "read_config", "values"]
 
 T = TypeVar("T")
 
@@ -52,15 +52,30 @@ def read_config(text: str) -> tuple[dict[str, Any], str]:
     return document, str(path)
 
 
-def key(default: Any, *, minimum: int = 1, maximum: int = _MOST, names: tuple[str, ...] = ()) -> Any:
+def key(
+    default: Any, *, minimum: int = 1, maximum: int = _MOST, names: tuple[str, ...] = (), quiet: bool = False
+) -> Any:
     """Declare a key of a file.
 
     Args:
         default: that of transformers.
         minimum, maximum: of a number.
         names: other names of the key; the first one that the file has counts.
+        quiet: hardly a file has it, and its default is not worth a word (`lacking`).
     """
-    return attrs.field(default=default, metadata={"minimum": minimum, "maximum": maximum, "names": names})
+    words = {"minimum": minimum, "maximum": maximum, "names": names, "quiet": quiet}
+    return attrs.field(default=default, metadata=words)
+
+
+def lacking(cls: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of keys that a file lacks, but for what a model then does not have: null and false."""
+    return {
+        field.name: field.default
+        for field in attrs.fields(cls)
+        if field.default not in (None, False)
+        and not field.metadata["quiet"]
+        and not any(name in document for name in (field.name, *field.metadata["names"]))
+    }
 
 
 def values(cls: type[T], document: Mapping[str, Any], where: str) -> T:
@@ -98,6 +113,8 @@ def _is_of(value: Any, hint: Any) -> bool:
             fits = value is None
         elif kind is int:
             fits = isinstance(value, int) and not isinstance(value, bool)
+        elif kind is float:
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
         elif typing.get_origin(kind) is tuple:
             fits = isinstance(value, list) and all(_is_of(item, typing.get_args(kind)[0]) for item in value)
         else:
@@ -108,6 +125,6 @@ def _is_of(value: Any, hint: Any) -> bool:
 
 
 def _expected(hint: Any) -> str:
-    words = {int: "a whole number", bool: "true or false", str: "a text", type(None): "null"}
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     lists = {int: "a list of whole numbers", str: "a list of texts"}
     return " or ".join(words.get(kind) or lists[typing.get_args(kind)[0]] for kind in _kinds(hint))

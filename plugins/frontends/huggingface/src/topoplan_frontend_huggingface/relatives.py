@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 import attrs
 
+from topoplan_frontend_huggingface.arranged import ARRANGED
 from topoplan_frontend_huggingface.families import (
     DecoderKeys,
     DeepseekV2,
     DeepseekV3,
-    Grouped,
     Llama,
     Mistral,
     Mixtral,
@@ -27,6 +27,7 @@ from topoplan_frontend_huggingface.families import (
     windows,
 )
 from topoplan_frontend_huggingface.reading import key
+from topoplan_frontend_huggingface.sizes import Grouped
 
 __all__ = ["DECODERS"]
 
@@ -197,5 +198,6 @@ DECODERS: Mapping[str, type[DecoderKeys]] = MappingProxyType(
         "seed_oss": SeedOss,
         "smollm3": SmolLM3,
         "Yi": Llama,
+        **ARRANGED,
     }
 )
