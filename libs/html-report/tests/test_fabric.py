@@ -7,8 +7,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Fabric
+from topoplan import Fabric, Topology, TopologyContext
 from topoplan.testing import reference
+from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_html_report.fabric import _between_hosts, fabric_picture
 from topoplan_html_report.limits import Limits
 from topoplan_samples.fabrics import star
@@ -46,6 +47,39 @@ def fat_tree(host, hosts):
 
     context = TopologyContext(cluster=reference.cluster(hosts), demand=None, rng=np.random.default_rng(0))
     return host.make(Topology, "fattree").build(context)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rows", "switches"), [(8, 8, "8 switches as"), (128, 24, "32 switches, 16 switches as")]
+)
+def test_rails_are_bars_that_hosts_cross(host, hosts, rows, switches):
+    """A row for each rail, whatever the unit, and one for each spine; each link is where its ends cross."""
+    cluster = build_cluster(ClusterOptions(servers=hosts, machine="dgx-h100"), host)
+    fabric = host.make(Topology, "rail-optimized").build(TopologyContext(cluster=cluster, demand=None, rng=None))
+    plan = attrs.evolve(reference.plan(), fabric=fabric, timeline=None, cluster=cluster)
+    found = fabric_picture(plan, Limits())
+    assert found["layout"] == "bars"
+    assert f"{hosts} hosts as vertical lines, {switches} bars above" in found["said"]
+    assert len(found["rows"]["y"]) == len(set(found["rows"]["y"])) == rows
+    assert [name for name in found["rows"]["name"] if "rail" in name] == [
+        f"leaf {'' if hosts > 32 else '0 '}rail {rail}" for rail in range(8)
+    ]
+    x, y, low, high = (column(found[name]) for name in ("x", "y", "low", "high"))
+    ends = np.stack([column(found["from"]), column(found["to"])])
+    lower, upper = np.where(y[ends[0]] > y[ends[1]], ends, ends[::-1])
+    assert (y[lower] > y[upper]).all()
+    assert ((low[upper] <= x[lower]) & (x[lower] <= high[upper])).all()
+    bars = np.flatnonzero((x >= 0) & (np.arange(len(x)) >= hosts))
+    for height in np.unique(y[bars]):  # bars of one row lie beside each other
+        row = bars[y[bars] == height]
+        row = row[np.argsort(low[row])]
+        assert (high[row][:-1] < low[row][1:]).all()
+    assert len(np.unique(np.stack([x[lower], y[upper]]), axis=1).T) == len(lower)  # no two links at one point
+
+
+def test_bars_are_drawn_where_hosts_have_several_switches_alone(host):
+    assert picture(star(4))["layout"] == "tiers"
+    assert picture(nx.complete_graph(4))["layout"] == "circle"
 
 
 def test_a_fat_tree_has_three_tiers_of_switches(host):

@@ -2,8 +2,8 @@
 
 Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid, hosts and switches in
 tiers; where many links join switches of one tier (dragonfly, HyperX, Slim Fly, Jellyfish), the switches stand on a
-circle and their hosts around it. Positions are in a square of side 1; both directions of a link are one line, as
-loaded as the busier of them.
+circle and their hosts around it; where hosts hang on several switches, as on rails, switches are bars (`bars`).
+Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import ReconfigurableFabric
 from topoplan_engine.network.building import host_links
 from topoplan_html_report.alike import classes_of
+from topoplan_html_report.bars import Bars, bars_of
 from topoplan_html_report.columns import packed
 from topoplan_html_report.limits import Limits
 
@@ -35,6 +36,7 @@ class _Layout:
     name: str
     position: F64
     said: str
+    bars: Bars | None = None
 
 
 def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
@@ -84,6 +86,19 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
         "bandwidth": packed(total[order], "float64"),
         "lineOfLink": place[row.ravel()],
         "loads": _distribution(load),
+        **_bars_data(layout.bars),
+    }
+
+
+def _bars_data(bars: Bars | None) -> dict[str, Any]:
+    """Return what the page is given of bars; nothing where there are none."""
+    if bars is None:
+        return {}
+    heights, names = zip(*bars.rows, strict=True)
+    return {
+        "low": packed(bars.span[:, 0], "float32"),
+        "high": packed(bars.span[:, 1], "float32"),
+        "rows": {"y": list(heights), "name": [name[:_NAME] for name in names]},
     }
 
 
@@ -147,7 +162,10 @@ def _distribution(load: F64) -> dict[str, float]:
 def _layout(links: Fabric, is_drawn: Any) -> _Layout:
     if links.n_switches:
         tier = np.where(is_drawn, _tier(links), -1)
-        return _around(links, tier) if _is_direct(links, tier) else _tiers(links, tier)
+        if _is_direct(links, tier):
+            return _around(links, tier)
+        bars = bars_of(links, tier)
+        return _tiers(links, tier) if bars is None else _Layout("bars", bars.position, _bars_text(tier), bars)
     offsets = _offsets(links)
     if offsets is None:
         grid = _torus(links)
@@ -253,6 +271,12 @@ def _tiers(links: Fabric, tier: Any) -> _Layout:
     counts = [int((tier == height).sum()) for height in heights]
     sentence = ", ".join([f"{counts[0]} hosts", *(f"{count} switches above" for count in counts[1:])])
     return _Layout("tiers", position, sentence.replace("1 switches", "1 switch"))
+
+
+def _bars_text(tier: Any) -> str:
+    counts = np.bincount(tier[tier >= 0])
+    above = ", ".join(f"{count} switches" for count in counts[1:].tolist()).replace("1 switches", "1 switch")
+    return f"{counts[0]} hosts as vertical lines, {above} as bars above; links are the points where they cross"
 
 
 def _below(links: Fabric, nodes: I64, tier: Any, position: F64) -> F64:

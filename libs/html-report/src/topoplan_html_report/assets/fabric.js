@@ -8,12 +8,16 @@ function apart(label, other, characters) {
   return across >= (characters + 1) * FONT.width || down >= FONT.height;
 }
 
+/** Room for names of rows left of a picture of bars. */
+const LEFT = 24;
+
 class FabricPicture {
   constructor(plan) {
     this.plan = plan;
     this.data = plan.fabric;
-    this.wide = this.data.layout === "tiers";
-    this.size = this.wide ? [160, 78] : [100, 100];
+    this.bars = this.data.layout === "bars";
+    this.wide = this.data.layout === "tiers" || this.bars;
+    this.size = this.wide ? [160, this.bars ? 100 : 78] : [100, 100];
     this.box = element("div", { class: "picture" });
   }
 
@@ -21,7 +25,52 @@ class FabricPicture {
   place(node) {
     const [width, height] = this.size;
     const side = ["circle", "around"].includes(this.data.layout) ? 9 : 7;
-    return [side + this.data.x[node] * (width - 2 * side), side + this.data.y[node] * (height - 2 * side)];
+    const left = this.bars ? LEFT : side;
+    return [left + this.data.x[node] * (width - left - side), side + this.data.y[node] * (height - 2 * side)];
+  }
+
+  /** Ends of the bar of a switch, in the units of the picture. */
+  spanOf(node) {
+    const width = this.size[0] - LEFT - 7;
+    const reach = Math.min(1.1, (0.3 * width) / this.data.hosts); // bars of units beside each other do not touch
+    return [LEFT + this.data.low[node] * width - reach, LEFT + this.data.high[node] * width + reach];
+  }
+
+  /** Bars of switches, and the lines of what hangs on them: up to the highest bar that each has a link to. */
+  frame() {
+    const { data } = this;
+    const highest = new Map();
+    for (let line = 0; line < data.from.length; line++) {
+      const ends = [data.from[line], data.to[line]].sort((a, b) => data.y[b] - data.y[a]);
+      highest.set(ends[0], Math.min(highest.get(ends[0]) ?? 1, data.y[ends[1]]));
+    }
+    const stroke = { svg: true, stroke: colour("line"), "stroke-width": 0.18, fill: "none" };
+    const made = [];
+    for (const [node, y] of highest) {
+      const [x, bottom] = this.place(node);
+      made.push(element("path", { ...stroke, d: `M${x.toFixed(2)} ${bottom.toFixed(2)}V${(7 + y * (this.size[1] - 14)).toFixed(2)}` }));
+    }
+    for (let node = data.hosts; node < data.hosts + data.switches; node++) {
+      if (data.x[node] < 0) continue;
+      const [low, high] = this.spanOf(node);
+      const y = this.place(node)[1];
+      const title = element("title", { svg: true }, this.nameOf(node));
+      made.push(element("path", { ...stroke, stroke: colour("accent"), "stroke-width": 0.5, d: `M${low.toFixed(2)} ${y.toFixed(2)}H${high.toFixed(2)}` }, title));
+    }
+    let last = Infinity;
+    data.rows.y.forEach((height, row) => {
+      const y = 7 + height * (this.size[1] - 14);
+      if (Math.abs(last - y) < FONT.height) return;
+      last = y;
+      made.push(element("text", { svg: true, x: LEFT - 2.5, y, style: "text-anchor: end; dominant-baseline: middle" }, data.rows.name[row].slice(0, 16)));
+    });
+    return made;
+  }
+
+  /** The point where a host or switch crosses the bar of a switch above it. */
+  crossing(line) {
+    const ends = [this.data.from[line], this.data.to[line]].sort((a, b) => this.data.y[b] - this.data.y[a]);
+    return [this.place(ends[0])[0], this.place(ends[1])[1]];
   }
 
   draw() {
@@ -34,6 +83,19 @@ class FabricPicture {
     for (let line = 0; line < data.from.length; line++) {
       const load = data.load[line];
       const fades = carried !== null && !carried.has(line);
+      if (this.bars) {
+        const [cx, cy] = this.crossing(line);
+        lines.append(element("circle", {
+          svg: true,
+          cx: cx.toFixed(2),
+          cy: cy.toFixed(2),
+          r: Math.max(0.35, Math.min(1.1, 45 / this.data.hosts)) * (carried?.has(line) ? 1.5 : 1),
+          fill: load > 0 ? loadColour(load) : colour("line"),
+          opacity: fades ? 0.1 : 1,
+          "data-line": line,
+        }));
+        continue;
+      }
       lines.append(element("path", {
         svg: true,
         d: this.path(line),
@@ -51,7 +113,7 @@ class FabricPicture {
     lines.addEventListener("pointerleave", () => tooltip.hide());
     const label = `${data.name}: ${data.said}`;
     this.box.replaceChildren(
-      element("svg", { svg: true, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, lines, ...this.nodes()),
+      element("svg", { svg: true, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...(this.bars ? this.frame() : []), lines, ...this.nodes()),
       this.legend(),
     );
   }
@@ -125,6 +187,7 @@ class FabricPicture {
       if (data.x[node] < 0) continue;
       const [x, y] = this.place(node);
       const host = node < data.hosts;
+      if (this.bars && !host) continue;
       const title = element("title", { svg: true }, this.nameOf(node));
       made.push(host
         ? element("circle", { svg: true, cx: x, cy: y, r: radius, fill: colour("ink") }, title)
