@@ -3,6 +3,8 @@
     none          nothing
     selective     attention: from the scores to their product with the values
     full          each layer by itself
+    op            each layer but for what attention and every second matrix product make, which is kept: the first
+                  product, the third one, ...
     every:2       every second layer by itself: the second one, the fourth one, ...
     modules:mlp+input_layernorm
                   modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
@@ -11,8 +13,8 @@
 Operators of one module of one layer run again together, right before the backward pass of the last of them, with the
 collectives of what they read.  A module inside of another one that is named is a part of that.
 
-Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_option``); NVIDIA/Megatron-LM@d98e8a64
-(``--recompute-modules``).
+Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_option``, ``_op_sac_save_list``);
+NVIDIA/Megatron-LM@d98e8a64 (``--recompute-modules``).
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import shared_weights
 
-__all__ = ["ATTENTION", "regions_of", "words_of_regions"]
+__all__ = ["ATTENTION", "kept_in", "regions_of", "words_of_regions"]
 
 #: Kinds of operators that are an attention by themselves.
 ATTENTION = ("scaled_dot_product_attention", "attention")
-_WAYS = "none, selective, full, every:2 or modules:NAME+NAME"
+_WAYS = "none, selective, op, full, every:2 or modules:NAME+NAME"
 
 
 def regions_of(text: str, graph: OperatorGraph) -> I32:
     """(n_ops,) the region of operators that run again together; -1 for those that do not.
+
+    An operator whose outputs are kept within a region has that region's number turned over (`kept_in`).
 
     Args:
         text: see the module.
@@ -53,6 +57,8 @@ def regions_of(text: str, graph: OperatorGraph) -> I32:
         return np.full(len(graph.operators), -1, dtype=np.int32)
     if text == "selective":
         return _of_modules(graph, ["core_attn"], text)
+    if text == "op":
+        return _but_for_products(graph, _of_layers(graph, text, 1))
     if text == "full" or way == "every":
         return _of_layers(graph, text, 1 if text == "full" else _count(value, text))
     if way == "modules" and value:
@@ -69,10 +75,12 @@ def words_of_regions(regions: Sequence[int], graph: OperatorGraph) -> str:
     """
     members: dict[int, list[int]] = {}
     for op, region in enumerate(regions):
-        if region >= 0:
-            members.setdefault(region, []).append(op)
+        if region != -1:
+            members.setdefault(max(region, kept_in(region)), []).append(op)
     if not members:
         return "none"
+    if min(regions) < -1:
+        return _words_with_outputs_kept(regions, sorted(members.values()), graph)
     regions_sorted = sorted(members.values())
     layers = len({name for name in layers_of(graph).layer if name})
     modules = _modules(graph)
@@ -89,6 +97,16 @@ def words_of_regions(regions: Sequence[int], graph: OperatorGraph) -> str:
         with contextlib.suppress(TopoplanError):
             if _partition(regions_of(text, graph)) == regions_sorted:
                 return text
+    return ""
+
+
+def _words_with_outputs_kept(regions: Sequence[int], members: list[list[int]], graph: OperatorGraph) -> str:
+    """Return ``op`` if that is what some regions, with these members, and operators kept within them mean."""
+    with contextlib.suppress(TopoplanError):
+        layers = _of_layers(graph, "op", 1)
+        turned = np.flatnonzero(_but_for_products(graph, layers) < -1)
+        if _partition(layers) == members and np.array_equal(turned, np.flatnonzero(np.array(regions) < -1)):
+            return "op"
     return ""
 
 
@@ -113,6 +131,29 @@ def _of_layers(graph: OperatorGraph, text: str, period: int) -> I32:
         )
     chosen = {name: k // period for name, k in numbers.items() if k % period == period - 1}
     return np.array([chosen.get(name, -1) for name in names], dtype=np.int32)
+
+
+def kept_in(region: int) -> int:
+    """Return the region around an operator whose outputs are kept within it; -1 for an operator in none.
+
+    >>> kept_in(-2 - 5), kept_in(-1)
+    (5, -1)
+    """
+    return max(-2 - region, -1)
+
+
+def _but_for_products(graph: OperatorGraph, regions: I32) -> I32:
+    """Turn the numbers of operators over whose outputs are kept."""
+    regions, products = regions.copy(), dict[int, int]()
+    for index, op in enumerate(graph.operators):
+        region = int(regions[index])
+        if region < 0:
+            continue
+        is_product = op.kind == "linear" and bool(op.weights)
+        products[region] = products.get(region, 0) + is_product
+        if op.kind in ATTENTION or (is_product and products[region] % 2):
+            regions[index] = -2 - region
+    return regions
 
 
 def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:

@@ -150,8 +150,13 @@ def _compiled_loss(op: Operator) -> Operator:
 
 
 def _eager_loss(op: Operator) -> Operator:
-    """Keep the logarithms of probabilities in fp32, and make two gradients of their size, as the operator says."""
-    return op
+    """Keep the logarithms of probabilities in fp32, and make two gradients of their size, as the operator says.
+
+    What held the scores in their own precision is free, but too small for a tensor in fp32: the allocator keeps it.
+    """
+    if op.inputs[0].itemsize == op.extras[0].itemsize:
+        return op
+    return attrs.evolve(op, scratch=(*op.scratch, attrs.evolve(op.inputs[0], name="scores_before")))
 
 
 _LOSSES = MappingProxyType({"eager": _eager_loss, "in place": _loss_in_place, "compiled": _compiled_loss})

@@ -227,7 +227,7 @@ def test_modules_that_run_again():
             "'DualPipeV' has no schedule here",
         ),
         (
-            "[parallelism]\ntensor_parallel_degree = 1\n[activation_checkpoint]\nselective_ac_option = 'op'",
+            "[parallelism]\ntensor_parallel_degree = 1\n[activation_checkpoint]\nselective_ac_option = 'first'",
             "a.toml",
             "every n-th layer",
         ),

@@ -5,8 +5,12 @@ whose values are not read.  Transformer Engine has one for each shape of a matri
 the head among them, make one in each backward pass.  Matrices that read the same tensor are one there: queries, keys
 and values, or a gate and what it gates.  An expert has matrices of its own, of one shape.
 
+FSDP2 puts the weights of a layer together from slices, and of all that is in no layer, which stay; gradients are whole
+until they are summed in fp32.  PyTorch's pipelines have a tensor for all that is received.
+
     StageGraph, trainer's kernels ─► placeholders: bytes by shape, once for all stages of a device
-                                  └► made_in_backward: bytes while the backward pass of each operator runs
+                                  ├► gathered_in_backward, made_in_backward: while each operator's backward pass runs
+                                  └► accumulated_gradients, pipeline_buffers: throughout
 
 Sources: NVIDIA/TransformerEngine@7088403 (``get_dummy_wgrad`` in ``pytorch/module/base.py``);
 NVIDIA/Megatron-LM@d98e8a64 (``core/tensor_parallel/layers.py``, ``LinearWithGradAccumulationAndAsyncCommunication``).
@@ -14,6 +18,7 @@ NVIDIA/Megatron-LM@d98e8a64 (``core/tensor_parallel/layers.py``, ``LinearWithGra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,12 +28,23 @@ from topoplan.model.graph import Operator, Role
 from topoplan.model.sharding import arguments
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.lowering.gather_units import GatherUnits, units_of
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
-from topoplan_engine.trainer_kernels import kernels_of
+from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
 from topoplan_engine.training import shared_weights
 
-__all__ = ["kept_in_other_slices", "made_in_backward", "placeholders"]
+__all__ = [
+    "accumulated_gradients",
+    "gathered_in_backward",
+    "kept_in_other_slices",
+    "made_in_backward",
+    "pipeline_buffers",
+    "placeholders",
+]
+
+#: How much larger a number in fp32 is than one in the precision of weights.
+_FP32 = 2
 
 #: Sizes of a matrix, as one device has it.
 Shape = tuple[int, ...]
@@ -61,6 +77,8 @@ def made_in_backward(stage: StageGraph, micro_batches: int) -> F64:
     """
     nbytes = np.zeros(sum(position >= 0 for position in stage.position))
     kernels = kernels_of(stage.graph)
+    if kernels is not None and kernels.units:
+        return _whole_gradients(stage) + _of_cut_loss(stage, kernels) / micro_batches
     if kernels is None or not kernels.placeholders:
         return nbytes
     layer = layers_of(stage.graph).layer
@@ -130,3 +148,113 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
         most = sum(nbytes / each for each in slices) if keeps_gathered else nbytes / max(*slices, n_slices)
         more[stage.position[u]] += most - nbytes / n_slices
     return more
+
+
+def gathered_in_backward(stage: StageGraph) -> F64:
+    """(n,) bytes of weights that are gathered while the backward pass of each operator runs, and given back.
+
+    Those of its layer and of the next one; with FSDP2 those of no layer, too, which are one unit around all others.
+    """
+    units = None
+    if stage.program.gathers_again:
+        units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    rows = [op for op, position in enumerate(stage.position) if position >= 0]
+    if units is None:
+        return np.zeros(len(rows))
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.units:
+        return units.in_backward()[rows]
+    outside = _outside(stage, units)
+    layers = np.where(outside, 0.0, units.nbytes)
+    ahead = np.append(0.0, layers[:-1])  # gathered into a buffer, and copied to where the layer finds it
+    last = np.zeros(len(layers))
+    if layers.any():  # torchtitan does not give back the last one (``apply_fsdp``)
+        last[np.flatnonzero(layers)[-1] + 1 :] = layers[np.flatnonzero(layers)[-1]]
+    return (units.nbytes[outside].sum() + np.maximum(layers + 2 * ahead, last))[units.unit[rows]]
+
+
+def _whole_gradients(stage: StageGraph) -> F64:
+    """(n,) bytes of gradients of weights that FSDP2 has whole while the backward pass of each operator runs.
+
+    Those of its layer in the precision of weights, those of the layer behind in fp32, as they are summed; and of what
+    is in no layer all that there are already: they are summed when the pass ends.
+    """
+    rows = [op for op, position in enumerate(stage.position) if position >= 0]
+    units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    if units is None or not stage.program.gathers_again:
+        return np.zeros(len(rows))
+    outside = _outside(stage, units)
+    layers, ends = np.where(outside, 0.0, units.nbytes), np.where(outside, units.nbytes, 0.0)
+    ends_since = np.cumsum(ends[::-1])[::-1]
+    user = np.full(len(ends), -1)  # the last operator of each unit that has weights
+    for reshard in units.given_back:
+        user[units.unit[reshard.users[0]]] = max(user[units.unit[reshard.users[0]]], *reshard.users)
+    unit = units.unit[rows]
+    nbytes = (layers + _FP32 * np.append(layers[1:], 0.0) + ends_since)[unit]
+    return nbytes - np.where(np.array(rows) > user[unit], ends[unit], 0.0)
+
+
+def _of_cut_loss(stage: StageGraph, kernels: TrainerKernels) -> F64:
+    """(n,) bytes of the batch that a loss makes beyond what it does whole, where devices have slices of the words.
+
+    As DTensors (pytorch/pytorch v2.6, ``torch/distributed/tensor/parallel/loss.py``): its backward pass has zeros, the
+    exponentials of what it kept, and the sum of both, where one device has two tensors of this size.
+    """
+    nbytes = np.zeros(sum(position >= 0 for position in stage.position))
+    for op, operator in enumerate(stage.graph.operators):
+        if operator.kind != "cross_entropy" or kernels.loss != "eager" or stage.position[op] < 0:
+            continue
+        degrees = stage.program.degrees(op, len(operator.dims))
+        if degrees[operator.combines[0]] > 1:
+            nbytes[stage.position[op]] = operator.extras[0].nbytes / math.prod(degrees)
+    return nbytes
+
+
+def accumulated_gradients(stage: StageGraph, micro_batches: int) -> float:
+    """Return the bytes of gradients that FSDP2 sums whole, in fp32, until the last of several micro-batches.
+
+    Where weights stay once they are gathered, as in its pipelines, gradients are divided when the last one has ended.
+
+    Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``) and
+    ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``unsharded_accumulated_grad``).
+    """
+    kernels, total = kernels_of(stage.graph), 0.0
+    if kernels is None or not kernels.units or stage.program.gathers_again or micro_batches < 2:
+        return total
+    for op, operator in enumerate(stage.graph.operators):
+        for k in range(len(operator.inputs), len(operator.inputs) + len(operator.weights)):
+            slices = pieces(stage.program, stage.program.wanted(op, k))
+            if slices < pieces(stage.program, stage.program.stored[op][k]) and stage.backward[op]:
+                total += _FP32 * arguments(operator)[k].nbytes / slices
+    return total
+
+
+def pipeline_buffers(stage: StageGraph) -> float:
+    """Return the bytes that PyTorch's pipelines hold throughout for what stages send each other.
+
+    A tensor for what each micro-batch receives, and for the gradient of what it sends; the last stage keeps what the
+    model made of each micro-batch, the scores that a loss outside of the model reads.
+
+    Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``_prepare_forward_infra``,
+    ``_prepare_backward_infra``, ``output_chunks``).
+    """
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.units or not (stage.receives or stage.sends):
+        return 0.0
+    links = {**stage.receives, **{op: several[0] for op, several in stage.sends.items()}}
+    total = 0.0
+    for op, link in links.items():
+        tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
+        total += tensor.nbytes / pieces(stage.program, link.sent if op in stage.sends else link.arrives)
+    for op, operator in enumerate(stage.graph.operators):
+        if operator.kind == "cross_entropy":
+            total += operator.inputs[0].nbytes / pieces(stage.program, stage.program.wanted(op, 0))
+    return total
+
+
+def _outside(stage: StageGraph, units: GatherUnits) -> np.ndarray:
+    """(U,) whether each unit of gathered weights is in no layer of the model."""
+    outside = np.ones(len(units.nbytes), dtype=np.bool_)
+    for op, layer in enumerate(layers_of(stage.graph).layer):
+        outside[units.unit[op]] &= not layer
+    return outside

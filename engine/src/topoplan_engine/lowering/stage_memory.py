@@ -27,12 +27,20 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.equal_operators import first_equal
-from topoplan_engine.lowering.gather_units import units_of
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
-from topoplan_engine.lowering.stage_buffers import Shape, kept_in_other_slices, made_in_backward, placeholders
+from topoplan_engine.lowering.stage_buffers import (
+    Shape,
+    accumulated_gradients,
+    gathered_in_backward,
+    kept_in_other_slices,
+    made_in_backward,
+    pipeline_buffers,
+    placeholders,
+)
 from topoplan_engine.lowering.stage_costs import StageCosts
+from topoplan_engine.recomputation import kept_in
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
@@ -109,6 +117,7 @@ class StageBytes(NamedTuple):
         rows = operator_bytes(stage.stage.program, lone_operators, list(prices), [equal[op] for op in numbers])
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
+        states[1] += accumulated_gradients(stage, strategy.micro_batches)
         separate = strategy.order.row_of[:, number] >= 0
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
@@ -127,7 +136,7 @@ class StageBytes(NamedTuple):
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
         waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
         waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
-        gathered = _gathered(stage, len(rows))
+        gathered = gathered_in_backward(stage)
         temporary = gathered + made_in_backward(stage, strategy.micro_batches)
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows))
@@ -138,23 +147,13 @@ class StageBytes(NamedTuple):
             devices=stage.stage.mesh.devices,
             column=costs.column,
             states=states,
-            undivided=undivided,
+            undivided=undivided + pipeline_buffers(stage),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
             rise=tensors.rise(freed_at, entered, temporary, strategy.micro_batches),
             gathered=float(gathered.max(initial=0.0)),
             placeholders=placeholders(stage),
         )
-
-
-def _gathered(stage: StageGraph, count: int) -> F64:
-    """(n,) bytes of weights that are gathered while the backward pass of each operator runs, and given back."""
-    units = None
-    if stage.program.gathers_again:
-        units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
-    if units is None:
-        return np.zeros(count)
-    return units.in_backward()[[op for op, position in enumerate(stage.position) if position >= 0]]
 
 
 def _alone(graph: OperatorGraph, operators: I32) -> OperatorGraph:
@@ -216,7 +215,8 @@ class _Held(NamedTuple):
                 made_by[place[u]] = n
                 continue
             made_by[place[u]] = max(made_by[place[u]], place[v])
-            region, reader = regions[place[u]], regions[place[v]]
+            region, reader = int(regions[place[u]]), int(regions[place[v]])
+            reader = max(reader, kept_in(reader)) if region >= 0 else reader
             read = reader != region if region >= 0 else reader >= 0 and (u, output) not in read_again
             if read and (u, output) not in stored:
                 stored.add((u, output))

@@ -7,6 +7,7 @@ if both meshes have the same sizes, and else as its first reader wants it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from topoplan.model.graph import OperatorGraph, Tensor
@@ -26,7 +27,7 @@ def stage_programs(
     sizes: Sequence[tuple[int, ...]],
     rules: Sequence[Rules],
     gradient_bucket_bytes: int = 0,
-    sliced: int | None = None,
+    sliced: Sequence[int] = (),
     summed: Collection[tuple[int, int]] = (),
     gathers_again: bool = True,
 ) -> list[SpmdProgram]:
@@ -38,8 +39,8 @@ def stage_programs(
         sizes: of the mesh of each stage.
         rules: (n_ops,) signatures of each operator on the mesh of its stage.
         gradient_bucket_bytes: see `topoplan.SpmdProgram`.
-        sliced: axis of the meshes along which weights are stored in slices, gathered for a pass and given back (ZeRO's
-            third level); None: they are stored as they are used.
+        sliced: axes of the meshes along which weights are stored in slices, gathered for a pass and given back (ZeRO's
+            third level), as far as devices along them have copies; none: they are stored as they are used.
         summed: (operator, axis of the meshes) along which devices run the whole operator for different readers, so that
             each has a term of the gradients of its weights.
         gathers_again: whether weights in slices are given back after each pass; else they stay once they are gathered.
@@ -79,7 +80,7 @@ def stage_program(
     inputs: Mapping[tuple[int, int], MeshSharding],
     copies: Mapping[tuple[int, int], bool],
     gradient_bucket_bytes: int = 0,
-    sliced: int | None = None,
+    sliced: Sequence[int] = (),
     summed: Collection[tuple[int, int]] = (),
     gathers_again: bool = True,
 ) -> SpmdProgram:
@@ -108,16 +109,14 @@ def stage_program(
                 continue
             form = tuple(_stored(rule, k, (op, axis) in summed) for axis, rule in enumerate(rules[op]))
             is_stored = copies.get((op, k), True)  # one of this stage is stored once, where its owner is
-            forms.append(
-                form if sliced is None or not is_stored else _in_slices(form, arguments(operator)[k], sizes, sliced)
-            )
+            forms.append(_in_slices(form, arguments(operator)[k], sizes, sliced) if is_stored else form)
         stored.append(tuple(forms))
     return SpmdProgram(
         mesh=sizes,
         rules=tuple(rules[op] for op in operators),
         stored=tuple(stored),
         gradient_bucket_bytes=gradient_bucket_bytes,
-        gathers_again=sliced is not None and gathers_again,
+        gathers_again=bool(sliced) and gathers_again,
     )
 
 
@@ -127,11 +126,22 @@ def _stored(rule: Signature, argument: int, summed: bool) -> Sharding:
     return PENDING_GRADIENT if form == REPLICATED and (rule.dim >= 0 or summed) else form
 
 
-def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], axis: int) -> MeshSharding:
-    """Return how a weight is stored in slices along an axis of the mesh, if one of its own axes is free and divides."""
-    if form[axis] != PENDING_GRADIENT or sizes[axis] == 1:
-        return form
-    sliced_axes = {each.axis for each in form if each.sliced}
-    free = (k for k, size in enumerate(tensor.shape) if k not in sliced_axes and size % sizes[axis] == 0)
-    place = next(free, None)
-    return form if place is None else (*form[:axis], shard(place), *form[axis + 1 :])
+def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], sliced: Sequence[int]) -> MeshSharding:
+    """Return how a weight is stored in slices along axes of the mesh, as far as one of its own axes divides.
+
+    That is one that operators do not cut, if there is one; along later axes of the mesh slices are cut into slices.
+    """
+    cut = {each.axis for each in form if each.sliced}
+    slices = [
+        math.prod(sizes[k] for k, each in enumerate(form) if each.sliced and each.axis == axis)
+        for axis in range(len(tensor.shape))
+    ]
+    for axis in sliced:
+        if form[axis] != PENDING_GRADIENT or sizes[axis] == 1:
+            continue
+        fits = [k for k, size in enumerate(tensor.shape) if size % (slices[k] * sizes[axis]) == 0]
+        place = min(fits, key=lambda k: (k in cut, k), default=None)
+        if place is not None:
+            slices[place] *= sizes[axis]
+            form = (*form[:axis], shard(place), *form[axis + 1 :])
+    return form

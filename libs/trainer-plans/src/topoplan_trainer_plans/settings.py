@@ -515,11 +515,13 @@ class _Torchtitan:
         mode, option = section.get("mode", "selective"), str(section.get("selective_ac_option", "2"))
         if mode in ("none", "full"):
             return str(mode)
+        if mode == "selective" and option == "op":
+            return "op"
         if mode == "selective" and option.isdigit() and int(option):
             return f"every:{option}" if option != "1" else "full"
         raise TopoplanError(
             f"{self._name}: activation_checkpoint: mode = {shown(mode)}, selective_ac_option = {shown(option)}: a "
-            'stated plan says none, full, or every n-th layer (selective_ac_option = "2")'
+            'stated plan says none, full, op, or every n-th layer (selective_ac_option = "2")'
         )
 
 

@@ -259,7 +259,7 @@ def test_memory_of_modules_that_run_again(model):
         ("modules:core", r"have no module 'core' \(nearest: core_attn"),
         ("every:9", r"has 4 layers \(nearest: every:4\)"),
         ("every:two", r"every two-th layer"),
-        ("modules:", r"must be none, selective, full, every:2 or modules:NAME\+NAME"),
+        ("modules:", r"must be none, selective, op, full, every:2 or modules:NAME\+NAME"),
         ("some", r"recompute=some \(must be none"),
     ],
 )

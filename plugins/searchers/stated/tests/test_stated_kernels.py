@@ -7,11 +7,13 @@ import json
 import attrs
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import Pass, TopoplanError
 from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.lowering.stage_buffers import accumulated_gradients, pipeline_buffers
 from topoplan_engine.lowering.stage_memory import placeholder_bytes
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.precision import in_precision
+from topoplan_engine.recomputation import regions_of, words_of_regions
 from topoplan_engine.trainer_kernels import KERNELS, kernels_of, with_kernels
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
@@ -101,9 +103,12 @@ def test_a_shape_of_a_matrix_has_one_placeholder_on_a_device(tmp_path, schedule)
 
 
 def test_losses_of_trainers(tmp_path):
-    """In place: the scores' size in bf16; compiled: the scores; eager: logarithms in fp32."""
+    """In place: the scores' size in bf16; compiled: the scores; eager: logarithms in fp32, and two gradients in fp32.
+
+    What held the scores in bf16 is too small for any of these, and stays reserved.
+    """
     scores = 8 * TOKENS * LLAMA["vocab_size"]
-    expected = {"megatron": (2, 0), "torchtitan": (2, 0), "torchtitan-2024": (4, 2 * 4), "": (4, 2 * 4)}
+    expected = {"megatron": (2, 0), "torchtitan": (2, 0), "torchtitan-2024": (4, 2 * 4 + 2), "": (4, 2 * 4)}
     for name, (kept, scratch) in expected.items():
         graph = built(tmp_path, LLAMA, name)
         head, loss = (sum(tensor.nbytes for tensor in tensors) for tensors in saved_tensors(graph)[-2:])
@@ -120,6 +125,49 @@ def test_a_gpt_whose_attention_is_not_fused(tmp_path):
     assert kept == tokens * (34 * HIDDEN + 5 * HEADS * TOKENS) + 2 * 8 * tokens
     without = sum(kept_by_layer(built(tmp_path, GPT2, "megatron-local", precision="fp16")).values())
     assert kept - without == tokens * (2 * HIDDEN + 3 * HEADS * TOKENS)
+
+
+@pytest.mark.parametrize("cp", [1, 2])
+def test_a_llama_as_torchtitan_shards_it(tmp_path, cp):
+    """FSDP2 in four slices, also of context-parallel devices: 16 bytes a weight; and where the loss has most,
+    embedding, norm, head and the last layer gathered, inputs of layers and head, and 14 bytes a score."""
+    graph = built(tmp_path, LLAMA | {"vocab_size": 16 * WORDS}, "torchtitan-2024")
+    lowering, strategy = lowered(graph, 4, cp=cp, zero=3, recompute="full", micro_batch=2 * cp)
+    tokens, matrices = 2 * TOKENS, HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH
+    outside, layer = 2 * 16 * WORDS * HIDDEN + HIDDEN, matrices + 2 * HIDDEN
+    inputs = LAYERS * 2 * tokens * HIDDEN + tokens * (2 * HIDDEN + 4) + 2 * tokens * HIDDEN
+    expected = (outside + LAYERS * layer) * 16 / 4 + 2 * (outside + layer) + inputs + 14 * tokens * 16 * WORDS
+    assert lowering.memory(strategy).tolist() == pytest.approx([expected] * 4, rel=1e-12)
+
+
+def test_a_pipeline_of_torchtitan_has_whole_gradients_and_a_tensor_for_each_message(tmp_path):
+    """Four bytes a weight until the last of four micro-batches; what arrives, and gradients of what is sent, of all."""
+    graph = built(tmp_path, LLAMA, "torchtitan-2024")
+    lowering, strategy = lowered(graph, 4, pp=2, zero=3, reshard=False)
+    first, last = lowering.parts(strategy)[0]
+    layers = 2 * (HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH + 2 * HIDDEN)
+    words, message = LLAMA["vocab_size"] * HIDDEN, 2 * 4 * TOKENS * HIDDEN
+    assert accumulated_gradients(first, strategy.micro_batches) == 4 * (layers + words)
+    assert accumulated_gradients(last, strategy.micro_batches) == 4 * (layers + words + HIDDEN)
+    assert accumulated_gradients(first, 1) == 0
+    assert pipeline_buffers(first) == message
+    assert pipeline_buffers(last) == message + 2 * 4 * TOKENS * LLAMA["vocab_size"]
+
+
+def test_every_second_product_and_attention_are_kept(tmp_path):
+    """torchtitan's selective ``op``: queries, values, the gate, what the layer adds last, and attention."""
+    graph = built(tmp_path, LLAMA, "torchtitan")
+    regions = regions_of("op", graph)
+    kept = [op.name for op, region in zip(graph.operators, regions, strict=True) if region == -2 - 1]
+    names = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.attention", "mlp.gate_proj", "mlp.down_proj")
+    assert kept == [f"model.layers.1.{name}" for name in names]
+    assert words_of_regions(regions.tolist(), graph) == "op"
+    change = {}
+    for mode in ("op", "full"):
+        lowering, strategy = lowered(graph, 2, recompute=mode, micro_batch=4)
+        change[mode] = lowering.parts(strategy)[2][0].change[0, Pass.FORWARD, 0]
+    a_layer = 4 * TOKENS * (2 * (HIDDEN + KEY_WIDTH + HIDDEN + WIDTH + HIDDEN) + 4 * HEADS)
+    assert change["op"] - change["full"] == LAYERS * a_layer
 
 
 def test_kernels_are_known_by_name(tmp_path):

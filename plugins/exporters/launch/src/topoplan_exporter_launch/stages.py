@@ -95,8 +95,10 @@ def recomputed_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target
     """
     regions = np.full(len(graph.operators), -1, dtype=np.int64)
     for number, stage in enumerate(strategy.stages):
-        is_rerun = stage.regions >= 0
-        regions[stage.operators[is_rerun]] = number * len(regions) + stage.regions[is_rerun]
+        first_region, numbers = number * len(regions), stage.regions
+        regions[stage.operators] = np.where(
+            numbers >= 0, first_region + numbers, np.where(numbers < -1, numbers - first_region, -1)
+        )
     words = words_of_regions(regions.tolist(), graph)
     if not words:
         first = int(np.flatnonzero(regions >= 0)[0])

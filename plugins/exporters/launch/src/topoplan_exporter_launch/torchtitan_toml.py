@@ -91,6 +91,8 @@ def _pipeline(plan: PlanLike, grid: Grid) -> dict[str, Any]:
 def _checkpoints(grid: Grid) -> dict[str, Any]:
     if grid.recompute in ("none", "full"):
         return {"mode": grid.recompute}
+    if grid.recompute == "op":
+        return {"mode": "selective", "selective_ac_option": "op"}
     if grid.recompute.startswith("every:"):
         return {"mode": "selective", "selective_ac_option": grid.recompute.partition(":")[2]}
     raise TARGET.unsuited(

@@ -104,8 +104,9 @@ class Stated(Searcher):
     schedule: str = option("", help="order of passes; interleaved:2 has two chunks of layers on each rank; unset: 1f1b")
     recompute: str = option(
         "",
-        help="what runs again in backward passes: attention (selective), every layer (full), every second one "
-        "(every:2), or modules of layers by name (modules:mlp+input_layernorm); unset: none",
+        help="what runs again in backward passes: attention (selective), every layer (full), all of a layer but "
+        "attention and every second product (op), every second layer (every:2), or modules of layers by name "
+        "(modules:mlp+input_layernorm); unset: none",
     )
     layers: str = option(
         "",

@@ -162,7 +162,8 @@ def stages_on(
     axes, rules = mesh_rules.axes, mesh_rules.rules
     bucket = round(options.bucket_mb * 1e6)
     sharing = "shard" if "shard" in axes else "dp"
-    sliced = axes.index(sharing) if options.zero == 3 else None
+    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
+    sliced = shared if options.zero == 3 else ()
     summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
     programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
     shares = _Shares.of(graph, rules, sizes, axes, options.skew)
@@ -175,7 +176,6 @@ def stages_on(
             for op, row in zip(graph.operators, rules, strict=True)
         ]
         rings[matrices] = along
-    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
     zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
     stages = []
     for number, program in enumerate(programs):
