@@ -58,6 +58,9 @@ def json_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
+        kinds = set(map(type, value))  # lists of devices are long
+        if kinds <= {int, str} or (kinds == {float} and all(map(math.isfinite, value))):
+            return list(value)
         return [json_values(item) for item in value]
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None

@@ -45,9 +45,11 @@ class ProposedPlan:
 
 
 def why_not_written(
-    write: Callable[[PlanLike], bytes], graph: OperatorGraph, cluster: Cluster, strategy: Strategy
+    write: Callable[[PlanLike], object], graph: OperatorGraph, cluster: Cluster, strategy: Strategy
 ) -> str:
     """Return why an exporter cannot write a strategy, in its own words; empty if it can.
+
+    ``write`` is the exporter, or the part of it that finds what cannot be said.
 
     >>> from topoplan.testing import reference
     >>> plan = reference.plan()

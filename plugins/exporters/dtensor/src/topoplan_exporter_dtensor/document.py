@@ -33,6 +33,11 @@ def write(plan: PlanLike) -> bytes:
     Raises:
         TopoplanError: see `topoplan_exporter_dtensor.build`.
     """
+    return json.dumps(document_of(plan), indent=1, allow_nan=False).encode() + b"\n"
+
+
+def document_of(plan: PlanLike) -> dict[str, Any]:
+    """Return the placements of a plan as plain values; see `write`."""
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
@@ -43,7 +48,7 @@ def write(plan: PlanLike) -> bytes:
         meshes, operators = [mesh], _of_program(graph.operators, strategy.program, mesh)
     else:
         meshes, operators = _of_placements(graph, strategy.placements)
-    document = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "model": graph.name,
@@ -54,7 +59,6 @@ def write(plan: PlanLike) -> bytes:
         "edges": graph.edges.reshape(-1, 4).tolist(),
         **_scheduling(strategy),
     }
-    return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> tuple[list[Mesh], list[dict[str, Any]]]:

@@ -49,7 +49,7 @@ class TorchRestriction(Restriction):
 
     def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
         """Say why no file can be written, or nothing runs it."""
-        from topoplan_exporter_dtensor.document import write
+        from topoplan_exporter_dtensor.document import document_of
 
         if strategy.program is not None and not strategy.whole_batch:
             return "dtensor: the plan overlaps micro-batches on all devices, which DTensor does not"
@@ -59,7 +59,7 @@ class TorchRestriction(Restriction):
                     op = graph.operators[number]
                     if any(cuts_positions_of_queries(op, rule) for rule in stage.program.rules[position]):
                         return f"dtensor: operator {op.name!r} cuts positions of its query (cut samples and heads)"
-        return why_not_written(write, graph, cluster, strategy)
+        return why_not_written(document_of, graph, cluster, strategy)
 
 
 def cuts_positions_of_queries(operator: Operator, signature: Signature) -> bool:

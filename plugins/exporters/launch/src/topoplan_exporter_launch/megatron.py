@@ -57,7 +57,7 @@ def write(plan: PlanLike) -> bytes:
         TopoplanError: Megatron-LM cannot run the plan.
     """
     graph, _ = TARGET.searched(plan)
-    grid = grid_of(plan, TARGET)
+    flags, grid = flags_and_grid(plan)
     about = (
         f"Starts Megatron-LM under a plan for model {graph.name!a}: {grid.pipeline} stages x {grid.data} replicas "
         f"x {grid.tensor} slices of tensors.",
@@ -65,7 +65,13 @@ def write(plan: PlanLike) -> bytes:
     )
     sends = grid.tensor > 1 or grid.context > 1
     settings = [_ONE_CONNECTION] if sends and grid.kept in (Kept.WHOLE, Kept.OPTIMIZER_SLICES) else []
-    return script(plan.cluster, _ranks(grid), about, flags_of(plan, grid), settings)
+    return script(plan.cluster, _ranks(grid), about, flags, settings)
+
+
+def flags_and_grid(plan: PlanLike) -> tuple[list[str], Grid]:
+    """Return the flags of a plan, and where devices stand; see `write`."""
+    grid = grid_of(plan, TARGET)
+    return flags_of(plan, grid), grid
 
 
 def _pipelines_inside(grid: Grid) -> bool:

@@ -27,7 +27,7 @@ class TrainerRestriction(Restriction):
 
     Args:
         name: of its exporter.
-        write: the exporter, which refuses whole plans.
+        write: the exporter, or the part of it that refuses whole plans.
         meshes: uses of axes.
         shards_state: whether it has ZeRO's second stage.
         pipelines: those that it has.
@@ -37,7 +37,7 @@ class TrainerRestriction(Restriction):
     def __init__(
         self,
         name: str,
-        write: Callable[[PlanLike], bytes],
+        write: Callable[[PlanLike], object],
         meshes: tuple[tuple[AxisUse, ...], ...],
         *,
         shards_state: bool,
@@ -106,10 +106,10 @@ def _grids(*tensors: AxisUse, experts_and_tensors: bool = True) -> tuple[tuple[A
     return tuple(meshes)
 
 
-def _write_megatron(plan: PlanLike) -> bytes:
-    from topoplan_exporter_launch.megatron import write
+def _write_megatron(plan: PlanLike) -> object:
+    from topoplan_exporter_launch.megatron import flags_and_grid
 
-    return write(plan)
+    return flags_and_grid(plan)
 
 
 def _write_torchtitan(plan: PlanLike) -> bytes:
