@@ -170,7 +170,8 @@ def gathered_in_backward(stage: StageGraph) -> F64:
     last = np.zeros(len(layers))
     if layers.any():  # torchtitan does not give back the last one (``apply_fsdp``)
         last[np.flatnonzero(layers)[-1] + 1 :] = layers[np.flatnonzero(layers)[-1]]
-    return (units.nbytes[outside].sum() + np.maximum(layers + 2 * ahead, last))[units.unit[rows]]
+    nbytes: F64 = units.nbytes[outside].sum() + np.maximum(layers + 2 * ahead, last)
+    return nbytes[units.unit[rows]]
 
 
 def _whole_gradients(stage: StageGraph) -> F64:
@@ -190,7 +191,7 @@ def _whole_gradients(stage: StageGraph) -> F64:
     for reshard in units.given_back:
         user[units.unit[reshard.users[0]]] = max(user[units.unit[reshard.users[0]]], *reshard.users)
     unit = units.unit[rows]
-    nbytes = (layers + _FP32 * np.append(layers[1:], 0.0) + ends_since)[unit]
+    nbytes: F64 = (layers + _FP32 * np.append(layers[1:], 0.0) + ends_since)[unit]
     return nbytes - np.where(np.array(rows) > user[unit], ends[unit], 0.0)
 
 

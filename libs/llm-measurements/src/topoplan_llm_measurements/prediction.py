@@ -35,6 +35,7 @@ from topoplan_engine.precision import in_precision, optimizer_of
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.search.setup import StatesStrategy
 from topoplan_engine.simulation.quotients import Folds
+from topoplan_engine.trainer_kernels import with_kernels
 from topoplan_llm_measurements.rows import Predicted, Run
 from topoplan_llm_measurements.stacks import Stack
 
@@ -95,7 +96,9 @@ class Predictor:
 
     def _prepared(self, run: Run, stack: Stack) -> _Prepared:
         cluster_key = json.dumps({**run.cluster, "devices": run.devices}, sort_keys=True)
-        model_key = json.dumps([dict(run.model), run.sequence_length, run.batch, run.precision], sort_keys=True)
+        model_key = json.dumps(
+            [dict(run.model), run.sequence_length, run.batch, run.precision, run.kernels], sort_keys=True
+        )
         key = cluster_key, model_key, stack
         if key not in self._kept:
             if len(self._kept) >= _KEPT:
@@ -120,7 +123,7 @@ class Predictor:
             path.write_text(json.dumps(dict(run.model)), encoding="utf-8")
             options = {"config": str(path), "sequence-length": run.sequence_length}
             graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
-        graph = in_precision(graph, run.precision)
+        graph = with_kernels(in_precision(graph, run.precision), run.kernels)
         return attrs.evolve(graph, optimizer=optimizer_of(graph))
 
     def _cluster(self, run: Run, stack: Stack, topology: Topology) -> Cluster:

@@ -30,6 +30,7 @@ class Run:
         cluster: options of the cluster beside the number of servers; ``machine`` names the host.
         plan: options of the searcher ``stated``: ``tp``, ``pp``, ``micro_batch``, ``recompute`` ...
         precision: of training.
+        kernels: whose kernels ran, see `topoplan_engine.trainer_kernels`; empty for PyTorch's own.
     """
 
     model: Mapping[str, Any] = attrs.field(converter=FrozenMapping)
@@ -39,6 +40,7 @@ class Run:
     cluster: Mapping[str, Any] = attrs.field(converter=FrozenMapping)
     plan: Mapping[str, Any] = attrs.field(converter=FrozenMapping)
     precision: str = "bf16"
+    kernels: str = ""
 
 
 @attrs.frozen(kw_only=True)
