@@ -7,18 +7,14 @@ operators; `layers_of` finds those that are the same operator of equal layers, b
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import NamedTuple
 
 import attrs
 
 from topoplan.model.graph import OperatorGraph
+from topoplan_engine.of_graphs import of_last_graphs
 
 __all__ = ["Layers", "first_equal", "layers_of"]
-
-#: The last graphs, and their answers: comparing two graphs takes as long as deriving it.
-_last: deque[tuple[OperatorGraph, tuple[int, ...]]] = deque(maxlen=16)
-_last_layers: deque[tuple[OperatorGraph, Layers]] = deque(maxlen=4)
 
 #: A number in a name that counts layers: a part of a path (``layers.3.attention``, ``h/3/mlp``), or behind a word for
 #: layers (``layer3_linear1``, ``enc3_attention``).  What it counts has a name of its own behind it.
@@ -28,15 +24,11 @@ _NUMBER = re.compile(
 )
 
 
+@of_last_graphs
 def first_equal(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) for each operator, the first one of the graph that differs from it in its name alone."""
-    for graph_before, numbers in _last:
-        if graph_before is graph:
-            return numbers
     first: dict[object, int] = {}
-    numbers = tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
-    _last.append((graph, numbers))
-    return numbers
+    return tuple(first.setdefault(attrs.evolve(op, name=""), k) for k, op in enumerate(graph.operators))
 
 
 class Layers(NamedTuple):
@@ -51,15 +43,13 @@ class Layers(NamedTuple):
     layer: tuple[str, ...]
 
 
+@of_last_graphs
 def layers_of(graph: OperatorGraph) -> Layers:
     """Return the layers of a model: operators that differ in the number of a layer alone are the same of equal layers.
 
     ``layers.0.up`` and ``layers.1.up`` are, if all operators of both layers are equal in turn; ``layers.0.up`` and
     ``layers.0.down`` are not.
     """
-    for graph_before, layers in _last_layers:
-        if graph_before is graph:
-            return layers
     patterns: list[str] = []
     layer: list[str] = []
     operators: dict[str, list[tuple[str, int]]] = {}
@@ -73,5 +63,4 @@ def layers_of(graph: OperatorGraph) -> Layers:
     first: dict[object, int] = {}
     keys = zip(patterns, first_equal(graph), (kind_of[name] for name in layer), strict=True)
     numbers = [first.setdefault(key, k) if layer[k] else k for k, key in enumerate(keys)]
-    _last_layers.append((graph, Layers(tuple(numbers), tuple(layer))))
-    return _last_layers[-1][1]
+    return Layers(tuple(numbers), tuple(layer))

@@ -11,23 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan_engine.of_graphs import of_last_graphs
 
 __all__ = ["expert_dims"]
 
 
-#: The last graph, and its answer.
-_last: tuple[OperatorGraph | None, tuple[int, ...]] = (None, ())
-
-
+@of_last_graphs
 def expert_dims(graph: OperatorGraph) -> tuple[int, ...]:
     """(n_ops) the dimension of experts in each operator; -1 if it has none."""
-    global _last
-    if _last[0] is not graph:
-        _last = graph, _expert_dims(graph)
-    return _last[1]
-
-
-def _expert_dims(graph: OperatorGraph) -> tuple[int, ...]:
     expert_dim = [_counted(op) for op in graph.operators]
     neighbours: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in graph.operators]
     for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():

@@ -246,53 +246,84 @@ def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
 
     Invariants: passes of one chunk and kind keep their order; a rank is idle only where nothing can run.
     """
-    kind, chunk = order.kind.tolist(), order.chunk.tolist()
-    needs, backward_of = _needs_of(order), order.row_of[Pass.BACKWARD][order.chunk, order.micro_batch].tolist()
-    most = kept_passes(order).tolist()
-    finished = [False] * len(kind)
-    ranks = []
-    for first, end in zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True):
-        remaining = list(range(first, end))
-        ranks.append((remaining, max(row for row in remaining if kind[row] == Pass.FORWARD), chunk[first]))
+    kind, needs, most = order.kind.tolist(), _need_of(order), kept_passes(order).tolist()
+    is_done = bytearray(len(kind) + 1)
+    is_done[-1] = True  # what needs nothing
+    ranks = [_Remaining.of(order, rank) for rank in range(order.n_ranks)]
     result: list[list[int]] = [[] for _ in ranks]
     n_kept = [0] * len(ranks)
 
-    def can_run(row: int) -> bool:
-        return finished[backward_of[row]] if kind[row] == Pass.WEIGHTS else all(finished[each] for each in needs[row])
-
-    def choice(rank: int) -> int | None:
-        remaining, last_forward, first_chunk = ranks[rank]
-        weights = next((row for row in remaining if kind[row] == Pass.WEIGHTS), None)
-        main = next((row for row in remaining if kind[row] != Pass.WEIGHTS), None)
-        if main is not None and can_run(main) and (weights is None or main < weights or main > last_forward):
+    def choice(rank: int) -> int:
+        remaining = ranks[rank]
+        weights, main = remaining.weights[-1], _first(remaining.main, is_done)
+        can_run = main >= 0 and is_done[needs[main]]
+        if can_run and (weights < 0 or main < weights or main > remaining.last_forward):
             return main
-        if weights is not None and can_run(weights):
+        if weights >= 0 and is_done[needs[weights]]:
             return weights
-        if main is not None and can_run(main):
+        if can_run:
             return main
-        if not forward_sooner:
-            return None
-        ahead = next((row for row in remaining if kind[row] == Pass.FORWARD and chunk[row] == first_chunk), None)
-        return ahead if ahead is not None and n_kept[rank] < most[rank] and can_run(ahead) else None
+        if not forward_sooner or n_kept[rank] >= most[rank]:
+            return -1
+        ahead = _first(remaining.forward, is_done)
+        return ahead if ahead >= 0 and is_done[needs[ahead]] else -1
 
-    while any(rows for rows, _, _ in ranks):
-        starts = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) is not None]
+    left = len(kind)
+    while left:
+        starts = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) >= 0]
         for rank, row in starts:
-            finished[row] = True
-            ranks[rank][0].remove(row)
+            is_done[row] = True
+            if kind[row] == Pass.WEIGHTS:
+                ranks[rank].weights.pop()
             result[rank].append(row)
-            n_kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(Pass(kind[row]), 0)
+            n_kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(kind[row], 0)
+        left -= len(starts)
     rows = np.concatenate([np.array(each) for each in result])
     columns = {name: getattr(order, name)[rows] for name in ("kind", "chunk", "micro_batch")}
     return PassOrder(name=order.name, rank_ptr=order.rank_ptr, **columns)
 
 
-def _needs_of(order: PassOrder) -> list[list[int]]:
-    """Return what each pass needs of others."""
-    needs: list[list[int]] = [[] for _ in order.kind]
-    for tail, head in zip(*(ends.tolist() for ends in order.needs), strict=True):
-        needs[head].append(tail)
-    return needs
+class _Remaining(NamedTuple):
+    """The passes of a rank that are not placed yet, the next one last, with -1 in front.
+
+    Attributes:
+        weights: gradients of weights.
+        main: all others; those that are placed may be among them, as among ``forward``.
+        forward: forward passes of the rank's first chunk.
+        last_forward: its last forward pass of all.
+    """
+
+    weights: list[int]
+    main: list[int]
+    forward: list[int]
+    last_forward: int
+
+    @classmethod
+    def of(cls, order: PassOrder, rank: int) -> _Remaining:
+        """Return all passes of a rank."""
+        first, end = order.rank_ptr[rank : rank + 2].tolist()
+        kind, rows = order.kind[first:end], np.arange(first, end)
+        of_weights, forward = kind == Pass.WEIGHTS, kind == Pass.FORWARD
+        of_first_chunk = forward & (order.chunk[first:end] == order.chunk[first])
+        queues = ([-1, *rows[members][::-1].tolist()] for members in (of_weights, ~of_weights, of_first_chunk))
+        return cls(*queues, int(rows[forward][-1]))
+
+
+def _first(queue: list[int], is_done: bytearray) -> int:
+    """Return the next pass of a queue that is not placed, and take away those that are; -1 for none."""
+    while queue[-1] >= 0 and is_done[queue[-1]]:
+        queue.pop()
+    return queue[-1]
+
+
+def _need_of(order: PassOrder) -> list[int]:
+    """Return the pass that each one needs of others: of another chunk, or its backward pass; -1 for none."""
+    need = np.full(len(order.kind), -1)
+    tails, heads = order.needs
+    need[heads] = tails
+    weights = order.kind == Pass.WEIGHTS
+    need[weights] = order.row_of[Pass.BACKWARD][order.chunk[weights], order.micro_batch[weights]]
+    return need.tolist()
 
 
 @functools.lru_cache(maxsize=64)

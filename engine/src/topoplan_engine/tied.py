@@ -17,6 +17,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan.model.placement import Placement
+from topoplan_engine.of_graphs import of_last_graphs
 from topoplan_engine.partition import slice_bounds
 from topoplan_engine.training import shared_weights
 
@@ -36,23 +37,13 @@ class TiedWeight(NamedTuple):
     users: tuple[tuple[int, int], ...]
 
 
-#: The last graph, and its answer.
-_last: tuple[OperatorGraph | None, tuple[TiedWeight, ...]] = (None, ())
-
-
+@of_last_graphs
 def tied_weights(graph: OperatorGraph) -> tuple[TiedWeight, ...]:
     """Return the weights that several operators use, in the order of their owners.
 
     The owner is an earlier operator with a weight of the same sizes: one of the same kind and name if there is one, as
     of layers that are one layer, and else the first.
     """
-    global _last
-    if _last[0] is not graph:
-        _last = graph, _tied(graph)
-    return _last[1]
-
-
-def _tied(graph: OperatorGraph) -> tuple[TiedWeight, ...]:
     users: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for index, op in enumerate(graph.operators):
         for argument in sorted(shared_weights(op)):

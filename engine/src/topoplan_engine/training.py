@@ -21,6 +21,7 @@ import numpy as np
 from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan_engine.of_graphs import of_last_graphs
 
 __all__ = [
     "GradientFlow",
@@ -57,10 +58,7 @@ class GradientFlow(NamedTuple):
         return [(k, op.weights[k]) for k, has_gradient in enumerate(self.weights[number]) if has_gradient]
 
 
-#: The last graph, and its answer.
-_last: tuple[OperatorGraph | None, GradientFlow | None] = (None, None)
-
-
+@of_last_graphs
 def gradient_flow(graph: OperatorGraph) -> GradientFlow:
     """Return which gradients are computed.
 
@@ -74,12 +72,7 @@ def gradient_flow(graph: OperatorGraph) -> GradientFlow:
     >>> flow.backward, flow.edges.tolist()
     ((False, True), [False])
     """
-    global _last
-    last_graph, flow = _last
-    if last_graph is not graph or flow is None:
-        flow = _flow(graph)
-        _last = graph, flow
-    return flow
+    return _flow(graph)
 
 
 def frozen(graph: OperatorGraph, names: Collection[str]) -> OperatorGraph:

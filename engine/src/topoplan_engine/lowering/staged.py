@@ -127,10 +127,21 @@ class StagedLowering:
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
     def parts(
-        self, strategy: StagedStrategy
-    ) -> tuple[Sequence[StageGraph], Sequence[StageCosts], Sequence[StageBytes]]:
-        """Return graph, costs and bytes of each stage, for those that put other pipelines together of such stages."""
-        return *self._stages(strategy), self._bytes(strategy)
+        self, strategy: StagedStrategy, costs: list[StageCosts]
+    ) -> tuple[Sequence[StageGraph], Sequence[StageBytes]]:
+        """Return graph and bytes of each stage, for those that put other pipelines together of such stages.
+
+        Args:
+            strategy: what is lowered.
+            costs: of its stages (`stage_costs`), which are the same for some that differ in what runs again.
+        """
+        self._last = strategy, stage_graphs(strategy, self._graph), costs
+        return self._last[1], self._bytes(strategy)
+
+    def stage_costs(self, strategy: StagedStrategy) -> list[StageCosts]:
+        """Return what the operators of each stage cost."""
+        prices_so_far = PricedParts({}, {})
+        return [self._costs_of(strategy, number, prices_so_far) for number in range(len(strategy.stages))]
 
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
         return staged_peak(strategy.order, self._bytes(strategy), self._cluster.n_devices)
@@ -145,9 +156,7 @@ class StagedLowering:
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:
-            prices_so_far = PricedParts({}, {})
-            costs = [self._costs_of(strategy, number, prices_so_far) for number in range(len(strategy.stages))]
-            self._last = strategy, stage_graphs(strategy, self._graph), costs
+            self._last = strategy, stage_graphs(strategy, self._graph), self.stage_costs(strategy)
         return self._last[1:]
 
     def _costs_of(self, strategy: StagedStrategy, number: int, prices_so_far: PricedParts) -> StageCosts:

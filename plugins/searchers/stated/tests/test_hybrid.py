@@ -16,10 +16,10 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.setup import set_up_search
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_samples.problems import state_of
-from topoplan_searcher_stated.balance import balanced_layers
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import shapes
+from topoplan_searcher_stated.plan_kernels import balance
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
 
@@ -117,9 +117,14 @@ def test_a_small_model_has_each_kind_of_layer_once(llama):
 
 
 def test_layers_are_balanced_by_seconds():
-    counts = balanced_layers([1.0] * 126, 1.5, 16)
+    counts = np.empty(16, dtype=np.int64)
+    balance(np.array([1.0] * 126 + [1.5]), 126, counts)
     assert sum(counts) == 126
     assert max([*counts[:-1], counts[-1] + 1.5]) == 8
+    for seconds, balanced in (([1.0] * 8, (2, 2, 2, 1)), ([3.0, 1.0, 1.0, 1.0, 1.0, 0.0], (1, 4))):
+        counts = np.empty(len(balanced), dtype=np.int64)
+        balance(np.array(seconds), len(seconds) - 1, counts)
+        assert tuple(counts) == balanced
 
 
 def test_shapes_cut_experts_and_positions(llama, mixture):

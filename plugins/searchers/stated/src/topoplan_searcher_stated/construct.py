@@ -46,7 +46,7 @@ from topoplan_searcher_stated.megatron import (
 )
 from topoplan_searcher_stated.settings import Settings, settings_of
 
-__all__ = ["MeshRules", "Rules", "devices_of", "order_of", "stages_on", "strategy_of"]
+__all__ = ["MeshRules", "Rules", "check_even", "devices_of", "order_of", "stages_on", "strategy_of"]
 
 
 class MeshRules(NamedTuple):
@@ -122,7 +122,7 @@ def strategy_of(
     order = order_of(options.schedule, degrees.pp, degrees.micro_batches)
     stage_of = stages_of(graph, order, options.layers)
     mesh_rules = (rules or Rules(graph)).on_mesh(degrees, options)
-    _check_even(graph, degrees, mesh_rules.axes, mesh_rules.rules)
+    check_even(graph, degrees, mesh_rules.axes, mesh_rules.rules)
     sizes = tuple(degrees.of(axis) for axis in mesh_rules.axes)
     devices = devices_of(degrees)[order.rank_of]
     regions = regions_of(options.recompute, graph)
@@ -262,7 +262,7 @@ def _host() -> Host:
     return Host.discover()
 
 
-def _check_even(
+def check_even(
     graph: OperatorGraph, degrees: Degrees, axes: Sequence[str], rules: Sequence[tuple[Signature, ...]]
 ) -> None:
     """Raise for the first dimension that its degrees do not divide."""

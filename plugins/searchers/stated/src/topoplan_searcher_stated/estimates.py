@@ -1,44 +1,40 @@
-"""How long a hybrid plan takes and what it keeps, before its tasks are lowered: to order plans.
+"""How long hybrid plans take and what they keep, before their tasks are lowered: thousands of plans as columns.
 
-    plan ─► costs of each unit of the model on its mesh (`unit_costs`) ─► passes and bytes of each pipeline stage
-         └► order of passes, run with these seconds ─► iteration; and with these bytes ─► peak of memory
+    degrees and options ─► `unit_costs`: tasks of each unit of the model on their mesh ─┐
+                        └► `group_links`: links of their groups ────────────────────────┴► seconds of units: a *shape*
+    shape × schedule × layers of chunks ─► `plan_kernels`: the order of passes, run with these seconds and bytes
 
-Passes are what the lowering makes of them, the order is that of the plan, memory is counted by the routine that counts
-it for plans.  What is left out: messages that wait for each other on links, and weights that several stages share.
-Micro-batches beyond twice the ranks of a pipeline only repeat what it does in between.
+Passes are what the lowering makes of them, the order is that of the plan, memory is the peak over the order of passes
+that is counted for plans.  What is left out: messages that wait for each other on links, and weights that several
+stages share.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import attrs
 import numpy as np
 
-from topoplan import AnyFabric, PassOrder, Problem, TopoplanError
-from topoplan.arrays import F64, I32, I64
-from topoplan.model.pass_order import Pass
-from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.stage_memory import StageBytes, staged_peak
-from topoplan_engine.lowering.stage_tasks import END, SUMS
-from topoplan_engine.pass_orders import ideal_times
-from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan import AnyFabric, Problem, TopoplanError, stop_if_wanted
+from topoplan.arrays import F64, I64
 from topoplan_engine.tied import tied_weights
-from topoplan_searcher_stated.construct import Rules, devices_of, order_of
+from topoplan_searcher_stated.construct import MeshRules, Rules, check_even
 from topoplan_searcher_stated.degrees import Degrees, degrees_of
+from topoplan_searcher_stated.group_links import GroupLinks, exchange_seconds
 from topoplan_searcher_stated.layers import layer_counts
+from topoplan_searcher_stated.order_columns import EstimatedOrder, estimated_order
+from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers, small_model
-from topoplan_searcher_stated.unit_costs import MeshCosts, Ran, UnitMesh, UnitTasks, chained
-from topoplan_spmd_planning.machine import Links, Machine
+from topoplan_searcher_stated.unit_costs import MeshCosts, UnitColumns, UnitMesh
 
-__all__ = ["Estimate", "Estimates"]
+__all__ = ["BALANCED", "EVEN", "Estimate", "Estimates", "PlanColumns", "Prices", "shape_of"]
 
-#: Micro-batches for each rank after which a pipeline only repeats itself.
-_REPEATS = 2
+#: Layers of chunks: equally many, or such that the slowest chunk is fastest; further numbers are those of given texts.
+EVEN, BALANCED = -1, -2
 
 
 @attrs.frozen
@@ -49,46 +45,88 @@ class Estimate:
     memory: float
 
 
-class _Chunk(NamedTuple):
-    """What the units of a chunk take together.
+class PlanColumns(NamedTuple):
+    """P plans.
 
     Attributes:
-        passes: (4,) seconds of each `Pass` of a micro-batch.
-        ahead: seconds of the backward pass before it waits for what comes from another chunk.
-        last: what each unit takes in its last pass, in which gradients of weights are summed, in the order of the pass.
-        end: seconds of updates, and of gathers of what devices have updated for each other.
+        shape: (P,) number of the shape of each.
+        schedule: (P,) number of its schedule.
+        layers: (P,) `EVEN`, `BALANCED`, or the number of a text.
     """
 
-    passes: F64
-    ahead: float
-    last: list[Ran]
-    end: float
+    shape: I64
+    schedule: I64
+    layers: I64
 
 
-class _Prepared(NamedTuple):
-    """What is asked for of a plan, for both its seconds and its memory."""
+class _Shape(NamedTuple):
+    """Units of plans that differ in their schedule and their layers of chunks alone, on their mesh.
+
+    Attributes:
+        degrees: of these plans.
+        zero: level of ZeRO; 0 where nothing is shared.
+        ran: (U, kinds, RAN) seconds of units.
+        sent, stays, gathered, rise, placeholders, change: of units; see `PlanRows`.
+    """
 
     degrees: Degrees
-    order: PassOrder
-    layers: tuple[int, ...]
-    mesh: UnitMesh
+    zero: int
+    ran: F64
+    sent: F64
+    stays: F64
+    gathered: F64
+    rise: F64
+    change: F64
+    placeholders: F64
+
+
+class _Form(NamedTuple):
+    """What of an order says how units are lowered; see `EstimatedOrder`."""
+
+    splits: bool
+    apart: bool
+
+
+class Prices(NamedTuple):
+    """What P plans take.
+
+    Attributes:
+        seconds: (P,) of an iteration; infinite for plans that cannot be built.
+        memory: (P,) bytes of the fullest device.
+        resting: (P,) those of them that stay throughout.
+        working: (P,) seconds of all passes of the busiest rank.
+        layers: (P, parts) of each part of the model; -1 behind the last part.
+    """
+
+    seconds: F64
+    memory: F64
+    resting: F64
+    working: F64
+    layers: I64
 
 
 class Estimates:
-    """Estimates plans of one problem on one fabric."""
+    """Estimates plans of one problem on one fabric.
 
-    def __init__(self, problem: Problem, fabric: AnyFabric, rules: Rules) -> None:
-        self._problem, self._graph = problem, problem.graph
-        self._small, self._rules = small_model(problem.graph), rules
-        self._machine = Machine(problem.cluster, fabric)
-        self._costs = MeshCosts(problem, self._small)
-        layer = layer_numbers(problem.graph).of
+    Args:
+        problem: its model and machine.
+        fabric: between its hosts.
+        rules: how its operators are cut.
+        micro_batches: sizes of micro-batches that are priced together, as they are likely to be asked for.
+    """
+
+    def __init__(self, problem: Problem, fabric: AnyFabric, rules: Rules, micro_batches: Sequence[int] = ()) -> None:
+        self._problem, self._graph, self._rules = problem, problem.graph, rules
+        self._small, self._sizes = small_model(problem.graph), tuple(micro_batches)
+        self._links, self._costs = GroupLinks(problem, fabric), MeshCosts(problem, self._small)
+        numbers = layer_numbers(problem.graph)
+        self._n_layers = numbers.n_layers
+        layer = numbers.of
         self._tied = any(layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users)
-
-    @property
-    def n_layers(self) -> int:
-        """Numbered layers of the model; 0 where it has none."""
-        return layer_numbers(self._graph).n_layers
+        behind = [self._small.behind] if self._small.behind >= 0 else []
+        self._units = np.array([*self._small.layers, *behind], dtype=np.int64)
+        self._shapes: dict[tuple[Settings, _Form], _Shape | TopoplanError] = {}
+        self._even: set[object] = set()
 
     def of(self, plan: Settings) -> Estimate:
         """Estimate a plan.
@@ -96,195 +134,233 @@ class Estimates:
         Raises:
             TopoplanError: degrees, layers and batch do not go together, or an operator cannot be cut or priced so.
         """
-        return Estimate(self.seconds(plan), self.memory(plan))
-
-    def seconds(self, plan: Settings) -> float:
-        """Return the seconds of an iteration; see `of`."""
-        prepared = self._prepared(plan)
-        degrees, order = prepared.degrees, prepared.order
-        chunks = self._chunks(plan, prepared)
-        passes = np.stack([chunk.passes for chunk in chunks], axis=1)
-        sending = np.array([self._sending(degrees, prepared)] * 2)
-        sending[1] -= [chunk.ahead for chunk in chunks[:-1]]
-        start, end = ideal_times(order, passes, sending)
-        work = np.add.reduceat(end - start, order.rank_ptr[:-1]) / order.n_micro_batches
-        later = (degrees.micro_batches - order.n_micro_batches) * work.max()
-        rows = np.where(order.row_of[Pass.WEIGHTS] >= 0, order.row_of[Pass.WEIGHTS], order.row_of[Pass.BACKWARD])
-        last = end[rows].max(axis=1).tolist()
-        by_rank: list[list[tuple[float, _Chunk]]] = [[] for _ in range(order.n_ranks)]
-        for rank, each, chunk in zip(order.rank_of.tolist(), last, chunks, strict=True):
-            by_rank[rank].append((each, chunk))
-        return float(max(map(_rank_end, by_rank)) + later)
-
-    def layer_seconds(self, plan: Settings) -> list[float]:
-        """(L + 1,) seconds of all passes of a micro-batch of each layer, and of what comes behind the last one.
-
-        Raises:
-            TopoplanError: as `of`; layers need not divide.
-        """
-        degrees = self._degrees(plan)
-        order = self._order(plan.schedule, degrees.pp, degrees.micro_batches)
-        units = self._costs.tasks(self._mesh(plan, degrees, order))
-        passes = [_chunk([self._ran(unit, degrees)], plan.zero).passes.sum() for unit in units]
-        tail = passes[self._small.behind] if self._small.behind >= 0 else 0.0
-        return [float(each) for each in (*(passes[unit] for unit in self._small.layers), tail)]
-
-    def memory(self, plan: Settings) -> float:
-        """Return the bytes of the fullest device; see `of`."""
-        degrees, order, layers, mesh = self._prepared(plan)
-        bytes_of = self._costs.bytes(mesh)
-        stages: list[StageBytes] = []
-        for chunk, members in enumerate(self._units_of_chunks(layers)):
-            stage = chained([bytes_of[unit] for unit in members])
-            states = stage.states / self._shares(plan, degrees)[:, None]
-            stages.append(stage._replace(devices=order.rank_of[chunk : chunk + 1], states=states))
-        return float(staged_peak(order, stages, order.n_ranks).total.max())
-
-    def _shares(self, plan: Settings, degrees: Degrees) -> F64:
-        """(3,) by how much smaller weights, gradients and optimizer state are than on a mesh with two such devices."""
-        ratio = 1.0 if degrees.shard > 1 else degrees.of("dp") / _few(degrees.of("dp"))
-        levels = {0: (1, 1, 1), 1: (1, 1, ratio), 2: (1, ratio, ratio), 3: (ratio, ratio, ratio)}
-        return np.array(levels[plan.zero], dtype=np.float64)
-
-    def _degrees(self, plan: Settings) -> Degrees:
-        return degrees_of(plan, self._graph, self._problem.cluster.n_devices)
-
-    def _prepared(self, plan: Settings) -> _Prepared:
-        degrees = self._degrees(plan)
-        order = self._order(plan.schedule, degrees.pp, degrees.micro_batches)
-        layers = tuple(layer_counts(self._graph, order, plan.layers))
-        if not layers[0] and len(layers) > 1:
+        shape = shape_of(plan)
+        degrees = self._degrees(shape)
+        order = estimated_order(plan.schedule, degrees.pp, degrees.micro_batches)
+        self._prepare([shape], self._form(order))
+        if isinstance(known := self._shapes[shape, self._form(order)], TopoplanError):
+            raise known
+        counts = layer_counts(self._graph, order.order, plan.layers)
+        if not counts[0] and len(counts) > 1:
             raise TopoplanError(f"plan: layers={plan.layers}: is not estimated without a layer on the first stage")
-        return _Prepared(degrees, order, layers, self._mesh(plan, degrees, order))
+        prices = self.prices([shape], [plan.schedule], [plan.layers], PlanColumns(*np.zeros((3, 1), dtype=np.int64)))
+        return Estimate(float(prices.seconds[0]), float(prices.memory[0]))
 
-    def _mesh(self, plan: Settings, degrees: Degrees, order: PassOrder) -> UnitMesh:
+    def bounds(self, shapes: Sequence[Settings]) -> F64:
+        """(S,) seconds that no plan of each shape is faster than, by estimate: its passes, without any bubble.
+
+        Infinite for a shape that cannot be built.
+        """
+        form = _Form(splits=False, apart=False)
+        self._prepare(shapes, form)
+        return np.array([self._bound(self._shapes[shape, form]) for shape in shapes])
+
+    def _bound(self, shape: _Shape | TopoplanError) -> float:
+        if isinstance(shape, TopoplanError):
+            return math.inf
+        passes = shape.ran[self._units, :3, 0].sum()
+        return float(passes * shape.degrees.micro_batches / shape.degrees.pp)
+
+    def prices(
+        self, shapes: Sequence[Settings], schedules: Sequence[str], texts: Sequence[str], plans: PlanColumns
+    ) -> Prices:
+        """Estimate plans.
+
+        Args:
+            shapes: plans without schedule and layers (`shape_of`).
+            schedules: that plans have.
+            texts: layers of chunks that plans have beside `EVEN` and `BALANCED`.
+            plans: which of these each has.
+        """
+        count = len(plans.shape)
+        values = np.full((count, PRICES), np.inf)
+        degrees = [self._degrees_or_none(shape) for shape in shapes]
+        pipelines = np.array([(0, 0) if each is None else (each.pp, each.micro_batches) for each in degrees])
+        keys = np.column_stack([plans.schedule, pipelines[plans.shape]])
+        different, order_of_plan = np.unique(keys, axis=0, return_inverse=True)
+        orders = [_order_or_none(schedules[schedule], pp, m) for schedule, pp, m in different.tolist()]
+        members = [np.flatnonzero(order_of_plan.ravel() == number) for number in range(len(orders))]
+        rows_of: dict[_Form, list[I64]] = {}
+        for order, rows in zip(orders, members, strict=True):
+            if order is not None:
+                rows_of.setdefault(self._form(order), []).append(rows)
+        for form, several in rows_of.items():
+            used = np.unique(plans.shape[np.concatenate(several)]).tolist()
+            self._prepare([shapes[shape] for shape in used], form)
+        layers = np.full((count, max((order.parts for order in orders if order is not None), default=1)), -1)
+        for order, rows_of_order in zip(orders, members, strict=True):
+            if order is not None:
+                self._price(order, shapes, texts, plans, rows_of_order, values, layers)
+        return Prices(*values.T, layers)
+
+    def _price(
+        self,
+        order: EstimatedOrder,
+        shapes: Sequence[Settings],
+        texts: Sequence[str],
+        plans: PlanColumns,
+        rows: I64,
+        values: F64,
+        layers: I64,
+    ) -> None:
+        """Fill in the prices of plans of one order, and their layers."""
+        number, text_at = plans.layers[rows], plans.layers
+        form = self._form(order)
+        of_plan = [self._shapes[shapes[shape], form] for shape in plans.shape[rows].tolist()]
+        usable = np.array([isinstance(shape, _Shape) for shape in of_plan])
+        n_layers, parts = max(1, self._n_layers), order.parts
+        usable &= (number != EVEN) | (n_layers % parts == 0)
+        usable &= (number != BALANCED) | (1 < parts <= n_layers)
+        counts_of = {}
+        for text in np.unique(number[number >= 0]).tolist():
+            try:
+                counts_of[text] = layer_counts(self._graph, order.order, texts[text]) if self._n_layers else [1]
+            except TopoplanError:
+                counts_of[text] = [0] * parts
+            if not counts_of[text][0]:
+                usable &= number != text
+        rows = rows[usable]
+        if not len(rows):
+            return
+        counts = np.full((len(rows), parts), n_layers // parts)
+        for text, each in counts_of.items():
+            counts[text_at[rows] == text] = each
+        built = [
+            shape for shape, is_usable in zip(of_plan, usable, strict=True) if isinstance(shape, _Shape) and is_usable
+        ]
+        prices = np.empty((len(rows), PRICES))
+        columns, shown = order.columns, order.order.n_micro_batches
+        chunks = len(columns.rank_of)
+        room = Room(
+            end=np.empty(len(columns.kind)),
+            passes=np.empty((4, chunks)),
+            change=np.empty((5, chunks)),
+            between=np.empty(2 * chunks),
+            chunks=np.empty((6, chunks)),
+            bounds=np.empty((2, chunks), dtype=np.int64),
+            layers=np.empty(len(self._units) + 1),
+        )
+        table = PlanRows(
+            counts=counts,
+            balanced=plans.layers[rows] == BALANCED,
+            micro_batches=np.array([shape.degrees.micro_batches - shown for shape in built]),
+            zero=np.array([shape.zero for shape in built]),
+            hop=np.stack([self._links.between_ranks(shape.degrees.strides["pp"], shape.degrees.pp) for shape in built]),
+            **{
+                name: np.stack([getattr(shape, name) for shape in built])
+                for name in ("ran", "sent", "stays", "gathered", "placeholders", "change", "rise")
+            },
+        )
+        price_plans(columns, shown, order.splits, self._units, n_layers, table, room, prices)
+        values[rows], layers[rows, :parts] = prices, counts
+
+    # ── Shapes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, shapes: Iterable[Settings], form: _Form) -> None:
+        """Price the units of shapes that are not known yet, all of one mesh together."""
+        meshes: dict[object, tuple[UnitMesh, list[tuple[Settings, Degrees, int]]]] = {}
+        for shape in dict.fromkeys(shapes):
+            if (shape, form) in self._shapes:
+                continue
+            try:
+                degrees = self._degrees(shape)
+                mesh, count = self._mesh(shape, degrees, form)
+            except TopoplanError as error:
+                self._shapes[shape, form] = error
+                continue
+            meshes.setdefault(mesh.key, (mesh, []))[1].append((shape, degrees, count))
+        for mesh, rows in meshes.values():
+            stop_if_wanted()
+            try:
+                columns = self._costs.columns(mesh, self._counts([count for _, _, count in rows], rows))
+            except TopoplanError as error:
+                self._shapes |= dict.fromkeys(((shape, form) for shape, _, _ in rows), error)
+                continue
+            self._shapes |= {
+                (shape, form): priced for (shape, _, _), priced in zip(rows, self._priced(columns, rows), strict=True)
+            }
+
+    def _priced(self, columns: UnitColumns, rows: Sequence[tuple[Settings, Degrees, int]]) -> list[_Shape]:
+        """Return shapes on one mesh."""
+        column = columns.column_of([count for _, _, count in rows])
+        links = {mask: [self._links.of(degrees, mask) for _, degrees, _ in rows] for mask in columns.masks}
+        seconds = exchange_seconds(columns.collective, columns.nbytes[column], columns.axes, links)
+        ran = columns.run(column, seconds)
+        result = []
+        for place, (row, (shape, degrees, _)) in enumerate(zip(column.tolist(), rows, strict=True)):
+            states = (columns.states / _shares(shape, degrees)).sum(axis=1)
+            result.append(
+                _Shape(
+                    degrees=degrees,
+                    zero=shape.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0,
+                    ran=ran[place],
+                    sent=columns.sent[row],
+                    stays=states + columns.undivided,
+                    gathered=columns.gathered,
+                    rise=columns.rise[row],
+                    change=columns.change[row],
+                    placeholders=columns.placeholders,
+                )
+            )
+        return result
+
+    def _counts(self, counts: Sequence[int], rows: Sequence[tuple[Settings, Degrees, int]]) -> list[int]:
+        """Return how many micro-batches a mesh is priced for: those of rows, and of the likely sizes."""
+        samples = {count * shape.micro_batch for (shape, _, _), count in zip(rows, counts, strict=True)}
+        likely = {each // size for each in samples for size in self._sizes if each % size == 0}
+        return sorted({*counts, *likely})
+
+    def _mesh(self, plan: Settings, degrees: Degrees, form: _Form) -> tuple[UnitMesh, int]:
+        """Return the mesh of units, and micro-batches of the batch on it."""
         sizes = tuple(_few(degrees.of(axis)) if axis == "dp" else degrees.of(axis) for axis in degrees.mesh_axes)
+        rules = self._rules.on_mesh(degrees, plan)
+        self._check(rules, degrees)
         shared = degrees.of("dp") // _few(degrees.of("dp"))
         options = attrs.evolve(
             plan, tp=1, cp=1, ep=1, pp=1, dp=None, micro_batch=1, schedule="", layout="", layers="", sp=None
         )
-        return UnitMesh(
-            rules=self._rules.on_mesh(degrees, plan),
-            sizes=sizes,
-            micro_batches=degrees.micro_batches * shared,
-            options=options,
-            splits=bool((order.row_of[Pass.WEIGHTS] >= 0).any()),
-            apart=self._tied and len(set(order.rank_of[[0, -1]].tolist())) > 1,
-        )
+        mesh = UnitMesh(rules=rules, sizes=sizes, options=options, splits=form.splits, apart=form.apart)
+        return mesh, degrees.micro_batches * shared
 
-    @functools.cache  # noqa: B019  of one search, as long as it lives
-    def _order(self, schedule: str, ranks: int, micro_batches: int) -> PassOrder:
-        """Return the order of a schedule, with no more micro-batches than show how it continues."""
-        return order_of(schedule, ranks, min(micro_batches, _REPEATS * ranks))
+    def _check(self, rules: MeshRules, degrees: Degrees) -> None:
+        """Raise for a dimension that degrees do not divide."""
+        key = (id(rules), *(degrees.of(axis) for axis in rules.axes))
+        if key not in self._even:
+            small = self._small
+            check_even(small.graph, degrees, rules.axes, rules.of_some(small.operators).rules)
+            self._even.add(key)
 
-    def _units_of_chunks(self, layers: tuple[int, ...]) -> list[list[int]]:
-        """Return the units of each chunk, given how many layers each has."""
-        ends = np.cumsum(layers).tolist()
-        chunks = [
-            list(self._small.layers[end - count : end] if end else self._small.layers)
-            for end, count in zip(ends, layers, strict=True)
-        ]
-        if self._small.behind >= 0:
-            chunks[-1].append(self._small.behind)
-        return chunks
+    def _form(self, order: EstimatedOrder) -> _Form:
+        return _Form(order.splits, apart=self._tied and order.apart)
 
-    def _chunks(self, plan: Settings, prepared: _Prepared) -> list[_Chunk]:
-        degrees, _, layers, mesh = prepared
-        ran = [self._ran(unit, degrees) for unit in self._costs.tasks(mesh)]
-        zero = plan.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0
-        return [_chunk([ran[unit] for unit in members], zero) for members in self._units_of_chunks(layers)]
+    def _degrees(self, plan: Settings) -> Degrees:
+        return degrees_of(plan, self._graph, self._problem.cluster.n_devices)
 
-    def _ran(self, unit: UnitTasks, degrees: Degrees) -> dict[int, Ran]:
-        """Return what each pass of a unit takes on the links of a plan."""
-
-        def seconds_of(kind: Collective, nbytes: float, axes: int) -> float:
-            return self._machine.seconds(kind, nbytes, self._links(degrees, axes))
-
-        return {kind: tasks.run(seconds_of) for kind, tasks in unit.passes.items()}
-
-    @functools.cache  # noqa: B019
-    def _links(self, degrees: Degrees, axes: int) -> Links:
-        """Return what the groups along some axes have of the network; ranks of the pipeline use it at the same time."""
-        sizes = tuple(degrees.of(axis) for axis in degrees.mesh_axes)
-        along = tuple(axis for axis in range(len(sizes)) if axes >> axis & 1)
-        members: I64 = mesh_groups(sizes, along)
-        groups = self._devices(degrees)[:, members].reshape(-1, members.shape[1])
-        return self._machine.links(groups.astype(np.int64))
-
-    @functools.cache  # noqa: B019
-    def _devices(self, degrees: Degrees) -> I32:
-        return devices_of(degrees)
-
-    def _sending(self, degrees: Degrees, prepared: _Prepared) -> list[float]:
-        """(chunks - 1,) seconds of what a chunk sends to the next one."""
-        order, units = prepared.order, self._costs.tasks(prepared.mesh)
-        chunks = self._units_of_chunks(prepared.layers)
-        rank_of = order.rank_of.tolist()
-        return [
-            0.0
-            if rank_of[k] == rank_of[k + 1]
-            else units[chunks[k][-1]].sent * self._between(degrees, rank_of[k], rank_of[k + 1])
-            for k in range(len(chunks) - 1)
-        ]
-
-    @functools.cache  # noqa: B019
-    def _between(self, degrees: Degrees, source: int, target: int) -> float:
-        """Return the seconds per byte that the slowest device of a rank sends to its peer of another rank."""
-        devices = self._devices(degrees)
-        return self._machine.pair_seconds(devices[source], devices[target])
+    def _degrees_or_none(self, plan: Settings) -> Degrees | None:
+        try:
+            return self._degrees(plan)
+        except TopoplanError:
+            return None
 
 
-def _chunk(units: Sequence[dict[int, Ran]], zero: int) -> _Chunk:
-    """Return what units take together, one after the other."""
-    passes = np.zeros(4)
-    for kind in (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS):
-        parts = [unit[kind] for unit in (units if kind == Pass.FORWARD else units[::-1]) if kind in unit]
-        passes[kind] = _with_gathers(parts) if zero == 3 else sum(part.path for part in parts)
-        if zero == 2:  # sums of gradients run beside them, micro-batch by micro-batch
-            passes[kind] = max(passes[kind], sum(part.weights for part in parts))
-    kind = Pass.WEIGHTS if Pass.WEIGHTS in units[0] else Pass.BACKWARD
-    ends = [unit[kind] for unit in units for kind in (SUMS, END)]
-    return _Chunk(
-        passes=passes,
-        ahead=units[-1][Pass.BACKWARD].ahead,
-        last=[unit[kind] for unit in reversed(units)] if zero < 2 else [],
-        end=sum(part.computing + part.weights for part in ends),
-    )
+def shape_of(plan: Settings) -> Settings:
+    """Return a plan without what its schedule, and its layers of chunks, are."""
+    return attrs.evolve(plan, schedule="", layers="")
 
 
-def _with_gathers(parts: Sequence[Ran]) -> float:
-    """Return the seconds of a pass of units whose weights are gathered for it, in the order of the pass.
-
-    The weights of two units are there at a time, and sums of gradients share their communicator.
-    """
-    free = computed = 0.0
-    ends: list[float] = []
-    for number, part in enumerate(parts):
-        free = max(free, ends[number - 2] if number > 1 else 0.0) + part.gathers
-        if number:  # sums of the unit before, which the gather went ahead of
-            before = parts[number - 1]
-            gathered, free = free, max(free, ends[number - 1]) + before.weights - before.gathers
-        else:
-            gathered = free
-        computed = max(computed, gathered) + part.path
-        ends.append(computed)
-    return max(computed, free)
+def _order_or_none(schedule: str, ranks: int, micro_batches: int) -> EstimatedOrder | None:
+    """Return the order of a schedule, or None where it has none for so many."""
+    try:
+        return estimated_order(schedule, ranks, micro_batches) if ranks else None
+    except TopoplanError:
+        return None
 
 
-def _rank_end(chunks: Sequence[tuple[float, _Chunk]]) -> float:
-    """Return when a rank has summed its gradients and updated its weights.
-
-    It is given the end of its last pass of each chunk.  Sums begin while the last pass runs, as soon as there is a
-    gradient, and follow each other.
-    """
-    free = 0.0
-    for end, chunk in sorted(chunks, key=lambda pair: pair[0]):
-        start = end - sum(part.path for part in chunk.last)
-        for part in chunk.last:
-            free = max(start + part.summed, free + part.weights)
-            start += part.path
-        free = max(free, end)
-    return free + sum(chunk.end for _, chunk in chunks)
+def _shares(plan: Settings, degrees: Degrees) -> F64:
+    """(3,) by how much smaller weights, gradients and optimizer state are than on a mesh with two such devices."""
+    ratio = 1.0 if degrees.shard > 1 else degrees.of("dp") / _few(degrees.of("dp"))
+    levels = {0: (1, 1, 1), 1: (1, 1, ratio), 2: (1, ratio, ratio), 3: (ratio, ratio, ratio)}
+    return np.array(levels[plan.zero], dtype=np.float64)
 
 
 def _few(devices: int) -> int:

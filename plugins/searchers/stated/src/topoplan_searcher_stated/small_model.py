@@ -17,6 +17,7 @@ import attrs
 from topoplan import CostFunction, MicroBatch, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, i32
 from topoplan_engine.equal_operators import first_equal, layers_of
+from topoplan_engine.of_graphs import of_last_graphs
 from topoplan_engine.optimizer import OptimizerCosts
 
 __all__ = ["CostsOfSome", "LayerNumbers", "SmallModel", "layer_numbers", "small_model"]
@@ -59,6 +60,7 @@ class LayerNumbers(NamedTuple):
     n_layers: int
 
 
+@of_last_graphs
 def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
     """Return the layers of a model.
 

@@ -1,26 +1,29 @@
 """What the units of a model cost on a mesh: the tasks of their passes on one device, and bytes, as they are lowered.
 
     small model ─► a stage for each unit ─► `topoplan_engine.lowering.staged`: tasks and bytes of each stage
-                   └► tasks of one device, pass by pass ─► seconds, given what collectives take
+                   └► tasks of one device, pass by pass, as columns ─► seconds, given what collectives take
 
 All devices of a mesh do the same, so that one stands for all.  Devices that share nothing but sums of gradients are
-two, however many a plan has: what they send follows from the links of the plan (`Tasks.run`).
+two, however many a plan has: what they send follows from the links of the plan (`UnitColumns.run`).  Tasks are the same
+for all sizes of micro-batches but for seconds and bytes, of which each size has a column.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 
-from topoplan import PassOrder, Problem, StagedStrategy
+from topoplan import PassOrder, Problem, Stage, StagedStrategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.places import Sends, TiedSum
+from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
@@ -29,15 +32,17 @@ from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.pass_orders import alternating_order
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.sharding.programs import pieces
-from topoplan_engine.sharding.stage_graphs import Link, StageGraph
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights
+from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_searcher_stated.construct import MeshRules, stages_on
+from topoplan_searcher_stated.plan_kernels import RAN, run_tasks
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import CostsOfSome, SmallModel
 
-__all__ = ["MeshCosts", "Ran", "Tasks", "UnitMesh", "UnitTasks", "chained"]
+__all__ = ["KINDS", "MeshCosts", "UnitColumns", "UnitMesh"]
 
-#: Seconds of a collective: its kind, bytes, and the axes of the mesh along which its members lie, a bit for each.
-SecondsOf = Callable[[Collective, float, int], float]
+#: What the tasks of a unit are for, in the order of columns: three kinds of passes, and what follows the last one.
+KINDS: tuple[int, ...] = (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS, SUMS, END)
 
 
 class UnitMesh(NamedTuple):
@@ -46,7 +51,6 @@ class UnitMesh(NamedTuple):
     Attributes:
         rules: how operators of the model are cut.
         sizes: of the mesh; the axis of data has two devices at most.
-        micro_batches: of the batch on this mesh.
         options: what the plan says beside degrees.
         splits: whether gradients of weights are a pass of their own.
         apart: whether units are on different ranks, so that weights which several use have copies.
@@ -54,7 +58,6 @@ class UnitMesh(NamedTuple):
 
     rules: MeshRules
     sizes: tuple[int, ...]
-    micro_batches: int
     options: Settings
     splits: bool
     apart: bool
@@ -65,110 +68,76 @@ class UnitMesh(NamedTuple):
         return (id(self.rules), *self[1:])
 
 
-class Ran(NamedTuple):
-    """Seconds of the tasks of a pass.
+class UnitColumns(NamedTuple):
+    """The U units of a mesh under K sizes of micro-batches: T tasks of one device, and bytes.
+
+    Tasks are in the order of units, of `KINDS` and of their streams.
 
     Attributes:
-        path: of the longest chain of them, where exchanges of weights and their gradients take no time.
-        ahead: of what comes first and waits for nothing from other stages: operators that run again.
-        computing: of those that compute.
-        weights: of exchanges of weights and their gradients, one after the other.
-        gathers: of those that gather weights.
-        summed: until the last of these ends.
+        micro_batches: (K,) of the batch on this mesh, one for each size.
+        seconds: (K, T) of computing; 0 for exchanges.
+        collective: (T,) kind of each exchange; -1 for computing, and for what takes no time.
+        nbytes: (K, T) of the tensor of each group.
+        axes: (T,) along which members lie, a bit for each axis of the mesh.
+        parameter: (T,) whether it is an exchange of weights or their gradients.
+        before_ptr, before: the tasks of its pass that each one waits for, as compressed rows.
+        first: (U * kinds + 1,) first task of each kind of each unit.
+        leading: (U * kinds,) how many come before the first one of the backward pass itself.
+        sent: (K, U) bytes that each device sends to the next unit for a micro-batch.
+        states: (U, 3) bytes of weights, gradients and optimizer state.
+        undivided, gathered: (U,) bytes that stay, and bytes of weights that are gathered and given back.
+        placeholders: (U, shapes) bytes that a device has once for all its units; see `StageBytes`.
+        change, rise: (K, U, 5) and (K, U) of activations; see `StageBytes`.
     """
 
-    path: float
-    ahead: float
-    computing: float
-    weights: float
-    gathers: float
-    summed: float
-
-
-class Tasks(NamedTuple):
-    """The tasks of a pass on one device, in the order of their streams.
-
-    Attributes:
-        seconds: (n,) of computing; 0 for exchanges.
-        collective: (n,) kind of each exchange; -1 for computing, and for what takes no time.
-        nbytes: (n,) of the tensor of each group.
-        axes: (n,) along which members lie.
-        parameter: (n,) whether it is an exchange of weights or their gradients.
-        leading: how many come before the first one of the backward pass itself.
-        before: (n,) tasks of the pass that each one waits for.
-    """
-
+    micro_batches: I64
     seconds: F64
     collective: I64
     nbytes: F64
     axes: I64
     parameter: np.ndarray
-    leading: int
-    before: tuple[tuple[int, ...], ...]
+    before_ptr: I64
+    before: I64
+    first: I64
+    leading: I64
+    sent: F64
+    states: F64
+    undivided: F64
+    gathered: F64
+    placeholders: F64
+    change: F64
+    rise: F64
 
-    def part(self, rows: slice, leading: int, before: tuple[tuple[int, ...], ...]) -> Tasks:
-        """Return some of the tasks, which wait for tasks of this part by their numbers in it."""
-        return Tasks(
-            seconds=self.seconds[rows],
-            collective=self.collective[rows],
-            nbytes=self.nbytes[rows],
-            axes=self.axes[rows],
-            parameter=self.parameter[rows],
-            leading=leading,
-            before=before,
-        )
+    @property
+    def masks(self) -> list[int]:
+        """The axes of all collectives, a bit for each axis; each once."""
+        return [int(mask) for mask in np.unique(self.axes[self.collective >= 0])]
 
-    def run(self, seconds_of: SecondsOf) -> Ran:
-        """Return what the pass takes."""
-        durations, free = self.seconds.tolist(), []
-        weights = gathers = 0.0
-        for task in np.flatnonzero(self.collective >= 0).tolist():
-            nbytes, axes = float(self.nbytes[task]), int(self.axes[task])
-            durations[task] = seconds_of(Collective(int(self.collective[task])), nbytes, axes)
-            if self.parameter[task]:
-                weights += durations[task]
-                gathers += durations[task] * (self.collective[task] == Collective.ALL_GATHER)
-                free.append(task)
-        with_weights = self._ends(durations) if free else []
-        summed = max((with_weights[task] for task in free), default=0.0)
-        for task in free:
-            durations[task] = 0.0
-        ends = self._ends(durations)
-        ahead = max(ends[: self.leading], default=0.0)
-        return Ran(max(ends, default=0.0), ahead, float(self.seconds.sum()), weights, gathers, summed)
+    def column_of(self, micro_batches: Sequence[int]) -> I64:
+        """Return the columns of some numbers of micro-batches."""
+        order = np.argsort(self.micro_batches)
+        found: I64 = order[np.searchsorted(self.micro_batches, micro_batches, sorter=order)]
+        return found
 
-    def _ends(self, durations: Sequence[float]) -> list[float]:
-        ends = [0.0] * len(durations)
-        for task, needs in enumerate(self.before):
-            start = 0.0
-            for each in needs:
-                start = max(start, ends[each])
-            ends[task] = start + durations[task]
-        return ends
+    def run(self, column: I64, seconds: F64) -> F64:
+        """(R, U, kinds, RAN) seconds of each kind of tasks of each unit; see `topoplan_searcher_stated.plan_kernels`.
 
-
-class UnitTasks(NamedTuple):
-    """The tasks of a unit on a mesh.
-
-    Attributes:
-        passes: `Pass`, `SUMS` or `END` -> its tasks, in the last micro-batch.
-        sent: bytes that each device sends to the next unit for a micro-batch.
-    """
-
-    passes: dict[int, Tasks]
-    sent: float
-
-
-class _Lowered(NamedTuple):
-    """The stages of a mesh: graph, costs and bytes of each."""
-
-    graphs: Sequence[StageGraph]
-    costs: Sequence[StageCosts]
-    bytes: tuple[StageBytes, ...]
+        Args:
+            column: (R,) size of the micro-batches of each row.
+            seconds: (R, T) that exchanges take in each row; 0 for computing.
+        """
+        rows, count = len(column), len(self.first) - 1
+        ran = np.zeros((rows, count, RAN))
+        durations = self.seconds[column] + seconds
+        computing = np.ascontiguousarray(self.seconds[column])
+        room = np.zeros(self.seconds.shape[1])
+        tasks = (self.collective, self.parameter, self.before_ptr, self.before, self.first, self.leading)
+        run_tasks(durations, computing, *tasks, room, ran)
+        return ran.reshape(rows, count // len(KINDS), len(KINDS), RAN)
 
 
 class MeshCosts:
-    """Costs of the units of a model on meshes; each mesh is lowered once.
+    """Costs of the units of a model on meshes; each mesh is lowered once for all sizes of micro-batches.
 
     Args:
         problem: that is searched.
@@ -178,45 +147,73 @@ class MeshCosts:
     def __init__(self, problem: Problem, small: SmallModel) -> None:
         self._graph, self._small = problem.graph, small
         self._lowering = StagedLowering(small.graph, problem.cluster, CostsOfSome(problem.costs, small.operators))
-        self._lowered_on: dict[object, _Lowered] = {}
-        self._tasks_on: dict[object, tuple[UnitTasks, ...]] = {}
+        #: Whether a backward pass holds what does not shrink with micro-batches.
+        self._whole = kernels_of(problem.graph) is not None
+        self._columns_on: dict[object, UnitColumns] = {}
+        self._costs_on: dict[object, list[StageCosts]] = {}
 
-    def bytes(self, mesh: UnitMesh) -> tuple[StageBytes, ...]:
-        """Return the bytes of each unit on a mesh.
+    def columns(self, mesh: UnitMesh, micro_batches: Sequence[int]) -> UnitColumns:
+        """Return what the units cost on a mesh, with columns for these numbers of micro-batches, and perhaps more.
 
         Raises:
             TopoplanError: an operator cannot be cut or priced so.
         """
-        return self._lowered(mesh).bytes
+        known = self._columns_on.get(mesh.key)
+        before = () if known is None else known.micro_batches.tolist()
+        if known is None or not {*micro_batches} <= {*before}:
+            known = self._columns_on[mesh.key] = self._lowered(mesh, sorted({*before, *micro_batches}))
+        return known
 
-    def tasks(self, mesh: UnitMesh) -> tuple[UnitTasks, ...]:
-        """Return the tasks of each unit on a mesh; see `bytes`."""
-        key = mesh.key
-        if key not in self._tasks_on:
-            lowered = self._lowered(mesh)
-            separate = frozenset([Pass.WEIGHTS] if mesh.splits else ())
-            self._tasks_on[key] = tuple(
-                UnitTasks(_passes(graph, cost, separate, mesh), _sent(graph, mesh.micro_batches))
-                for graph, cost in zip(lowered.graphs, lowered.costs, strict=True)
-            )
-        return self._tasks_on[key]
+    def _lowered(self, mesh: UnitMesh, counts: Sequence[int]) -> UnitColumns:
+        small, options, (stages, order) = self._small, mesh.options, self._stages(mesh)
+        strategies = [StagedStrategy.of(small.graph, stages, order, count, options.clip) for count in counts]
+        costs_of = [self._costs(mesh, each) for each in strategies]
+        graphs, nbytes = self._lowering.parts(strategies[0], costs_of[0])
+        bytes_of = [nbytes]
+        crossing = crossing_weights(strategies[0], small.graph)
+        for strategy, count, cost in zip(strategies[1:], counts[1:], costs_of[1:], strict=True):
+            if self._whole or any(each.rise.gathered for each in nbytes):
+                stages = zip(graphs, cost, strict=True)
+                bytes_of.append(
+                    [
+                        StageBytes.of(strategy, small.graph, number, *stage, crossing)
+                        for number, stage in enumerate(stages)
+                    ]
+                )
+            else:
+                bytes_of.append([_with_micro_batches(each, counts[0] / count) for each in nbytes])
+        separate = frozenset([Pass.WEIGHTS] if mesh.splits else ())
+        tasks = [
+            _tasks(graph, several, separate, mesh.sizes) for graph, *several in zip(graphs, *costs_of, strict=True)
+        ]
+        micro_batches = np.array(counts)
+        return _together(tasks, micro_batches, mesh.sizes)._replace(
+            sent=np.array([_sent(graph) for graph in graphs]) / micro_batches[:, None],
+            states=np.array([each.states[:, 0] for each in nbytes]),
+            undivided=np.array([each.undivided[0] for each in nbytes]),
+            gathered=np.array([each.gathered for each in nbytes]),
+            placeholders=_placeholders(nbytes),
+            change=np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of]),
+            rise=np.array([[each.rise.total for each in several] for several in bytes_of]),
+        )
 
-    def _lowered(self, mesh: UnitMesh) -> _Lowered:
-        key = mesh.key
-        if key not in self._lowered_on:
-            graphs, costs, nbytes = self._lowering.parts(self._strategy(mesh))
-            self._lowered_on[key] = _Lowered(graphs, costs, tuple(nbytes))
-        return self._lowered_on[key]
+    def _costs(self, mesh: UnitMesh, strategy: StagedStrategy) -> list[StageCosts]:
+        """Return what operators cost, which does not depend on what runs again, nor on who shares what but weights."""
+        zero = mesh.options.zero if mesh.options.zero == 3 else 0
+        options = attrs.evolve(mesh.options, zero=zero, recompute="none", clip=False)
+        key = id(mesh.rules), mesh.sizes, options, strategy.micro_batches
+        if key not in self._costs_on:
+            self._costs_on[key] = self._lowering.stage_costs(strategy)
+        return self._costs_on[key]
 
-    def _strategy(self, mesh: UnitMesh) -> StagedStrategy:
+    def _stages(self, mesh: UnitMesh) -> tuple[list[Stage], PassOrder]:
         """Return a pipeline that has each unit once."""
         small, options = self._small, mesh.options
         rules = mesh.rules.of_some(small.operators)
-        devices = np.arange(int(np.prod(mesh.sizes)), dtype=np.int32)
+        devices = np.arange(math.prod(mesh.sizes), dtype=np.int32)
         regions = regions_of(options.recompute, self._graph)[list(small.operators)]
         stages = stages_on(small.graph, rules, mesh.sizes, options, small.unit_of, [devices] * small.n_units, regions)
-        order = _in_turn(small.n_units, mesh)
-        return StagedStrategy.of(small.graph, stages, order, mesh.micro_batches, options.clip)
+        return stages, _in_turn(small.n_units, mesh)
 
 
 def _in_turn(n_units: int, mesh: UnitMesh) -> PassOrder:
@@ -226,12 +223,24 @@ def _in_turn(n_units: int, mesh: UnitMesh) -> PassOrder:
     return alternating_order("units", [n_units] * ranks, 1, n_units // ranks, late)
 
 
-def _sent(stage: StageGraph, micro_batches: int) -> float:
-    """Return the bytes of a micro-batch that each device sends to other stages; what several want counts once."""
+def _with_micro_batches(nbytes: StageBytes, share: float) -> StageBytes:
+    """Return the bytes of a stage whose micro-batches are so many times as large, if it gives no weights back."""
+    return nbytes._replace(change=nbytes.change * share, rise=nbytes.rise._replace(total=nbytes.rise.total * share))
+
+
+def _placeholders(units: Sequence[StageBytes]) -> F64:
+    """(U, shapes) bytes of each unit that stand for gradients of matrices, by their shape."""
+    shapes = list(dict.fromkeys(shape for unit in units for shape in unit.placeholders))
+    rows = [[unit.placeholders.get(shape, 0.0) for shape in shapes] for unit in units]
+    return np.array(rows).reshape(len(units), len(shapes))
+
+
+def _sent(stage: StageGraph) -> float:
+    """Return the bytes of the batch that each device sends to other stages; what several want counts once."""
     total = 0.0
     for links in stage.sends.values():
         tensor = stage.graph.operators[next(op for op, each in stage.sends.items() if each == links)].outputs[0]
-        total += tensor.nbytes / pieces(stage.program, links[0].sent) / micro_batches
+        total += tensor.nbytes / pieces(stage.program, links[0].sent)
     return total
 
 
@@ -240,6 +249,7 @@ class _Group(NamedTuple):
 
     size: int
     axes: int
+    columns: int
 
     def add(
         self,
@@ -254,35 +264,35 @@ class _Group(NamedTuple):
         """Add the collective: that of the device that has most of it."""
         most = 1.0 if shares is None else float(shares.max())
         columns |= {"size": round(size * most), "axes": self.axes}
-        task = tasks.add(1, kind=TaskKind.COLLECTIVE, collective=kind, **columns)
+        task = tasks.add(self.columns, kind=TaskKind.COLLECTIVE, collective=kind, **columns)
         return task, task
 
     def join(self, tasks: TaskColumns, **columns: Any) -> I64:
         """Add a join."""
-        return tasks.add(1, kind=TaskKind.COLLECTIVE, collective=Collective.JOIN, **columns)
+        return tasks.add(self.columns, kind=TaskKind.COLLECTIVE, collective=Collective.JOIN, **columns)
 
 
 class _OnePlace:
-    """One place of a stage stands for all; see `topoplan_engine.lowering.places.Places`."""
+    """One place of a stage stands for all, once for each column; see `topoplan_engine.lowering.places.Places`."""
 
-    devices: I32 = np.zeros(1, dtype=np.int32)
-    rows: I64 = np.zeros(1, dtype=np.int64)
-    order: I64 = np.zeros(1, dtype=np.int64)
-
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: tuple[int, ...], columns: int) -> None:
+        self._sizes, self._columns = sizes, columns
+        self.devices: I32 = np.zeros(columns, dtype=np.int32)
+        self.rows: I64 = np.zeros(columns, dtype=np.int64)
+        self.order: I64 = np.arange(columns)
 
     def communicator(self, axes: tuple[int, ...]) -> _Group:
         """Return the groups along some axes."""
-        return _Group(math.prod(self._sizes[axis] for axis in axes), sum(1 << axis for axis in axes))
+        size = math.prod(self._sizes[axis] for axis in axes)
+        return _Group(size, sum(1 << axis for axis in axes), self._columns)
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of a hop to the next place along an axis, and the place that sends."""
-        return {"axes": 1 << axis, "src": 0, "dst": 0}, self.rows
+        return {"axes": 1 << axis, "src": 0, "dst": 0}, self.order
 
     def streams(self, axes: tuple[int, ...]) -> tuple[bytes, I64]:
         """Return a key of the groups along some axes, and the place in them."""
-        return bytes(axes), self.rows
+        return bytes(axes), self.order
 
 
 class _OneDevice:
@@ -290,8 +300,8 @@ class _OneDevice:
 
     columns: Mapping[str, Any] = {"axes": 0}
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
-        self.groups, self._place = TaskColumns(), _OnePlace(sizes)
+    def __init__(self, sizes: tuple[int, ...], columns: int) -> None:
+        self.groups, self._place = TaskColumns(), _OnePlace(sizes, columns)
 
     def places(self, stage: int) -> _OnePlace:
         """Return the place of a stage."""
@@ -310,65 +320,104 @@ class _OneDevice:
         return {}
 
 
-def _passes(stage: StageGraph, costs: StageCosts, separate: frozenset[Pass], mesh: UnitMesh) -> dict[int, Tasks]:
-    """Return the tasks of each pass on one device, in the last micro-batch."""
-    layout = _OneDevice(mesh.sizes)
-    written = StageTasks(stage, costs, Variant(False, True, separate), layout.places(0), layout)
+class _ColumnCosts(StageCosts):
+    """What the operators of a stage cost on its first device, with a column for each size of micro-batches."""
+
+    @classmethod
+    def of(cls, several: Sequence[StageCosts]) -> _ColumnCosts:
+        """Return the costs, given those of each size."""
+        first = [costs.at(np.zeros(1, np.int64)) for costs in several]
+        passes = [_side_by_side(each) for each in zip(*(costs.passes for costs in first), strict=True)]
+        updates = [None if each is None else np.repeat(each, len(first), axis=1) for each in first[0].updates]
+        return cls(passes, updates, np.arange(len(first)))
+
+    def at(self, places: I64) -> StageCosts:
+        """Return the same: columns are those that tasks are written for."""
+        return self
+
+
+def _side_by_side(several: Sequence[DeviceCosts]) -> DeviceCosts:
+    """Return the seconds of all sizes of micro-batches beside each other, with the bytes of the first."""
+    forward, backward, gradient = (
+        np.concatenate([getattr(each, name) for each in several]) for name in ("forward", "backward", "weight_gradient")
+    )
+    return several[0]._replace(forward=forward, backward=backward, weight_gradient=gradient)
+
+
+class _Tasks(NamedTuple):
+    """The tasks of a unit: (K, T) seconds, other (T,) columns, and what each one waits for."""
+
+    seconds: F64
+    columns: dict[str, np.ndarray]
+    before: list[list[int]]
+    first: list[int]
+    leading: list[int]
+
+
+def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[Pass], sizes: tuple[int, ...]) -> _Tasks:
+    """Return the tasks of each pass on one device, in the last micro-batch, given costs of each size."""
+    count, layout = len(costs), _OneDevice(sizes, len(costs))
+    variant = Variant(False, True, separate)
+    written = StageTasks(stage, _ColumnCosts.of(costs), variant, layout.places(0), layout)
     columns, (tails, heads) = written.columns(), written.ends()
-    before: list[list[int]] = [[] for _ in range(written.n_tasks)]
-    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
+    seconds = np.ascontiguousarray(columns["seconds"].reshape(-1, count).T)
+    one = {name: columns[name][::count] for name in ("kind", "collective", "axes", "micro_batch", "size")}
+    same = heads % count == 0
+    before: list[list[int]] = [[] for _ in range(seconds.shape[1])]
+    for tail, head in zip((tails[same] // count).tolist(), (heads[same] // count).tolist(), strict=True):
         before[head].append(tail)
-    rows, kinds = _columns(columns, mesh), columns["kind"]
-    passes: dict[int, Tasks] = {}
-    first = 0
-    for kind in (Pass.FORWARD, Pass.BACKWARD, *separate, SUMS, END):
-        part = written.parts.get(kind)
+    firsts, leading, first = [], [], 0
+    for kind in KINDS:
+        part = written.parts.get(kind) if kind != Pass.WEIGHTS or kind in separate else None
         streams = [] if part is None else [*([part.computed] if part.computed else ()), *part.exchanged.values()]
-        end = max([first, *(int(last[0]) + 1 for _, last in streams)])
-        waits = tuple(tuple(each - first for each in before[task] if each >= first) for task in range(first, end))
-        backward = np.flatnonzero(kinds[first:end] == TaskKind.BACKWARD)
-        leading = int(backward[0]) if len(backward) and kind == Pass.BACKWARD else 0
-        passes[int(kind)] = rows.part(slice(first, end), leading, waits)
+        end = max([first, *(int(last[0]) // count + 1 for _, last in streams)])
+        for task in range(first, end):
+            before[task] = [each for each in before[task] if each >= first]
+        backward = np.flatnonzero(one["kind"][first:end] == TaskKind.BACKWARD)
+        leading.append(int(backward[0]) if len(backward) and kind == Pass.BACKWARD else 0)
+        firsts.append(first)
         first = end
-    return passes
+    return _Tasks(seconds, one, before, [*firsts, first], leading)
 
 
-def _columns(columns: Mapping[str, np.ndarray], mesh: UnitMesh) -> Tasks:
-    """Return all tasks, without what they wait for."""
-    kind, collective, axes = columns["kind"], columns["collective"], columns["axes"].astype(np.int64)
-    members = np.ones(1 << len(mesh.sizes))
-    for code in range(len(members)):
-        members[code] = math.prod(size for axis, size in enumerate(mesh.sizes) if code >> axis & 1)
+def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...]) -> UnitColumns:
+    """Return the tasks of all units as columns, without bytes."""
+    ends = np.cumsum([0, *(unit.first[-1] for unit in units)]).tolist()
+    kind, collective, axes, micro_batch, size = (
+        np.concatenate([unit.columns[name][: unit.first[-1]] for unit in units]).astype(np.int64)
+        for name in ("kind", "collective", "axes", "micro_batch", "size")
+    )
+    members = np.array(
+        [math.prod(size for axis, size in enumerate(sizes) if code >> axis & 1) for code in range(1 << len(sizes))]
+    )
     hops = kind == TaskKind.TRANSFER  # each is a part of an all-gather
     collective = np.where(hops, int(Collective.ALL_GATHER), np.where(kind == TaskKind.COLLECTIVE, collective, -1))
-    collective = np.where((collective == Collective.JOIN) | (members[axes] < 2), -1, collective).astype(np.int64)
-    parameter = (columns["micro_batch"] < 0) & (collective >= 0)
-    nbytes = columns["size"] / np.where(parameter, 1, mesh.micro_batches)
-    nbytes = nbytes / np.where(hops, np.maximum(members[axes] - 1, 1), 1)
-    return Tasks(columns["seconds"], collective, nbytes, axes, parameter, leading=0, before=())
-
-
-def chained(parts: Sequence[StageBytes]) -> StageBytes:
-    """Return the bytes of one device of a stage that has these units, one after the other, by those of each unit.
-
-    Within a backward pass units follow each other from the last one, each beginning with what is left.
-    """
-    bytes_left, highest = 0.0, parts[-1].rise
-    for unit in reversed(parts):
-        if bytes_left + unit.rise.total > highest.total:
-            highest = unit.rise._replace(total=bytes_left + unit.rise.total)
-        bytes_left += float(unit.change[:, Pass.BACKWARD, 0].sum())
-    # Of two layers that follow each other both are there; units of several layers say what they have together.
-    gathered = [unit.gathered for unit in parts]
-    together = max([*gathered, *(2 * min(pair) for pair in itertools.pairwise(gathered))])
-    return StageBytes(
-        devices=np.zeros(1, dtype=np.int32),
-        column=np.zeros(1, dtype=np.int64),
-        states=np.sum([unit.states[:, :1] for unit in parts], axis=0),
-        undivided=np.sum([unit.undivided[:1] for unit in parts], axis=0),
-        activations=np.sum([unit.activations[:1] for unit in parts], axis=0),
-        change=np.sum([unit.change[:, :, :1] for unit in parts], axis=0),
-        rise=highest,
-        gathered=together,
-        placeholders={shape: size for unit in parts for shape, size in unit.placeholders.items()},
+    collective = np.where((collective == Collective.JOIN) | (members[axes] < 2), -1, collective)
+    parameter = (micro_batch < 0) & (collective >= 0)
+    nbytes = size / np.where(parameter, 1, micro_batches[:, None])
+    rows = [
+        [each + end for each in row]
+        for unit, end in zip(units, ends, strict=False)
+        for row in unit.before[: unit.first[-1]]
+    ]
+    first = [start + end for unit, end in zip(units, ends, strict=False) for start in unit.first[:-1]]
+    nothing = np.zeros(0)
+    return UnitColumns(
+        micro_batches=micro_batches,
+        seconds=np.concatenate([unit.seconds[:, : unit.first[-1]] for unit in units], axis=1),
+        collective=collective,
+        nbytes=nbytes / np.where(hops, np.maximum(members[axes] - 1, 1), 1),
+        axes=axes,
+        parameter=parameter,
+        before_ptr=np.cumsum([0, *map(len, rows)]),
+        before=np.array([*itertools.chain(*rows)], dtype=np.int64),
+        first=np.array([*first, ends[-1]]),
+        leading=np.array([each for unit in units for each in unit.leading]),
+        sent=nothing,
+        states=nothing,
+        undivided=nothing,
+        gathered=nothing,
+        placeholders=nothing,
+        change=nothing,
+        rise=nothing,
     )

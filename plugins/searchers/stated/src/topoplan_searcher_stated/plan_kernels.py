@@ -1,0 +1,445 @@
+"""Compiled estimates: what the passes of units take, and the iteration and the memory of many plans of one pass order.
+
+    tasks of a unit on links ─► `run_tasks`: seconds of each kind of pass
+    units of each chunk ─► seconds and bytes of its passes ─► the order of passes, run with them ─► `price_plans`
+
+Micro-batches beyond those of the order only repeat what a pipeline does in between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import F64, I64
+from topoplan.model.pass_order import Pass
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.kernels.jit import inline_kernel, kernel
+
+__all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
+
+#: Columns of what a pass of a unit takes, in seconds: of the longest chain of its tasks, where exchanges of weights and
+#: their gradients take no time; of what comes first and waits for nothing from other stages, operators that run again;
+#: of computing; of exchanges of weights and their gradients, one after the other; of those that gather weights; and
+#: until the last of these ends.
+_PATH, _AHEAD, _COMPUTING, _WEIGHTS, _GATHERS, _SUMMED = range(6)
+RAN = 6
+
+#: Columns of a plan's price: seconds of the iteration; bytes of the fullest device; those that stay, of the device that
+#: has most of them; seconds of all passes of the busiest rank.
+PRICES = 4
+
+_FORWARD, _BACKWARD, _LAST = int(Pass.FORWARD), int(Pass.BACKWARD), int(Pass.WEIGHTS)
+#: Places of the kinds of a unit's tasks in columns; see `topoplan_searcher_stated.unit_costs.KINDS`.
+_F, _B, _W, _SUMS, _END = range(5)
+#: A backward pass with gradients of weights, behind `Pass` in `StageBytes.change`.
+_WHOLE = len(Pass)
+_ALL_GATHER = int(Collective.ALL_GATHER)
+#: Halvings of the range in which the seconds of the slowest chunk lie.
+_HALVINGS = 40
+
+
+class OrderColumns(NamedTuple):
+    """A pass order with n passes on R ranks and C chunks.
+
+    Attributes:
+        rank_ptr: (R + 1,) passes of each rank.
+        kind, chunk: (n,) of each pass.
+        whole: (n,) whether it is a backward pass that makes the gradients of weights, too.
+        need: (n,) the pass of another chunk that it waits for; -1 for none.
+        border: (n,) the border of chunks in between; -1 within a chunk, C - 1 more on the way back.
+        in_turn: (n,) all passes, each behind what it needs.
+        rank_of: (C,) rank of each chunk.
+        part: (C,) which part of the model each chunk has; several copies of the model have the same parts.
+        hop: (C,) way to the next chunk: 0 for the same rank, 1 for the next one, 2 for the one before.
+    """
+
+    rank_ptr: I64
+    kind: I64
+    chunk: I64
+    whole: np.ndarray
+    need: I64
+    border: I64
+    in_turn: I64
+    rank_of: I64
+    part: I64
+    hop: I64
+
+
+class PlanRows(NamedTuple):
+    """N plans of one pass order, whose units have the numbers 0 to U - 1.
+
+    Attributes:
+        counts: (N, parts) layers of each part of the model; balanced by the kernel where ``balanced``.
+        balanced: (N,) whether layers are divided so that the slowest chunk takes the least time.
+        micro_batches: (N,) of the batch, beyond those of the order.
+        zero: (N,) level of ZeRO.
+        ran: (N, U, kinds, RAN) seconds of units.
+        sent: (N, U) bytes that each device sends to the next unit.
+        hop: (N, 2, R) seconds per byte from each rank to the next one, and to the one before.
+        stays: (N, U) bytes that stay.
+        gathered, change, rise: (N, U), (N, U, 5) and (N, U) as in `UnitColumns`.
+        placeholders: (N, U, shapes) likewise.
+    """
+
+    counts: I64
+    balanced: np.ndarray
+    micro_batches: I64
+    zero: I64
+    ran: F64
+    sent: F64
+    hop: F64
+    stays: F64
+    gathered: F64
+    placeholders: F64
+    change: F64
+    rise: F64
+
+
+class Room(NamedTuple):
+    """What `price_plans` writes into; its contents do not matter before.
+
+    Attributes:
+        end: (n,) of passes.
+        passes: (4, C) seconds; change: (5, C) bytes.
+        between: (2 * C,) seconds over each border, forward and back.
+        chunks: (6, C) ahead, end, last pass, stays, rise, gathered of each chunk.
+        bounds: (2, C) first layer of each chunk, and the first behind it.
+        layers: (L + 1,) seconds of all passes of each layer, and of what is behind the last one.
+    """
+
+    end: F64
+    passes: F64
+    change: F64
+    between: F64
+    chunks: F64
+    bounds: I64
+    layers: F64
+
+
+_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED = range(6)
+
+
+@kernel  # type: ignore[untyped-decorator]
+def run_tasks(
+    durations: F64,
+    computing: F64,
+    collective: I64,
+    parameter: np.ndarray,
+    before_ptr: I64,
+    before: I64,
+    first: I64,
+    leading: I64,
+    room: F64,
+    ran: F64,
+) -> None:
+    """Fill ``ran`` (R, kinds of units, RAN), given (R, T) seconds of all tasks and of those that compute."""
+    for row in range(len(durations)):
+        seconds = durations[row]
+        for number in range(len(first) - 1):
+            begin, end = first[number], first[number + 1]
+            weights = gathers = computed = summed = 0.0
+            exchanges = 0
+            for task in range(begin, end):
+                computed += computing[row, task]
+                if parameter[task]:
+                    exchanges += 1
+                    weights += seconds[task]
+                    if collective[task] == _ALL_GATHER:
+                        gathers += seconds[task]
+            if exchanges:
+                for task in range(begin, end):
+                    start = 0.0
+                    for edge in range(before_ptr[task], before_ptr[task + 1]):
+                        start = max(start, room[before[edge]])
+                    room[task] = start + seconds[task]
+                    if parameter[task]:
+                        summed = max(summed, room[task])
+            path = ahead = 0.0
+            for task in range(begin, end):
+                start = 0.0
+                for edge in range(before_ptr[task], before_ptr[task + 1]):
+                    start = max(start, room[before[edge]])
+                room[task] = start if parameter[task] else start + seconds[task]
+                path = max(path, room[task])
+                if task < begin + leading[number]:
+                    ahead = max(ahead, room[task])
+            result = ran[row, number]
+            result[_PATH], result[_AHEAD], result[_COMPUTING] = path, ahead, computed
+            result[_WEIGHTS], result[_GATHERS], result[_SUMMED] = weights, gathers, summed
+
+
+@inline_kernel
+def _with_gathers(ran: F64, kind: int, units: I64, low: int, high: int, back: bool) -> float:
+    """Return the seconds of a pass of units whose weights are gathered for it, in the order of the pass.
+
+    The weights of two units are there at a time, and sums of gradients share their communicator.
+    """
+    free = computed = before_last = last = 0.0
+    for place in range(low, high):
+        now = ran[units[low + high - 1 - place if back else place], kind]
+        free = max(free, before_last) + now[_GATHERS]
+        gathered = free
+        if place > low:  # sums of the unit before, which the gather went ahead of
+            before = ran[units[low + high - place if back else place - 1], kind]
+            free = max(free, last) + before[_WEIGHTS] - before[_GATHERS]
+        computed = max(computed, gathered) + now[_PATH]
+        before_last, last = last, computed
+    return max(computed, free)
+
+
+@inline_kernel
+def _pass_seconds(ran: F64, kind: int, zero: int, units: I64, low: int, high: int) -> float:
+    """Return the seconds of one kind of pass of units, one after the other."""
+    if zero == 3:
+        return _with_gathers(ran, kind, units, low, high, kind != _F)
+    path = weights = 0.0
+    for place in range(low, high):
+        path += ran[units[place], kind, _PATH]
+        weights += ran[units[place], kind, _WEIGHTS]
+    return max(path, weights) if zero == 2 else path  # sums of gradients run beside them, micro-batch by micro-batch
+
+
+@inline_kernel
+def _fill_chunks(seconds: F64, n_layers: int, tail: float, most: float, counts: I64) -> bool:
+    """Give chunks layers that take ``most`` seconds at most, from the last one; whether that goes."""
+    position = n_layers
+    for chunk in range(len(counts) - 1, -1, -1):
+        took, count = tail if chunk == len(counts) - 1 else 0.0, 0
+        while position > chunk and (count == 0 or took + seconds[position - 1] <= most):
+            position -= 1
+            took += seconds[position]
+            count += 1
+        if took > most:
+            return False
+        counts[chunk] = count
+    return position == 0
+
+
+@kernel  # type: ignore[untyped-decorator]
+def balance(seconds: F64, n_layers: int, counts: I64) -> None:
+    """Say how many layers each chunk has, at least one, so that the slowest chunk takes the least time.
+
+    Where there is a choice, later chunks have more: activations of theirs are kept for a shorter time.
+
+    Args:
+        seconds: (L + 1,) of each layer, and of what is behind the last one, in the last chunk.
+        n_layers: L, no fewer than chunks.
+        counts: (chunks,) gets the layers of each.
+    """
+    tail = seconds[n_layers]
+    total = tail
+    for layer in range(n_layers):
+        total += seconds[layer]
+    low, high = 0.0, 2 * total + 1e-9
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _fill_chunks(seconds, n_layers, tail, middle, counts):
+            high = middle
+        else:
+            low = middle
+    _fill_chunks(seconds, n_layers, tail, high, counts)
+
+
+@inline_kernel
+def _price_chunks(order: OrderColumns, plans: PlanRows, plan: int, units: I64, n_layers: int, room: Room) -> None:
+    """Fill in what the units of each chunk take and keep together."""
+    counts, ran, zero = plans.counts[plan], plans.ran[plan], plans.zero[plan]
+    change, rise, gathered = plans.change[plan], plans.rise[plan], plans.gathered[plan]
+    for chunk in range(len(order.rank_of)):
+        low = 0
+        for part in range(order.part[chunk]):
+            low += counts[part]
+        high = low + counts[order.part[chunk]]
+        if order.part[chunk] == len(counts) - 1:
+            high = len(units)
+        room.bounds[0, chunk], room.bounds[1, chunk] = low, high
+        room.passes[_FORWARD, chunk] = _pass_seconds(ran, _F, zero, units, low, high)
+        room.passes[1, chunk] = 0.0
+        room.passes[_BACKWARD, chunk] = _pass_seconds(ran, _B, zero, units, low, high)
+        room.passes[_LAST, chunk] = _pass_seconds(ran, _W, zero, units, low, high)
+        room.chunks[_AHEAD_ROW, chunk] = ran[units[high - 1], _B, _AHEAD]
+        end = stays = together = 0.0
+        for kind in range(5):
+            room.change[kind, chunk] = 0.0
+        bytes_left, highest = 0.0, rise[units[high - 1]]
+        for place in range(high - 1, low - 1, -1):
+            unit = units[place]
+            for kind in (_SUMS, _END):
+                end += ran[unit, kind, _COMPUTING] + ran[unit, kind, _WEIGHTS]
+            stays += plans.stays[plan, unit]
+            highest = max(highest, bytes_left + rise[unit])
+            bytes_left += change[unit, _BACKWARD]
+            together = max(together, gathered[unit])
+            if place > low:  # of two layers that follow each other both are there
+                together = max(together, 2 * min(gathered[unit], gathered[units[place - 1]]))
+            for kind in range(5):
+                room.change[kind, chunk] += change[unit, kind]
+        room.chunks[_END_ROW, chunk], room.chunks[_STAYS, chunk] = end, stays
+        room.chunks[_RISE, chunk], room.chunks[_GATHERED, chunk] = highest, together
+
+
+@inline_kernel
+def _price_borders(order: OrderColumns, plans: PlanRows, plan: int, units: I64, room: Room) -> None:
+    """Fill in the seconds from each chunk to the next one, and back."""
+    n_chunks = len(order.rank_of)
+    for chunk in range(n_chunks - 1):
+        seconds = 0.0
+        if order.hop[chunk]:
+            per_byte = plans.hop[plan, order.hop[chunk] - 1, order.rank_of[chunk]]
+            seconds = plans.sent[plan, units[room.bounds[1, chunk] - 1]] * per_byte
+        room.between[chunk] = seconds
+        room.between[n_chunks - 1 + chunk] = seconds - room.chunks[_AHEAD_ROW, chunk]
+
+
+@inline_kernel
+def _run_order(order: OrderColumns, room: Room) -> None:
+    """Fill in when each pass ends, and when the last pass of each chunk does."""
+    for chunk in range(len(order.rank_of)):
+        room.chunks[_LAST_ROW, chunk] = 0.0
+    for number in range(len(order.in_turn)):
+        row = order.in_turn[number]
+        kind, chunk, need = order.kind[row], order.chunk[row], order.need[row]
+        start = 0.0
+        if need >= 0:
+            start = room.end[need]
+            if order.border[row] >= 0:
+                start += room.between[order.border[row]]
+        if row > order.rank_ptr[order.rank_of[chunk]]:
+            start = max(start, room.end[row - 1])
+        seconds = room.passes[kind, chunk]
+        if order.whole[row]:
+            seconds += room.passes[_LAST, chunk]
+        room.end[row] = max(0.0, start) + seconds
+        if order.whole[row] or kind == _LAST:
+            room.chunks[_LAST_ROW, chunk] = max(room.chunks[_LAST_ROW, chunk], room.end[row])
+
+
+@inline_kernel
+def _rank_work(order: OrderColumns, rank: int, room: Room) -> float:
+    """Return the seconds of all passes of a rank."""
+    work = 0.0
+    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
+        work += room.passes[order.kind[row], order.chunk[row]]
+        if order.whole[row]:
+            work += room.passes[_LAST, order.chunk[row]]
+    return work
+
+
+@inline_kernel
+def _rank_end(order: OrderColumns, rank: int, ran: F64, zero: int, last_kind: int, units: I64, room: Room) -> float:
+    """Return when a rank has summed its gradients and updated its weights.
+
+    Sums begin while the last pass of a chunk runs, as soon as there is a gradient, and follow each other.
+    """
+    free = after = 0.0
+    ends, before, ended = room.chunks[_LAST_ROW], -1.0, -1
+    while True:
+        chunk = -1  # the chunk whose last pass ends next; of equal ones that with the smallest number
+        for each in range(len(order.rank_of)):
+            later = ends[each] > before or (ends[each] == before and each > ended)
+            if order.rank_of[each] == rank and later and (chunk < 0 or ends[each] < ends[chunk]):
+                chunk = each
+        if chunk < 0:
+            return free + after
+        before, ended = ends[chunk], chunk
+        after += room.chunks[_END_ROW, chunk]
+        low, high = room.bounds[0, chunk], room.bounds[1, chunk]
+        if zero < 2:
+            start = ends[chunk]
+            for place in range(low, high):
+                start -= ran[units[place], last_kind, _PATH]
+            for place in range(high - 1, low - 1, -1):
+                part = ran[units[place], last_kind]
+                free = max(start + part[_SUMMED], free + part[_WEIGHTS])
+                start += part[_PATH]
+        free = max(free, ends[chunk])
+
+
+@inline_kernel
+def _rank_bytes(order: OrderColumns, rank: int, room: Room) -> float:
+    """Return the most bytes of activations, and of what comes and goes, of a rank."""
+    level = most = 0.0
+    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
+        kind, chunk = order.kind[row], order.chunk[row]
+        change = room.change[_WHOLE if order.whole[row] else kind, chunk]
+        # A backward pass begins with what is there before it, any other one ends with what is there behind it.
+        if kind == _BACKWARD:
+            most = max(most, level + room.chunks[_RISE, chunk])
+        else:
+            most = max(most, level + change + (0.0 if kind == _LAST else room.chunks[_GATHERED, chunk]))
+        level += change
+    return most
+
+
+@inline_kernel
+def _rank_stays(order: OrderColumns, plans: PlanRows, plan: int, rank: int, units: I64, room: Room) -> float:
+    """Return the bytes that stay on a rank, those of each shape of placeholders once."""
+    stays = 0.0
+    for chunk in range(len(order.rank_of)):
+        if order.rank_of[chunk] == rank:
+            stays += room.chunks[_STAYS, chunk]
+    for shape in range(plans.placeholders.shape[2]):
+        most = 0.0
+        for chunk in range(len(order.rank_of)):
+            if order.rank_of[chunk] == rank:
+                for place in range(room.bounds[0, chunk], room.bounds[1, chunk]):
+                    most = max(most, plans.placeholders[plan, units[place], shape])
+        stays += most
+    return stays
+
+
+@inline_kernel
+def _balance_layers(plans: PlanRows, plan: int, units: I64, n_layers: int, room: Room) -> None:
+    """Divide the layers of a plan among its parts so that the slowest takes the least time."""
+    room.layers[n_layers] = 0.0
+    for layer in range(len(units)):
+        seconds = 0.0
+        for kind in (_F, _B, _W):
+            seconds += _pass_seconds(plans.ran[plan], kind, plans.zero[plan], units, layer, layer + 1)
+        room.layers[layer] = seconds
+    balance(room.layers, n_layers, plans.counts[plan])
+
+
+@kernel  # type: ignore[untyped-decorator]
+def price_plans(
+    order: OrderColumns,
+    micro_batches: int,
+    splits: bool,
+    units: I64,
+    n_layers: int,
+    plans: PlanRows,
+    room: Room,
+    prices: F64,
+) -> None:
+    """Fill ``prices`` (N, PRICES), and the layers of plans that are balanced.
+
+    Args:
+        order: of passes.
+        micro_batches: of the order.
+        splits: whether gradients of weights are a pass of their own.
+        units: (L or L + 1,) unit of each layer, and of what is behind the last one, if anything is.
+        n_layers: L.
+        plans: that are priced.
+        room: to work in.
+        prices: to fill.
+    """
+    for plan in range(len(prices)):
+        if plans.balanced[plan]:
+            _balance_layers(plans, plan, units, n_layers, room)
+        _price_chunks(order, plans, plan, units, n_layers, room)
+        _price_borders(order, plans, plan, units, room)
+        _run_order(order, room)
+        seconds = memory = resting = busiest = 0.0
+        for rank in range(len(order.rank_ptr) - 1):
+            busiest = max(busiest, _rank_work(order, rank, room))
+            last_kind = _W if splits else _B
+            seconds = max(seconds, _rank_end(order, rank, plans.ran[plan], plans.zero[plan], last_kind, units, room))
+            stays = _rank_stays(order, plans, plan, rank, units, room)
+            resting = max(resting, stays)
+            memory = max(memory, stays + _rank_bytes(order, rank, room))
+        each = busiest / micro_batches
+        prices[plan, 0] = seconds + plans.micro_batches[plan] * each
+        prices[plan, 1], prices[plan, 2] = memory, resting
+        prices[plan, 3] = (micro_batches + plans.micro_batches[plan]) * each
