@@ -268,8 +268,8 @@ def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
         ahead = _first(remaining.forward, is_done)
         return ahead if ahead >= 0 and is_done[needs[ahead]] else -1
 
-    left = len(kind)
-    while left:
+    n_remaining = len(kind)
+    while n_remaining:
         starts = [(rank, row) for rank in range(len(ranks)) if (row := choice(rank)) >= 0]
         for rank, row in starts:
             is_done[row] = True
@@ -277,7 +277,7 @@ def _filled(order: PassOrder, forward_sooner: bool) -> PassOrder:
                 ranks[rank].weights.pop()
             result[rank].append(row)
             n_kept[rank] += {Pass.FORWARD: 1, Pass.WEIGHTS: -1}.get(kind[row], 0)
-        left -= len(starts)
+        n_remaining -= len(starts)
     rows = np.concatenate([np.array(each) for each in result])
     columns = {name: getattr(order, name)[rows] for name in ("kind", "chunk", "micro_batch")}
     return PassOrder(name=order.name, rank_ptr=order.rank_ptr, **columns)
@@ -305,8 +305,8 @@ class _Remaining(NamedTuple):
         kind, rows = order.kind[first:end], np.arange(first, end)
         of_weights, forward = kind == Pass.WEIGHTS, kind == Pass.FORWARD
         of_first_chunk = forward & (order.chunk[first:end] == order.chunk[first])
-        queues = ([-1, *rows[members][::-1].tolist()] for members in (of_weights, ~of_weights, of_first_chunk))
-        return cls(*queues, int(rows[forward][-1]))
+        weights, main, ahead = ([-1, *rows[some][::-1].tolist()] for some in (of_weights, ~of_weights, of_first_chunk))
+        return cls(weights, main, ahead, int(rows[forward][-1]))
 
 
 def _first(queue: list[int], is_done: bytearray) -> int:

@@ -127,16 +127,17 @@ class StagedLowering:
         return taskgraph_demand(self.lower(strategy), self._cluster)
 
     def parts(
-        self, strategy: StagedStrategy, costs: list[StageCosts]
-    ) -> tuple[Sequence[StageGraph], Sequence[StageBytes]]:
-        """Return graph and bytes of each stage, for those that put other pipelines together of such stages.
+        self, strategy: StagedStrategy, costs: list[StageCosts] | None = None
+    ) -> tuple[Sequence[StageGraph], Sequence[StageCosts], Sequence[StageBytes]]:
+        """Return graph, costs and bytes of each stage, for those that put other pipelines together of such stages.
 
         Args:
             strategy: what is lowered.
             costs: of its stages (`stage_costs`), which are the same for some that differ in what runs again.
         """
-        self._last = strategy, stage_graphs(strategy, self._graph), costs
-        return self._last[1], self._bytes(strategy)
+        if costs is not None:
+            self._last = strategy, stage_graphs(strategy, self._graph), costs
+        return *self._stages(strategy), self._bytes(strategy)
 
     def stage_costs(self, strategy: StagedStrategy) -> list[StageCosts]:
         """Return what the operators of each stage cost."""

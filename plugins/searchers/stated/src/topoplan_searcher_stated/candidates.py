@@ -21,7 +21,7 @@ from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["Candidates", "families"]
 
-#: Plans of one shape that are kept.
+#: Plans of the same degrees and micro-batch that are kept.
 _OF_SHAPE = 2
 
 
@@ -144,15 +144,16 @@ class Candidates:
         def name(row: int) -> Settings:
             layers, number = prices.layers[row], int(plans.layers[row])
             text = texts[number] if number >= 0 else _text(layers[layers >= 0].tolist())
-            return attrs.evolve(shapes[plans.shape[row]], schedule=schedules[plans.schedule[row]], layers=text)
+            shape: Settings = shapes[plans.shape[row]]
+            return attrs.evolve(shape, schedule=schedules[plans.schedule[row]], layers=text)
 
         if self._runs is not None:
             for row in np.flatnonzero(fits).tolist():
                 fits[row] = self._runs(name(row))
         if built.any() and not self.best:
-            least = int(np.where(built, prices.memory, np.inf).argmin())
-            if self.smallest is None or prices.memory[least] < self.smallest[0]:
-                self.smallest = float(prices.memory[least]), name(least)
+            row = int(np.where(built, prices.memory, np.inf).argmin())
+            if self.smallest is None or prices.memory[row] < self.smallest[0]:
+                self.smallest = float(prices.memory[row]), name(row)
         rows = np.flatnonzero(fits)
         for row in rows[np.argsort(prices.seconds[rows], kind="stable")].tolist():
             self._keep(row, plans, shapes, prices, name)
@@ -169,17 +170,17 @@ class Candidates:
         """Keep a plan if it is one of the best of its degrees."""
         shape = shapes[plans.shape[row]]
         degrees = Settings(tp=shape.tp, cp=shape.cp, ep=shape.ep, pp=shape.pp, micro_batch=shape.micro_batch)
-        kept, seconds = self._of_degrees.setdefault(degrees, []), float(prices.seconds[row])
-        if len(kept) == _OF_SHAPE and seconds >= kept[-1][0]:
+        members, seconds = self._of_degrees.setdefault(degrees, []), float(prices.seconds[row])
+        if len(members) == _OF_SHAPE and seconds >= members[-1][0]:
             return
         plan = name(row)
         if plan in self.best:
             return
         self.best[plan] = _Row(seconds, float(prices.memory[row]))
-        kept.append((seconds, plan))
-        kept.sort(key=lambda pair: pair[0])
-        if len(kept) > _OF_SHAPE:
-            del self.best[kept.pop()[1]]
+        members.append((seconds, plan))
+        members.sort(key=lambda pair: pair[0])
+        if len(members) > _OF_SHAPE:
+            del self.best[members.pop()[1]]
 
 
 def _text(layers: Sequence[int]) -> str:

@@ -123,8 +123,8 @@ class Estimates:
         self._n_layers = numbers.n_layers
         layer = numbers.of
         self._tied = any(layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users)
-        behind = [self._small.behind] if self._small.behind >= 0 else []
-        self._units = np.array([*self._small.layers, *behind], dtype=np.int64)
+        tail = [self._small.behind] if self._small.behind >= 0 else []
+        self._units = np.array([*self._small.layers, *tail], dtype=np.int64)
         self._shapes: dict[tuple[Settings, _Form], _Shape | TopoplanError] = {}
         self._even: set[object] = set()
 
@@ -138,8 +138,8 @@ class Estimates:
         degrees = self._degrees(shape)
         order = estimated_order(plan.schedule, degrees.pp, degrees.micro_batches)
         self._prepare([shape], self._form(order))
-        if isinstance(known := self._shapes[shape, self._form(order)], TopoplanError):
-            raise known
+        if isinstance(priced := self._shapes[shape, self._form(order)], TopoplanError):
+            raise priced
         counts = layer_counts(self._graph, order.order, plan.layers)
         if not counts[0] and len(counts) > 1:
             raise TopoplanError(f"plan: layers={plan.layers}: is not estimated without a layer on the first stage")
@@ -191,7 +191,8 @@ class Estimates:
         for order, rows_of_order in zip(orders, members, strict=True):
             if order is not None:
                 self._price(order, shapes, texts, plans, rows_of_order, values, layers)
-        return Prices(*values.T, layers)
+        seconds, memory, resting, working = values.T
+        return Prices(seconds, memory, resting, working, layers)
 
     def _price(
         self,

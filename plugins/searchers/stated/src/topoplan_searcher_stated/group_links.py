@@ -75,10 +75,10 @@ def exchange_seconds(collective: I64, nbytes: F64, axes: I64, links: dict[int, l
         for kind in np.unique(collective[(axes == mask) & (collective >= 0)]).tolist():
             tasks = np.flatnonzero((axes == mask) & (collective == kind))
             if kind == Collective.ALL_TO_ALL:
-                taken = nbytes[:, tasks] / members**2 * pair + hop
+                durations = nbytes[:, tasks] / members**2 * pair + hop
             else:
                 turns = 2 if kind == Collective.ALL_REDUCE else 1
                 sent = (members - 1) * (nbytes[:, tasks] / members)
-                taken = turns * (sent / bandwidth + (stops - 1) * hop)
-            seconds[:, tasks] = np.where(members > 1, taken, 0.0)
+                durations = turns * (sent / bandwidth + (stops - 1) * hop)
+            seconds[:, tasks] = np.where(members > 1, durations, 0.0)
     return seconds

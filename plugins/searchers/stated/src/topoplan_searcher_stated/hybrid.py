@@ -37,13 +37,16 @@ _BATCH = 16
 _CLIMBS, _STEPS = 2, 6
 #: A plan is simulated if its estimate is no more than this times the best simulated time.
 _NEAR = 1.02
+#: All plans of a shape are estimated if its bound is no more than 1 plus this, over devices, times the best estimate;
+#: at least `_NEAR`.  On few devices there are few shapes, and all of them are looked at.
+_SLACK = 10.0
 #: Improvement for which a plan is simulated before all are estimated.
 _WORTH = 0.98
 #: Smallest improvement for which a climb continues.
 _BETTER = 0.999
-#: Plans that are simulated one after the other, in the order of their estimates, though none is better: on few devices,
-#: and so many times devices of all plans together on many, where a simulation takes seconds.
-_PATIENCE, _PATIENCE_OF_DEVICES = 5, 4096
+#: Plans that are simulated one after the other in the order of their estimates, though none is better, times devices:
+#: on many devices, where a simulation takes seconds, few.
+_PATIENCE = 4096
 
 
 class HybridSearch(Search):
@@ -141,30 +144,30 @@ class HybridSearch(Search):
 
     # ── What is estimated, and when what is simulated ───────────────────────────────────────────────────────
 
-    def _all_steps(self, found: Candidates, all_shapes: Sequence[Settings]) -> Iterator[Settings | None]:
+    def _all_steps(self, candidates: Candidates, all_shapes: Sequence[Settings]) -> Iterator[Settings | None]:
         """Yield None after some estimates, and plans to simulate."""
-        early = 1
+        early, slack = 1, max(_NEAR, 1.0 + _SLACK / self._problem.cluster.n_devices)
         for number, family in enumerate(families(all_shapes)):
             placed = [attrs.evolve(shape, layout=layout) for shape in family for layout in self._layouts(shape)]
-            bounds = found.bounds(placed)
+            bounds = candidates.bounds(placed)
             yield None
             order = bounds.argsort(kind="stable")
             for first in range(0, len(order), _BATCH):
                 batch = order[first : first + _BATCH]
-                batch = batch[bounds[batch] < min(_NEAR * self._best_cost, _NEAR * found.seconds)]
+                batch = batch[bounds[batch] < min(_NEAR * self._best_cost, slack * candidates.seconds)]
                 if not len(batch):
                     break
                 stop_if_wanted()
-                found.add_shapes([placed[shape] for shape in batch.tolist()])
+                candidates.add_shapes([placed[shape] for shape in batch.tolist()])
                 yield None
-            if number + 1 >= early and found.best:
+            if number + 1 >= early and candidates.best:
                 early = _EARLY * (number + 1)
-                if found.seconds < _WORTH * self._best_cost:
-                    yield from self._proposed(found.ranking()[:1])
-        yield from self._climbs(found)
-        yield from self._proposed(found.ranking())
-        if not self._known_to_fit and found.smallest is not None:
-            yield found.smallest[1]
+                if candidates.seconds < _WORTH * self._best_cost:
+                    yield from self._proposed(candidates.ranking()[:1])
+        yield from self._climbs(candidates)
+        yield from self._proposed(candidates.ranking())
+        if not self._known_to_fit and candidates.smallest is not None:
+            yield candidates.smallest[1]
         yield from self._climbs_by_simulation()
 
     @property
@@ -173,7 +176,7 @@ class HybridSearch(Search):
 
     def _proposed(self, plans: Sequence[Settings]) -> Iterator[Settings]:
         """Yield those of some plans, the fastest first, that may be faster than the best, until several are not."""
-        in_vain, patience = 0, max(1, min(_PATIENCE, _PATIENCE_OF_DEVICES // self._problem.cluster.n_devices))
+        in_vain, patience = 0, max(1, _PATIENCE // self._problem.cluster.n_devices)
         for plan, seconds in zip(plans, self._estimated(plans), strict=True):
             if plan in self._simulated:
                 continue
@@ -184,9 +187,9 @@ class HybridSearch(Search):
                 yield plan
                 in_vain = 0 if self._best_cost < best else in_vain + 1
 
-    def _climbs(self, found: Candidates) -> Iterator[None]:
+    def _climbs(self, candidates: Candidates) -> Iterator[None]:
         """Estimate neighbours of the best plans, and continue from better ones."""
-        for start in found.ranking()[:_CLIMBS]:
+        for start in candidates.ranking()[:_CLIMBS]:
             current = start
             for _ in range(_STEPS):
                 plans = list(self._neighbours(current))

@@ -138,10 +138,10 @@ def run_tasks(
     for row in range(len(durations)):
         seconds = durations[row]
         for number in range(len(first) - 1):
-            begin, end = first[number], first[number + 1]
+            start_row, end = first[number], first[number + 1]
             weights = gathers = computed = summed = 0.0
             exchanges = 0
-            for task in range(begin, end):
+            for task in range(start_row, end):
                 computed += computing[row, task]
                 if parameter[task]:
                     exchanges += 1
@@ -149,7 +149,7 @@ def run_tasks(
                     if collective[task] == _ALL_GATHER:
                         gathers += seconds[task]
             if exchanges:
-                for task in range(begin, end):
+                for task in range(start_row, end):
                     start = 0.0
                     for edge in range(before_ptr[task], before_ptr[task + 1]):
                         start = max(start, room[before[edge]])
@@ -157,13 +157,13 @@ def run_tasks(
                     if parameter[task]:
                         summed = max(summed, room[task])
             path = ahead = 0.0
-            for task in range(begin, end):
+            for task in range(start_row, end):
                 start = 0.0
                 for edge in range(before_ptr[task], before_ptr[task + 1]):
                     start = max(start, room[before[edge]])
                 room[task] = start if parameter[task] else start + seconds[task]
                 path = max(path, room[task])
-                if task < begin + leading[number]:
+                if task < start_row + leading[number]:
                     ahead = max(ahead, room[task])
             result = ran[row, number]
             result[_PATH], result[_AHEAD], result[_COMPUTING] = path, ahead, computed
@@ -193,7 +193,8 @@ def _with_gathers(ran: F64, kind: int, units: I64, low: int, high: int, back: bo
 def _pass_seconds(ran: F64, kind: int, zero: int, units: I64, low: int, high: int) -> float:
     """Return the seconds of one kind of pass of units, one after the other."""
     if zero == 3:
-        return _with_gathers(ran, kind, units, low, high, kind != _F)
+        gathering: float = _with_gathers(ran, kind, units, low, high, kind != _F)
+        return gathering
     path = weights = 0.0
     for place in range(low, high):
         path += ran[units[place], kind, _PATH]

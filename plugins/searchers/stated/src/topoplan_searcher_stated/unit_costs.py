@@ -116,8 +116,8 @@ class UnitColumns(NamedTuple):
     def column_of(self, micro_batches: Sequence[int]) -> I64:
         """Return the columns of some numbers of micro-batches."""
         order = np.argsort(self.micro_batches)
-        found: I64 = order[np.searchsorted(self.micro_batches, micro_batches, sorter=order)]
-        return found
+        column: I64 = order[np.searchsorted(self.micro_batches, micro_batches, sorter=order)]
+        return column
 
     def run(self, column: I64, seconds: F64) -> F64:
         """(R, U, kinds, RAN) seconds of each kind of tasks of each unit; see `topoplan_searcher_stated.plan_kernels`.
@@ -158,26 +158,25 @@ class MeshCosts:
         Raises:
             TopoplanError: an operator cannot be cut or priced so.
         """
-        known = self._columns_on.get(mesh.key)
-        before = () if known is None else known.micro_batches.tolist()
-        if known is None or not {*micro_batches} <= {*before}:
-            known = self._columns_on[mesh.key] = self._lowered(mesh, sorted({*before, *micro_batches}))
-        return known
+        columns = self._columns_on.get(mesh.key)
+        before = () if columns is None else columns.micro_batches.tolist()
+        if columns is None or not {*micro_batches} <= {*before}:
+            columns = self._columns_on[mesh.key] = self._lowered(mesh, sorted({*before, *micro_batches}))
+        return columns
 
     def _lowered(self, mesh: UnitMesh, counts: Sequence[int]) -> UnitColumns:
         small, options, (stages, order) = self._small, mesh.options, self._stages(mesh)
         strategies = [StagedStrategy.of(small.graph, stages, order, count, options.clip) for count in counts]
         costs_of = [self._costs(mesh, each) for each in strategies]
-        graphs, nbytes = self._lowering.parts(strategies[0], costs_of[0])
+        graphs, _, nbytes = self._lowering.parts(strategies[0], costs_of[0])
         bytes_of = [nbytes]
         crossing = crossing_weights(strategies[0], small.graph)
         for strategy, count, cost in zip(strategies[1:], counts[1:], costs_of[1:], strict=True):
             if self._whole or any(each.rise.gathered for each in nbytes):
-                stages = zip(graphs, cost, strict=True)
                 bytes_of.append(
                     [
-                        StageBytes.of(strategy, small.graph, number, *stage, crossing)
-                        for number, stage in enumerate(stages)
+                        StageBytes.of(strategy, small.graph, number, graphs[number], each, crossing)
+                        for number, each in enumerate(cost)
                     ]
                 )
             else:
@@ -361,7 +360,7 @@ def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[P
     written = StageTasks(stage, _ColumnCosts.of(costs), variant, layout.places(0), layout)
     columns, (tails, heads) = written.columns(), written.ends()
     seconds = np.ascontiguousarray(columns["seconds"].reshape(-1, count).T)
-    one = {name: columns[name][::count] for name in ("kind", "collective", "axes", "micro_batch", "size")}
+    first_columns = {name: columns[name][::count] for name in ("kind", "collective", "axes", "micro_batch", "size")}
     same = heads % count == 0
     before: list[list[int]] = [[] for _ in range(seconds.shape[1])]
     for tail, head in zip((tails[same] // count).tolist(), (heads[same] // count).tolist(), strict=True):
@@ -373,11 +372,11 @@ def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[P
         end = max([first, *(int(last[0]) // count + 1 for _, last in streams)])
         for task in range(first, end):
             before[task] = [each for each in before[task] if each >= first]
-        backward = np.flatnonzero(one["kind"][first:end] == TaskKind.BACKWARD)
+        backward = np.flatnonzero(first_columns["kind"][first:end] == TaskKind.BACKWARD)
         leading.append(int(backward[0]) if len(backward) and kind == Pass.BACKWARD else 0)
         firsts.append(first)
         first = end
-    return _Tasks(seconds, one, before, [*firsts, first], leading)
+    return _Tasks(seconds, first_columns, before, [*firsts, first], leading)
 
 
 def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...]) -> UnitColumns:
