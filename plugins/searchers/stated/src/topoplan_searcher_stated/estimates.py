@@ -296,7 +296,7 @@ class Estimates:
                     zero=shape.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0,
                     ran=ran[place],
                     sent=columns.sent[row],
-                    stays=states + columns.undivided,
+                    stays=states + columns.undivided[row],
                     gathered=columns.gathered,
                     rise=columns.rise[row],
                     change=columns.change[row],

@@ -85,7 +85,8 @@ class UnitColumns(NamedTuple):
         leading: (U * kinds,) how many come before the first one of the backward pass itself.
         sent: (K, U) bytes that each device sends to the next unit for a micro-batch.
         states: (U, 3) bytes of weights, gradients and optimizer state.
-        undivided, gathered: (U,) bytes that stay, and bytes of weights that are gathered and given back.
+        undivided: (K, U) bytes that stay.
+        gathered: (U,) bytes of weights that are gathered and given back.
         placeholders: (U, shapes) bytes that a device has once for all its units; see `StageBytes`.
         change, rise: (K, U, 5) and (K, U) of activations; see `StageBytes`.
     """
@@ -189,7 +190,7 @@ class MeshCosts:
         return _together(tasks, micro_batches, mesh.sizes)._replace(
             sent=np.array([_sent(graph) for graph in graphs]) / micro_batches[:, None],
             states=np.array([each.states[:, 0] for each in nbytes]),
-            undivided=np.array([each.undivided[0] for each in nbytes]),
+            undivided=np.array([[each.undivided[0] for each in several] for several in bytes_of]),
             gathered=np.array([each.gathered for each in nbytes]),
             placeholders=_placeholders(nbytes),
             change=np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of]),
