@@ -6,9 +6,8 @@ GB/s inside and 800 Gb/s between hosts.  Tensor parallelism of 16 devices lies o
 
 from __future__ import annotations
 
-from topoplan.errors import TopoplanError
 from topoplan_llm_measurements.cells import count, number
-from topoplan_llm_measurements.groups.gpt import gpt_model
+from topoplan_llm_measurements.groups.gpt import check_degrees, gpt_model
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Run
 
 __all__ = ["VTRAIN"]
@@ -25,8 +24,7 @@ def _row(cells: Cells) -> MeasuredRow:
     hidden, heads, layers = count(cells, "hidden"), count(cells, "heads"), count(cells, "layers")
     gpus, batch, positions = count(cells, "gpus"), count(cells, "global_batch"), count(cells, "seq_len")
     tp, dp, pp = count(cells, "tp"), count(cells, "dp"), count(cells, "pp")
-    if tp * dp * pp != gpus:
-        raise TopoplanError(f"tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp}, not the {gpus} of gpus")
+    check_degrees(gpus, tp, pp, dp)
     run = Run(
         model=gpt_model(hidden, heads, layers, positions, tp=tp),
         sequence_length=positions,

@@ -1,0 +1,64 @@
+"""GPT 175B on 256 to 12,288 GPUs of NVIDIA's Ampere generation, from MegaScale (arXiv 2402.15627), table 2.
+
+Micro-batches are not given: one sample.  Both programs use FlashAttention and recompute nothing.  MegaScale also changes
+the model (attention and the feed-forward part read the same sums, and attention has a window); its rows are predicted
+with the model of the others, and its stack has constants of its own.
+"""
+
+from __future__ import annotations
+
+from topoplan.errors import TopoplanError, shown
+from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.gpt import check_degrees, gpt_model, schedule
+from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Run
+
+__all__ = ["MEGASCALE"]
+
+_COLUMNS = (
+    *("method", "heads", "hidden", "layers", "seq_len", "vocab", "gpus", "tp", "pp", "vp", "global_batch"),
+    "iteration_s",
+)
+_STACKS = {"megatron-lm": "A100, Megatron-LM 2023", "megascale": "A100, MegaScale"}
+
+
+def _row(cells: Cells) -> MeasuredRow:
+    method = cells.get("method", "")
+    if method not in _STACKS:
+        raise TopoplanError(f"method: {shown(method)} is none of {', '.join(_STACKS)}")
+    tp, pp, gpus, batch = (count(cells, name) for name in ("tp", "pp", "gpus", "global_batch"))
+    check_degrees(gpus, tp, pp)
+    hidden, layers, positions = (count(cells, name) for name in ("hidden", "layers", "seq_len"))
+    run = Run(
+        model=gpt_model(hidden, count(cells, "heads"), layers, positions, count(cells, "vocab"), tp),
+        sequence_length=positions,
+        batch=batch,
+        devices=gpus,
+        cluster={"machine": "dgx-a100"},
+        plan={
+            "tp": tp,
+            "pp": pp,
+            "micro_batch": count(cells, "micro_batch", 1),
+            "schedule": schedule(pp, count(cells, "vp", 1)),
+            "zero": 1,
+            "grads": "fp32",
+            "overlap": "megatron" if method == "megatron-lm" else "all",
+            "async_tp": method == "megascale",
+        },
+    )
+    return MeasuredRow(
+        name="",
+        workload=f"{method}, batch {batch}, {gpus} GPUs",
+        left_out=f"megascale batch {batch}",
+        stack=_STACKS[method],
+        run=run,
+        measured=number(cells, "iteration_s"),
+    )
+
+
+MEGASCALE = Group(
+    name="megascale",
+    title="GPT 175B on 256 to 12,288 Ampere GPUs, Megatron-LM and MegaScale (Jiang et al. 2024)",
+    table="megascale_table2",
+    columns=_COLUMNS,
+    row=_row,
+)
