@@ -9,7 +9,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan_llm_measurements.groups import GROUPS
-from topoplan_llm_measurements.tables import group_of, own_table, source_of, table_of_file
+from topoplan_llm_measurements.tables import group_of, own_table, source_of, tables_of_file
 
 HEAD = "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iteration_ms"
 ROW = "64,512,4,3072,32,30,2048,4,16,1,4764"
@@ -32,7 +32,7 @@ def test_public_rows_are_read_and_have_a_source(group):
 
 
 def test_a_file_is_known_by_its_columns(tmp_path):
-    table = table_of_file(written(tmp_path, f"colour,{HEAD},note", f"red,{ROW},"))
+    (table,) = tables_of_file(written(tmp_path, f"colour,{HEAD},note", f"red,{ROW},"))
     assert table.group.name == "vtrain"
     (row,) = table.rows
     assert (row.name, row.measured) == ("line 2", pytest.approx(4.764))
@@ -50,7 +50,7 @@ def test_a_file_is_known_by_its_columns(tmp_path):
 )
 def test_files_that_are_no_such_table_are_refused(tmp_path, head, row, message):
     with pytest.raises(TopoplanError, match=message):
-        table_of_file(written(tmp_path, head, row))
+        tables_of_file(written(tmp_path, head, row))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_files_that_are_no_such_table_are_refused(tmp_path, head, row, message):
     ],
 )
 def test_rows_that_say_no_run_are_named_with_the_reason(tmp_path, row, reason):
-    table = table_of_file(written(tmp_path, HEAD, ROW, row))
+    (table,) = tables_of_file(written(tmp_path, HEAD, ROW, row))
     assert len(table.rows) == 1
     assert [name for name, _ in table.refused] == ["line 3"]
     assert reason in table.refused[0][1]

@@ -118,6 +118,7 @@ class Group:
         row: what a row of text means.  It raises `topoplan.TopoplanError` with the reason where a row says no run that
             can be predicted.
         refusal: why no table of such rows is judged, given its rows; empty where it is.
+        of_memory: bytes were measured, not times.
     """
 
     name: str
@@ -126,3 +127,4 @@ class Group:
     columns: tuple[str, ...]
     row: Callable[[Cells], MeasuredRow]
     refusal: Callable[[list[Cells]], str] = lambda rows: ""
+    of_memory: bool = False

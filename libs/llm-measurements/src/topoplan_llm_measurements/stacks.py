@@ -32,7 +32,9 @@ class Constants:
     inside: float = _constant(1.0, "share of the rate of links inside hosts", 0.05, 1)
     between: float = _constant(1.0, "share of the rate of NICs", 0.05, 1)
     latency_us: float = _constant(0.0, "microseconds of a hop between two devices of a host", 0, 100)
-    launch_us: float = _constant(0.0, "microseconds in which the host launches a kernel", 0, 100)
+    host: float = _constant(
+        0.0, "time of the host that launches kernels over that of the measured one; 0: none", 0, 100
+    )
     accumulation: float = _constant(
         0.0, "bytes moved for each weight of a device in each micro-batch, to sum gradients", 0, 100
     )
@@ -62,12 +64,12 @@ class Stack:
         constants = self.constants
         return {
             "device": self.device,
-            "launch": "stream",
+            "launch": "eager" if constants.host else "stream",
             "attention": "written" if self.unfused_attention else "fused",
             "products": constants.products,
             "passes": constants.passes,
             "accumulation": constants.accumulation,
-            "launch-us": constants.launch_us,
+            "host": constants.host or 1.0,
         }
 
 
@@ -104,12 +106,15 @@ def _stack(name: str, section: Any, who: str) -> Stack:
     unknown = [word for word in section.get("fitted", []) if word not in values]
     if unknown:
         raise TopoplanError(f"{who}: {name}: fitted: no constant {shown(unknown[0])}{nearest(unknown[0], values)}")
+    constants = Constants(**{key: float(value) for key, value in section.items() if key in values})
+    if zero := [word for word in section.get("fitted", []) if not getattr(constants, word)]:
+        raise TopoplanError(f"{who}: {name}: fitted: {zero[0]} is 0, which is not changed by a factor (above 0)")
     return Stack(
         name=name,
         device=section["device"],
         unfused_attention=section.get("unfused_attention", False),
         fitted=tuple(section.get("fitted", ())),
-        constants=Constants(**{key: float(value) for key, value in section.items() if key in values}),
+        constants=constants,
     )
 
 

@@ -16,7 +16,7 @@ from topoplan_engine.files import read_file
 from topoplan_llm_measurements.groups import GROUPS
 from topoplan_llm_measurements.rows import Group, MeasuredRow
 
-__all__ = ["Table", "group_of", "own_table", "source_of", "table_of_file"]
+__all__ = ["Table", "group_of", "own_table", "source_of", "tables_of_file"]
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +57,8 @@ def source_of(group: Group) -> dict[str, Any]:
     return dict(tomllib.loads(_text("sources.toml"))[group.table])
 
 
-def table_of_file(path: Path) -> Table:
-    """Return the rows of a user's table, whose columns say which group's they are.
+def tables_of_file(path: Path) -> list[Table]:
+    """Return the rows of a user's table, for each group of such tables: columns say which these are.
 
     Raises:
         TopoplanError: it cannot be read, or has the columns of no group, or no row that can be judged.
@@ -73,7 +73,8 @@ def table_of_file(path: Path) -> Table:
     fits = [group for group in GROUPS if names >= set(group.columns)]
     if not fits:
         raise TopoplanError(f"{path}: {_what_is_missing(names)}")
-    return _table(max(fits, key=lambda group: len(group.columns)), text, str(path))
+    table = max(fits, key=lambda group: len(group.columns)).table
+    return [_table(group, text, str(path)) for group in fits if group.table == table]
 
 
 def _what_is_missing(names: set[str]) -> str:

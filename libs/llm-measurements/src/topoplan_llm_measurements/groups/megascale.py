@@ -1,8 +1,8 @@
 """GPT 175B on 256 to 12,288 GPUs of NVIDIA's Ampere generation, from MegaScale (arXiv 2402.15627), table 2.
 
-Micro-batches are not given: one sample.  Both programs use FlashAttention and recompute nothing.  MegaScale also changes
-the model (attention and the feed-forward part read the same sums, and attention has a window); its rows are predicted
-with the model of the others, and its stack has constants of its own.
+Micro-batches are not given: one sample.  Both programs use FlashAttention and recompute nothing.  MegaScale also
+changes the model (attention and the feed-forward part read the same sums, and attention has a window); its rows are
+predicted with the model of the others, and its stack has constants of its own.
 """
 
 from __future__ import annotations

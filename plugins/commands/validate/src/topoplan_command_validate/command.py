@@ -39,8 +39,17 @@ def llm(
         Path | None,
         typer.Option(metavar="FILE.csv", help="Judge these rows instead; columns say which group's they are."),
     ] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Judge bytes alone, no times.")] = False,
     constants: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="Constants of stacks; unset: those of the package.")
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Fit the constants of the stacks of these rows, write them, use them."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.md", help="Write a page: errors by group, on rows left out of a fit, and all rows."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,27 +57,49 @@ def llm(
 
     Constants belong to a hardware with its software, never to a row or a model.
     """
+    from topoplan_command_validate.page import write_page
     from topoplan_command_validate.results import print_judged
+    from topoplan_command_validate.work import fitted, judged_tables, left_out
+    from topoplan_engine.files import check_writable, write_file
     from topoplan_engine.reporting.printing import print_json
+    from topoplan_llm_measurements.stacks import text_of
 
     if rows is not None and groups:
         raise TopoplanError("--rows: beside groups (leave out one of them)")
-    judged = _judged(_tables(groups, rows), _stacks(constants), quiet=as_json)
+    for path in filter(None, (fit, write)):
+        check_writable(path)
+    tables, by_name = _tables(groups, rows, memory=memory), _stacks(constants)
+    if fit is not None:
+        by_name |= fitted(tables, by_name, quiet=as_json)
+        write_file(fit, text_of(by_name).encode())
+    judged = judged_tables(tables, by_name, quiet=as_json)
+    if write is not None:
+        write_page(write, judged, left_out(judged, by_name, quiet=as_json), by_name)
     if as_json:
-        parts = [each.as_json() for each in judged]
-        print_json(parts[0] if rows is not None else {"groups": parts})
+        print_json(_json(judged, of_file=rows is not None))
         return
     for each in judged:
         print_judged(each)
 
 
-def _tables(names: list[str] | None, rows: Path | None) -> list[Table]:
+def _json(judged: list[Judged], *, of_file: bool) -> dict[str, object]:
+    first, *others = (each.as_json() for each in judged)
+    if not of_file:
+        return {"groups": [first, *others]}
+    return {**first, "also": others} if others else first
+
+
+def _tables(names: list[str] | None, rows: Path | None, *, memory: bool) -> list[Table]:
     from topoplan_llm_measurements.groups import GROUPS
-    from topoplan_llm_measurements.tables import group_of, own_table, table_of_file
+    from topoplan_llm_measurements.tables import group_of, own_table, tables_of_file
 
     if rows is not None:
-        return [table_of_file(rows)]
-    return [own_table(group) for group in (map(group_of, dict.fromkeys(names)) if names else GROUPS)]
+        tables = tables_of_file(rows)
+    else:
+        tables = [own_table(group) for group in (map(group_of, dict.fromkeys(names)) if names else GROUPS)]
+    if memory and not (tables := [table for table in tables if table.group.of_memory]):
+        raise TopoplanError("--memory: bytes were measured of none of these rows")
+    return tables
 
 
 def _stacks(file: Path | None) -> dict[str, Stack]:
@@ -81,21 +112,3 @@ def _stacks(file: Path | None) -> dict[str, Stack]:
         return stacks_of_text(read_file(file).decode("utf-8"), str(file))
     except UnicodeDecodeError:
         raise TopoplanError(f"{file}: is no text in UTF-8") from None
-
-
-def _judged(tables: list[Table], by_name: dict[str, Stack], *, quiet: bool) -> list[Judged]:
-    from topoplan_engine.reporting.notice import compilation_announced
-    from topoplan_engine.reporting.progress import parts_shown
-    from topoplan_llm_measurements.judging import judge
-    from topoplan_llm_measurements.prediction import Predictor
-
-    total, finished = sum(len(table.rows) for table in tables), 0
-    with compilation_announced(), parts_shown("predicting", total, quiet=quiet) as report:
-        predictor = Predictor()
-
-        def count(name: str) -> None:
-            nonlocal finished
-            finished += 1
-            report(finished, name)
-
-        return [judge(table, by_name, predictor, count) for table in tables]

@@ -71,12 +71,11 @@ class KernelTimes(Estimator):
         minimum=0,
         maximum=100,
     )
-    launch_us: float = option(
-        0.0,
-        help="in which the host launches a kernel, where the device may wait for it; 0: as --launch says",
-        unit="us",
-        minimum=0,
-        maximum=1000,
+    host: float = option(
+        1.0,
+        help="seconds in which the host launches operators one by one over those of the host that was measured",
+        minimum=0.01,
+        maximum=100,
     )
 
     @staticmethod
@@ -89,12 +88,8 @@ class KernelTimes(Estimator):
     def build(self, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
         """Compile the costs."""
         from topoplan_estimator_kernels.cost import KernelCosts
-        from topoplan_estimator_kernels.within import CHANGES, IterationCosts
 
-        costs, as_measured = KernelCosts(self, graph, cluster), KernelTimes()
-        if all(getattr(self, name) == getattr(as_measured, name) for name in CHANGES):
-            return costs
-        return IterationCosts(self, costs)
+        return KernelCosts(self, graph, cluster)
 
 
 @hookimpl

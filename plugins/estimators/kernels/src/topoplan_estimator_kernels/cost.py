@@ -27,6 +27,7 @@ from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.launching import Launching
 from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
+from topoplan_estimator_kernels.within import Within
 from topoplan_kernel_constants.kernels import Kernels
 from topoplan_kernel_constants.sheets import DEVICES, origin, sheet
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
@@ -61,6 +62,7 @@ class KernelCosts(CostFunction):
         self._kernels = Kernels.of(device)
         self._batched = options.experts == "batched"
         self._fp8 = _fp8_of(options, graph, device)
+        self._within = Within(options, self._kernels, self._mode)
         self._table = _table_of(options, graph)
         self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
         self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
@@ -80,6 +82,7 @@ class KernelCosts(CostFunction):
             "launch": options.launch,
             "optimizer": self._step,
             **({"table": options.table} if options.table else {}),
+            **self._within.changed,
         }
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
@@ -92,7 +95,7 @@ class KernelCosts(CostFunction):
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
         kinds = [operator.kind for operator in graph.operators]
-        self.launching = Launching.of(options.launch, self._kernels, self._mode, kinds, whole)
+        self.launching = Launching.of(options.launch, self._kernels, self._mode, kinds, whole, options.host)
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether this is a legal cut into parts as even as can be."""
@@ -154,7 +157,8 @@ class KernelCosts(CostFunction):
         each = tensor + nothing / self._tensors  # one step of all weights of the model
         slices = np.array([slice_elements(operator, weight, degrees) for weight in operator.weights])
         waiting = self.launching.step(0.0, slices.shape[1])
-        return f64(np.maximum(slices * element + each, waiting) / self._speed[devices])
+        seconds = (slices * element + each) * self._within.options.passes
+        return f64(np.maximum(seconds, waiting) / self._speed[devices])
 
     def _costs(self, op: int, degrees: tuple[int, ...], *, of_one: bool = False) -> PartCosts:
         """Return costs on devices of normal speed, of all parts or of one."""
@@ -167,13 +171,14 @@ class KernelCosts(CostFunction):
         states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
         states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
         share = self._weight_share[op]
+        added = self._accumulation(op, degrees)
         backward = np.full(parts, seconds.backward)
         return PartCosts(
             forward=f64(np.full(parts, seconds.forward)),
-            backward=f64(backward),
+            backward=f64(backward + added),
             memory=f64(states.sum(axis=0) + work.saved),
             states=f64(states),
-            weight_gradient=None if share is None else f64(backward * share),
+            weight_gradient=None if share is None else f64(backward * share + added),
             gradients=f64(work.gradients),
         )
 
@@ -189,14 +194,24 @@ class KernelCosts(CostFunction):
         for output, sums in self._sums[op].items():
             piece = shape.outputs[output]
             elements = piece.nbytes / piece.itemsize
-            backward += sums * self._kernels.moving(self._mode, "add", "forward", 1, max(elements, 1))
+            added = self._kernels.moving(self._mode, "add", "forward", 1, max(elements, 1))
+            backward += sums * added * self._within.options.passes
         return PartSeconds(seconds.forward, backward)
 
     def _shape_seconds(self, shape: PartShape, fp8: bool) -> PartSeconds:
         row = self._table.get(shape)
         if row is not None and row.forward is not None and row.backward is not None:
             return PartSeconds(row.forward.median, row.backward.median)
-        return operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
+        alone = operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
+        return self._within.seconds(shape, alone)
+
+    def _accumulation(self, op: int, degrees: tuple[int, ...]) -> float:
+        """Return the seconds in which the largest part adds gradients of weights to those of other micro-batches."""
+        nbytes, operator = self._within.options.accumulation, self.graph.operators[op]
+        if not nbytes or not any(self._trained[op]) or has_sparse_gradient(operator):
+            return 0.0
+        largest = (float(slice_elements(operator, weight, degrees).max()) for weight in operator.weights)
+        return sum(self._within.moving(elements, nbytes) for elements in largest)
 
 
 def _sums_of_gradients(graph: OperatorGraph, gradients: list[tuple[bool, ...]]) -> list[Counter[int]]:

@@ -37,13 +37,25 @@ class Launching:
     device: F64
     host: F64
     shares: dict[int, float]
+    factor: float = 1.0
 
     @classmethod
-    def of(cls, way: str, kernels: Kernels, mode: str, kinds: Sequence[str], whole: Sequence[PartSeconds]) -> Launching:
-        """Return the launching of a model whose operators, uncut, take ``whole`` on the device."""
+    def of(
+        cls,
+        way: str,
+        kernels: Kernels,
+        mode: str,
+        kinds: Sequence[str],
+        whole: Sequence[PartSeconds],
+        factor: float = 1.0,
+    ) -> Launching:
+        """Return the launching of a model whose operators, uncut, take ``whole`` on the device.
+
+        The host takes ``factor`` times what was measured.
+        """
         device = np.array([(each.forward, each.backward) for each in whole]).reshape(-1, 2)
-        host = np.array([host_seconds(kernels.counted, kind) for kind in kinds]).reshape(-1, 2)
-        return cls(way, kernels, mode, device, np.where(device > 0, host, 0.0), {})
+        host = np.array([host_seconds(kernels.counted, kind) for kind in kinds]).reshape(-1, 2) * factor
+        return cls(way, kernels, mode, device, np.where(device > 0, host, 0.0), {}, factor)
 
     def seconds(self, kind: str, part: PartSeconds, parts: int) -> PartSeconds:
         """Return what a part takes of the iteration."""
@@ -57,7 +69,7 @@ class Launching:
                 for seconds, count in zip((part.forward, part.backward), counts, strict=True)
             ]
             return PartSeconds(*pair)
-        share = self._share(parts)
+        share = self._share(parts) * self.factor
         host = host_seconds(self.kernels.counted, kind)
         pair = [
             max(seconds, share * each if seconds > 0 else 0.0)
@@ -74,7 +86,7 @@ class Launching:
     @property
     def step_host(self) -> float:
         """What the host takes for one weight in a step."""
-        return step_host_seconds(self.kernels.counted, self.mode)
+        return step_host_seconds(self.kernels.counted, self.mode) * self.factor
 
     def _share(self, parts: int) -> float:
         """Return the share of the host's time with which the sum of the longer is the longer of the sums."""

@@ -1,0 +1,97 @@
+"""The page: constants of stacks, errors by group, and every row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import attrs
+
+from topoplan_engine.files import write_file
+from topoplan_engine.reporting.tables import markdown_table
+from topoplan_llm_measurements.judging import Judged
+from topoplan_llm_measurements.scoring import Score, score
+from topoplan_llm_measurements.stacks import Constants, Stack
+from topoplan_llm_measurements.tables import source_of
+
+__all__ = ["write_page"]
+
+
+def write_page(
+    path: Path, judged: Sequence[Judged], left_out: Mapping[int, float], by_name: Mapping[str, Stack]
+) -> None:
+    """Write the page.
+
+    Args:
+        path: of the page.
+        judged: tables.
+        left_out: predictions of rows by constants fitted without their model, by the identity of the row.
+        by_name: stacks.
+    """
+    head = files(__package__).joinpath("head.md").read_text("utf-8")
+    parts = [head, "## Errors by group\n", _summary(judged, left_out), "\n## Constants\n", _constants(judged, by_name)]
+    for each in judged:
+        parts.append(_rows(each, left_out))
+    write_file(path, ("\n".join(parts).rstrip("\n") + "\n").encode())
+
+
+def _summary(judged: Sequence[Judged], left_out: Mapping[int, float]) -> str:
+    head = ["group", "rows", "MAPE, %", "left out, %", "bias, %", "tau", "within", "in order, %", "best within, %"]
+    lines = []
+    for each in judged:
+        found, others = each.score, _score_left_out(each, left_out)
+        cells = (found.mape_percent, others.mape_percent, found.bias_percent)
+        order = (found.pairs_in_order_percent, found.best_within_percent)
+        taus = (found.kendall_tau, found.kendall_tau_within)
+        lines.append(
+            [
+                each.table.group.name,
+                str(found.rows),
+                *(_text(value, ".1f") for value in cells),
+                *(_text(value, ".3f") for value in taus),
+                *(_text(value, ".1f") for value in order),
+            ]
+        )
+    return markdown_table(head, lines)
+
+
+def _score_left_out(judged: Judged, left_out: Mapping[int, float]) -> Score:
+    rows = [each.row for each in judged.rows if id(each.row) in left_out]
+    return score([row.measured for row in rows], [left_out[id(row)] for row in rows], [row.workload for row in rows])
+
+
+def _text(value: float, how: str) -> str:
+    return "-" if math.isnan(value) else format(value, how)
+
+
+def _constants(judged: Sequence[Judged], by_name: Mapping[str, Stack]) -> str:
+    used = dict.fromkeys(each.row.stack for table in judged for each in table.rows)
+    meanings = {field.name: field.metadata["meaning"] for field in attrs.fields(Constants)}
+    default = Constants()
+    lines = []
+    for name in used:
+        stack = by_name[name]
+        for word, meaning in meanings.items():
+            value = getattr(stack.constants, word)
+            if word in stack.fitted or value != getattr(default, word):
+                how = "fitted" if word in stack.fitted else "stated"
+                lines.append([name, f"`{word}`", f"{value:.4g}", how, meaning])
+    return markdown_table(["stack", "constant", "value", "", "meaning"], lines)
+
+
+def _rows(judged: Judged, left_out: Mapping[int, float]) -> str:
+    group, source = judged.table.group, source_of(judged.table.group)
+    commit = f" at {source['commit']}" if "commit" in source else ""
+    parts = [f"\n## {group.name}: {group.title}\n", f"Source: {source['source']}{commit}.\n"]
+    lines = []
+    for each in judged.rows:
+        other = left_out.get(id(each.row))
+        off = "-" if other is None else f"{100 * (other / each.row.measured - 1):+.1f}"
+        values = [f"{each.row.measured:.4g}", f"{each.predicted:.4g}", f"{each.error_percent:+.1f}", off]
+        lines.append([each.row.name, each.row.workload, *values])
+    quantity = judged.rows[0].row.quantity.name if judged.rows else "measured"
+    parts.append(markdown_table(["row", "workload", quantity, "predicted", "error, %", "left out, %"], lines))
+    parts += [f"\n- {name}: not predicted: {reason}" for name, reason in judged.refused]
+    return "\n".join(parts)
