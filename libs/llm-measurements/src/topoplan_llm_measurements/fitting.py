@@ -62,53 +62,55 @@ def slopes_of(
         predictor: of runs.
         on_progress: called with the name of each row that is finished.
     """
-    near = [stack, *(_changed(stack, {name: _STEP}) for name in stack.fitted)]
-    found: list[tuple[MeasuredRow, list[float]]] = []
+    variants = [stack, *(_changed(stack, {name: _STEP}) for name in stack.fitted)]
+    predictions_of_rows: list[tuple[MeasuredRow, list[float]]] = []
     for row in rows:
         try:
-            predictions = [predictor.predicted(row.run, each) for each in near]
+            predictions = [predictor.predicted(row.run, each) for each in variants]
         except TopoplanError:
             continue
         finally:
             on_progress(row.name)
-        found.append((row, [row.quantity.of(row.run, prediction) for prediction in predictions]))
-    values = np.array([each for _, each in found]).reshape(len(found), len(near))
+        predictions_of_rows.append((row, [row.quantity.of(row.run, prediction) for prediction in predictions]))
+    values = np.array([each for _, each in predictions_of_rows]).reshape(len(predictions_of_rows), len(variants))
     return Slopes(
         stack=stack,
-        rows=tuple(row for row, _ in found),
+        rows=tuple(row for row, _ in predictions_of_rows),
         predicted=f64(values[:, 0]),
         slopes=f64(np.log(values[:, 1:] / values[:, :1]) / _STEP),
     )
 
 
-def fitted_stack(near: Slopes) -> Stack:
+def fitted_stack(point: Slopes) -> Stack:
     """Return the stack with the constants that fit all of its rows best."""
-    return _changed(near.stack, dict(zip(near.stack.fitted, _fit(near, np.ones(len(near.rows), bool)), strict=True)))
+    return _changed(
+        point.stack, dict(zip(point.stack.fitted, _fit(point, np.ones(len(point.rows), bool)), strict=True))
+    )
 
 
-def left_out_values(near: Slopes) -> F64:
+def left_out_values(point: Slopes) -> F64:
     """Return the (n,) predictions of rows, each by constants fitted without the rows of its model (`left_out`)."""
-    names = np.array([row.left_out for row in near.rows])
-    values = near.predicted.copy()
+    names = np.array([row.left_out for row in point.rows])
+    values = point.predicted.copy()
     for name in np.unique(names):
         is_out = names == name
         if not is_out.all():
-            values[is_out] *= np.exp(near.slopes[is_out] @ _fit(near, ~is_out))
+            values[is_out] *= np.exp(point.slopes[is_out] @ _fit(point, ~is_out))
     return f64(values)
 
 
-def _fit(near: Slopes, used: np.ndarray) -> F64:
+def _fit(point: Slopes, used: np.ndarray) -> F64:
     """(k,) changes of the logarithms of the constants that fit some rows best: weighted least squares, repeated."""
-    measured = np.array([row.measured for row in near.rows])
-    errors, slopes = np.log(near.predicted / measured)[used], near.slopes[used]
+    measured = np.array([row.measured for row in point.rows])
+    errors, slopes = np.log(point.predicted / measured)[used], point.slopes[used]
     change = np.zeros(slopes.shape[1])
     if not len(errors) or not len(change):
         return f64(change)
-    low, high = _room(near.stack)
+    low, high = _room(point.stack)
     for _ in range(_ROUNDS):
         weights = 1 / np.maximum(np.abs(errors + slopes @ change), _SMALL)
-        left = (slopes.T * weights) @ slopes / len(errors) + _RIDGE * np.eye(len(change))
-        change = np.clip(np.linalg.solve(left, -(slopes.T * weights) @ errors / len(errors)), low, high)
+        matrix = (slopes.T * weights) @ slopes / len(errors) + _RIDGE * np.eye(len(change))
+        change = np.clip(np.linalg.solve(matrix, -(slopes.T * weights) @ errors / len(errors)), low, high)
     return f64(change)
 
 

@@ -83,10 +83,10 @@ def llm(
 
 
 def _json(judged: list[Judged], *, of_file: bool) -> dict[str, object]:
-    first, *others = (each.as_json() for each in judged)
+    first, *further_tables = (each.as_json() for each in judged)
     if not of_file:
-        return {"groups": [first, *others]}
-    return {**first, "also": others} if others else first
+        return {"groups": [first, *further_tables]}
+    return {**first, "also": further_tables} if further_tables else first
 
 
 def _tables(names: list[str] | None, rows: Path | None, *, memory: bool) -> list[Table]:

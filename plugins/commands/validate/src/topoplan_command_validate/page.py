@@ -41,14 +41,14 @@ def _summary(judged: Sequence[Judged], left_out: Mapping[int, float]) -> str:
     head = ["group", "rows", "MAPE, %", "left out, %", "bias, %", "tau", "within", "in order, %", "best within, %"]
     lines = []
     for each in judged:
-        found, others = each.score, _score_left_out(each, left_out)
-        cells = (found.mape_percent, others.mape_percent, found.bias_percent)
-        order = (found.pairs_in_order_percent, found.best_within_percent)
-        taus = (found.kendall_tau, found.kendall_tau_within)
+        own_score, left_out_score = each.score, _score_left_out(each, left_out)
+        cells = (own_score.mape_percent, left_out_score.mape_percent, own_score.bias_percent)
+        order = (own_score.pairs_in_order_percent, own_score.best_within_percent)
+        taus = (own_score.kendall_tau, own_score.kendall_tau_within)
         lines.append(
             [
                 each.table.group.name,
-                str(found.rows),
+                str(own_score.rows),
                 *(_text(value, ".1f") for value in cells),
                 *(_text(value, ".3f") for value in taus),
                 *(_text(value, ".1f") for value in order),
@@ -87,8 +87,8 @@ def _rows(judged: Judged, left_out: Mapping[int, float]) -> str:
     parts = [f"\n## {group.name}: {group.title}\n", f"Source: {source['source']}{commit}.\n"]
     lines = []
     for each in judged.rows:
-        other = left_out.get(id(each.row))
-        off = "-" if other is None else f"{100 * (other / each.row.measured - 1):+.1f}"
+        value = left_out.get(id(each.row))
+        off = "-" if value is None else f"{100 * (value / each.row.measured - 1):+.1f}"
         values = [f"{each.row.measured:.4g}", f"{each.predicted:.4g}", f"{each.error_percent:+.1f}", off]
         lines.append([each.row.name, each.row.workload, *values])
     quantity = judged.rows[0].row.quantity.name if judged.rows else "measured"

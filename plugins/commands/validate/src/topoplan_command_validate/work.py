@@ -27,15 +27,15 @@ def judged_tables(tables: Sequence[Table], by_name: Mapping[str, Stack], *, quie
 def fitted(tables: Sequence[Table], by_name: Mapping[str, Stack], *, quiet: bool) -> dict[str, Stack]:
     """Return the stacks of the times of tables, with constants that fit their rows."""
     rows = [row for table in tables if not table.group.of_memory for row in table.rows]
-    return {near.stack.name: fitted_stack(near) for near in _slopes(rows, by_name, "fitting", quiet=quiet)}
+    return {slopes.stack.name: fitted_stack(slopes) for slopes in _slopes(rows, by_name, "fitting", quiet=quiet)}
 
 
 def left_out(judged: Sequence[Judged], by_name: Mapping[str, Stack], *, quiet: bool) -> dict[int, float]:
     """Return predictions by constants that were fitted without the rows of the model, by the identity of the row."""
     rows = [each.row for table in judged if not table.table.group.of_memory for each in table.rows]
     values: dict[int, float] = {}
-    for near in _slopes(rows, by_name, "leaving out", quiet=quiet):
-        pairs = zip(near.rows, left_out_values(near).tolist(), strict=True)
+    for slopes in _slopes(rows, by_name, "leaving out", quiet=quiet):
+        pairs = zip(slopes.rows, left_out_values(slopes).tolist(), strict=True)
         values |= {id(row): value for row, value in pairs}
     return values
 

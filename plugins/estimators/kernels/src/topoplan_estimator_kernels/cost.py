@@ -202,8 +202,8 @@ class KernelCosts(CostFunction):
         row = self._table.get(shape)
         if row is not None and row.forward is not None and row.backward is not None:
             return PartSeconds(row.forward.median, row.backward.median)
-        alone = operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
-        return self._within.seconds(shape, alone)
+        kernel_seconds = operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
+        return self._within.seconds(shape, kernel_seconds)
 
     def _accumulation(self, op: int, degrees: tuple[int, ...]) -> float:
         """Return the seconds in which the largest part adds gradients of weights to those of other micro-batches."""

@@ -43,13 +43,15 @@ class Within:
         pairs = ((name, getattr(self.options, name)) for name in names)
         return {name: value for name, value in pairs if value != getattr(as_measured, name)}
 
-    def seconds(self, part: PartShape, alone: PartSeconds) -> PartSeconds:
-        """Return what a part takes, of which the kernels alone take ``alone``."""
+    def seconds(self, part: PartShape, kernel_seconds: PartSeconds) -> PartSeconds:
+        """Return what a part takes, whose kernels one by one take ``kernel_seconds``."""
         if part.kind == _ATTENTION and self.options.attention == "written":
             return self._written_scores(part)
         is_product = part.kind in _PRODUCTS or part.kind == _ATTENTION
         factor = self.options.products if is_product else self.options.passes
-        return alone if factor == 1 else PartSeconds(alone.forward * factor, alone.backward * factor)
+        if factor == 1:
+            return kernel_seconds
+        return PartSeconds(kernel_seconds.forward * factor, kernel_seconds.backward * factor)
 
     def moving(self, elements: float, nbytes: float) -> float:
         """Return the seconds in which so many bytes are moved for each element, at the rate of a copy."""
