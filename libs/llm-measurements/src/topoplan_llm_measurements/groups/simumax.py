@@ -122,4 +122,5 @@ SIMUMAX_MEMORY = Group(
     table="simumax_b200",
     columns=("case", "model", "layers", "gpus", "tp", "pp", "cp", "dp_by_product", "seq_len", "measured_alloc_gib"),
     row=_row,
+    of_memory=True,
 )
