@@ -125,7 +125,7 @@ def test_a_format_that_cannot_say_it_says_so(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p.update(mesh=[2]), r"a mesh of 2 for 4 devices"),
+        (lambda p: p.update(mesh=[2]), r"is cut by \(.*\), its placement by"),
         (lambda p: p.update(mesh=[]), r"\$\.strategy\.program: program: a mesh of \(\)"),
         (lambda p: p["rules"].pop(), r"signatures of \d+ operators"),
         (lambda p: p["rules"][0][0]["outputs"].clear(), "does not fit"),

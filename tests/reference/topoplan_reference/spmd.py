@@ -1,4 +1,4 @@
-"""The slow, plain counterpart of `topoplan_engine.lowering.spmd_tasks`: device by device, in textbook words."""
+"""The slow, plain counterpart of `topoplan_engine.lowering.turns`: device by device, in textbook words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["reference_program"]
 
 
 def reference_program(graph: OperatorGraph, strategy: StagedStrategy, prices: Sequence[DeviceCosts]) -> TaskGraph:
-    """Return the graph of `topoplan_engine.lowering.spmd_tasks.program_taskgraph`, rows of successors ascending."""
+    """Return the graph of a strategy of one program, rows of successors ascending."""
     program, n_ops = strategy.program, len(graph.operators)
     devices, copies = range(program.n_devices), strategy.micro_batches
     stage = list(range(n_ops)) if strategy.whole_batch else strategy.stage_of.tolist()

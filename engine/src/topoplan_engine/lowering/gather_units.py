@@ -13,8 +13,8 @@ by itself if it has parameters that are gathered, and belongs to the one before 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,9 +22,20 @@ from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
+from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
+from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
 
-__all__ = ["GatherUnits", "gather_units", "gathered_bytes", "gathers", "parts_of", "units_of"]
+__all__ = [
+    "GatherUnits",
+    "GathersAgain",
+    "gather_units",
+    "gathered_bytes",
+    "gathers",
+    "parts_of",
+    "sent_again",
+    "units_of",
+]
 
 #: The part of an operator's name that names its layer: up to the first number that more of the name follows.
 _LAYER = re.compile(r"(.*?\d+)[._]")
@@ -115,3 +126,58 @@ def _units(names: Sequence[str], stage: Sequence[int], gathers: set[int]) -> I64
         if op == 0 or begins:
             layer = key
     return unit
+
+
+class Writer(Protocol):
+    """What adds the collectives of a resharding; see `ProgramWriter`."""
+
+    @property
+    def computed(self) -> Any:
+        """The last tasks of the compute stream."""
+
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[Any]) -> Any:
+        """Add the collectives of a resharding; return the last tasks."""
+
+
+class GathersAgain:
+    """Gathers parameters for the backward pass, each layer's while the one behind it computes."""
+
+    def __init__(self, writer: Writer, units: GatherUnits, runs_backward: Sequence[bool]) -> None:
+        self._writer, self._unit = writer, units.unit
+        self._reshards: dict[int, list[Reshard]] = {}
+        for reshard in sorted(units.given_back, key=lambda each: (each.users[0], each.argument), reverse=True):
+            number = int(units.unit[reshard.users[0]])
+            if number < units.last and any(runs_backward[op] for op in reshard.users):
+                self._reshards.setdefault(number, []).append(reshard)
+        self._ends: dict[Reshard, Any] = {}
+        self._begun = units.last + 1
+
+    def before(self, op: int, reshards: Sequence[Reshard]) -> list[Any]:
+        """Return what the backward pass of an operator waits for; with a new layer, gather the parameters of the next.
+
+        Args:
+            op: the operator, in the order of the backward pass.
+            reshards: of its inputs.
+        """
+        number = int(self._unit[op])
+        while self._begun > number:
+            self._begun -= 1
+            # At the begin of a layer the one behind it has just been computed, and given back.
+            for reshard in self._reshards.get(self._begun - 1, ()):
+                computed = [self._writer.computed]
+                self._ends[reshard] = self._writer.exchange(reshard, reshard.forward, 0, computed)
+        return [self._ends[reshard] for reshard in reshards if reshard in self._ends]
+
+
+def sent_again(
+    graph: OperatorGraph, reshards: Sequence[Reshard], runs_backward: Sequence[bool]
+) -> dict[int, list[Reshard]]:
+    """Return the last operator of each checkpointed region -> the reshardings inside of it that run again."""
+    region, repeated = checkpoint_regions(graph).tolist(), repeated_operators(graph)
+    last = {number: op for op, number in enumerate(region) if number >= 0 and runs_backward[op]}
+    repeats: dict[int, list[Reshard]] = {}
+    for reshard in reshards if last else ():
+        number = region[reshard.op]
+        if reshard.output >= 0 and repeated[reshard.op] and any(region[op] == number for op in reshard.users):
+            repeats.setdefault(last[number], []).append(reshard)
+    return repeats

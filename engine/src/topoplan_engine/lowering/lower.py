@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
     from topoplan_engine.lowering.placements import PlacementLowering
-    from topoplan_engine.lowering.spmd import SpmdLowering
-    from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
     from topoplan_engine.lowering.staged import StagedLowering
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 
@@ -164,18 +162,6 @@ class Lowering:
 
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
-    def program_quotient(self, strategy: Strategy, in_turn_bytes: int) -> ProgramQuotient | None:
-        """Return the iteration of one device for all of an SPMD program; None unless all devices are equal.
-
-        Args:
-            strategy: to lower.
-            in_turn_bytes: see `topoplan_engine.lowering.spmd_quotient.program_quotient`.
-        """
-        if not isinstance(strategy, StagedStrategy) or strategy.program is None:
-            return None
-        lowering: SpmdLowering = self._of(strategy)  # type: ignore[assignment]
-        return lowering.program_quotient(strategy, in_turn_bytes)
-
     def fold(self, strategy: StagedStrategy, loads_of: Callable[[TaskGraph], MessageLoads]) -> FoldedIteration:
         """Return one iteration with a task for each class of tasks.
 
@@ -220,9 +206,9 @@ def _lowering_of(
 ) -> StrategyLowering:
     """Make the lowering of one kind of strategies, of stages whose operators are placed or run programs."""
     if one_stream:
-        from topoplan_engine.lowering.spmd import SpmdLowering
+        from topoplan_engine.lowering.programs import ProgramLowering
 
-        return SpmdLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
+        return ProgramLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
     if kind is PlacedStrategy:
         from topoplan_engine.lowering.placements import PlacementLowering
 

@@ -258,7 +258,7 @@ class OperatorBytes(NamedTuple):
     gathered: float
 
 
-def program_memory(strategy: StagedStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> F64:
+def program_memory(strategy: StagedStrategy, graph: OperatorGraph, prices: Sequence[DeviceCosts]) -> F64:
     """Return the (D,) peak of the bytes that each device holds.
 
     Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
@@ -288,7 +288,7 @@ class _Rise(NamedTuple):
 def _rise(
     strategy: StagedStrategy,
     graph: OperatorGraph,
-    prices: list[DeviceCosts],
+    prices: Sequence[DeviceCosts],
     rows: list[OperatorBytes],
 ) -> _Rise:
     """Return what comes and goes within the backward pass: gradients of activations, and parameters gathered again."""
@@ -314,7 +314,7 @@ def _rise(
     return _Rise(max(0.0, float(level[most])), float(gathered[most]))
 
 
-def gradient_bytes_of(prices: list[DeviceCosts]) -> F64 | None:
+def gradient_bytes_of(prices: Sequence[DeviceCosts]) -> F64 | None:
     """(2, n_ops) bytes of gradients on every device; None where nothing is counted for them."""
     if all(price.gradients is None for price in prices):
         return None
@@ -336,7 +336,7 @@ def ordered_passes(strategy: StagedStrategy) -> Passes:
     return Passes(op[order], micro_batch[order])
 
 
-def program_memory_use(strategy: StagedStrategy, graph: OperatorGraph, prices: list[DeviceCosts]) -> MemoryUse:
+def program_memory_use(strategy: StagedStrategy, graph: OperatorGraph, prices: Sequence[DeviceCosts]) -> MemoryUse:
     """Return the bytes of `program_memory` by their use."""
     program = program_of(strategy)
     states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
@@ -354,7 +354,7 @@ def program_memory_use(strategy: StagedStrategy, graph: OperatorGraph, prices: l
 
 
 def operator_bytes(
-    program: SpmdProgram, graph: OperatorGraph, prices: list[DeviceCosts], equal: Sequence[int] | None = None
+    program: SpmdProgram, graph: OperatorGraph, prices: Sequence[DeviceCosts], equal: Sequence[int] | None = None
 ) -> list[OperatorBytes]:
     """Return the bytes of every operator on every device; equal operators with equal shardings share theirs.
 

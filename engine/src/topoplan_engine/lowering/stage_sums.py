@@ -65,14 +65,15 @@ class Sums:
         ends: (operator, argument) -> the tasks that end the sum of its gradient.
     """
 
-    def __init__(self, writer: StageWriter, stage: StageGraph, is_last: bool) -> None:
+    def __init__(self, writer: StageWriter, stage: StageGraph, is_last: bool, *, one_stream: bool = False) -> None:
+        """Sum gradients; ``one_stream``: all collectives run in one order, so that no sum waits for the end."""
         self._writer, self._stage, self._zero, self._is_last = writer, stage, stage.stage.zero, is_last
         self.ends: dict[tuple[int, int], list[I64]] = {}
         # By axes: bytes, the gradients, and what the last one waits for.
         self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
         self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
         self._later: dict[tuple[int, ...], list[_Later]] = {}
-        self._passed = _axes_in_passes(stage)
+        self._passed = set() if one_stream else _axes_in_passes(stage)
         self._shared: dict[tuple[int, int], float] = {}
 
     def take(self, reshard: Reshard, before: Any) -> None:

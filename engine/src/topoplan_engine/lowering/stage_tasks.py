@@ -23,10 +23,9 @@ from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.sharding import Holding
 from topoplan.model.taskgraph import Collective, TaskKind
-from topoplan_engine.lowering.gather_units import units_of
+from topoplan_engine.lowering.gather_units import GathersAgain, GatherUnits, sent_again, units_of
 from topoplan_engine.lowering.places import Layout, Places
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
-from topoplan_engine.lowering.spmd_tasks import GathersAgain, sent_again
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_rings import Ring, rings_of
 from topoplan_engine.lowering.stage_sums import REDUCE, Gathering, Sums
@@ -35,7 +34,7 @@ from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["END", "SUMS", "Part", "StageTasks", "Variant"]
+__all__ = ["END", "SUMS", "Part", "Shared", "StageTasks", "Variant"]
 
 #: What follows all passes of a rank: sums of gradients that would be in the way of activations; numbered behind `Pass`.
 SUMS = len(Pass)
@@ -54,6 +53,57 @@ class Variant(NamedTuple):
     first: bool
     last: bool
     separate: frozenset[Pass]
+
+
+class Shared(NamedTuple):
+    """What the micro-batches of a program share that take turns on one stream (`topoplan_engine.lowering.turns`).
+
+    Attributes:
+        writer, sums: that have the tasks of all of them.
+        parameters: gathered once for all -> the tasks that end that.
+        units: layers whose parameters are gathered together, if any are given back.
+        layer_ends: layer -> its last computation in forward passes.
+        gathers: of parameters for the backward pass.
+        computed: of each micro-batch, the last task of each operator in the backward pass.
+    """
+
+    writer: StageWriter
+    sums: Sums
+    parameters: dict[Reshard, list[Any]]
+    units: GatherUnits | None
+    layer_ends: dict[int, I64]
+    gathers: GathersAgain | None
+    computed: tuple[dict[int, I64], ...]
+
+    @classmethod
+    def of(
+        cls,
+        stage: StageGraph,
+        places: Places,
+        layout: Layout,
+        part_of: Sequence[int],
+        *,
+        sums_now: bool = True,
+        turns: int = 0,
+    ) -> Shared:
+        """Return what nothing is written of yet.
+
+        Args:
+            stage: what to write.
+            places: of the stage.
+            layout: has the groups of all stages.
+            part_of: operator -> a part that no layer divides whose parameters are gathered together.
+            sums_now: whether gradients are summed behind these backward passes.
+            turns: micro-batches that take turns on one stream; 0: there is one micro-batch.
+        """
+        writer = StageWriter(stage.stage.mesh, places, layout.groups, one_stream=turns > 0)
+        writer.busy = _busy(stage)
+        units = None
+        if stage.program.gathers_again:
+            units = units_of(stage.program, stage.graph, stage.reshards, part_of)
+        gathers = None if units is None else GathersAgain(Gathering(writer, stage), units, stage.backward)
+        sums = Sums(writer, stage, sums_now, one_stream=turns > 0)
+        return cls(writer, sums, {}, units, {}, gathers, tuple({} for _ in range(turns or 1)))
 
 
 class StageTasks:
@@ -76,8 +126,9 @@ class StageTasks:
         variant: Variant,
         places: Places,
         layout: Layout,
+        shared: Shared | None = None,
     ) -> None:
-        """Write the tasks.
+        """Write the tasks; or nothing yet, where micro-batches share what writes them.
 
         Args:
             stage: what to write.
@@ -85,11 +136,15 @@ class StageTasks:
             variant: of its micro-batches.
             places: of the stage.
             layout: has the groups of all stages.
+            shared: of micro-batches that take turns; None for one by itself.
         """
         self._stage, self._costs, self._variant = stage, costs.at(places.rows), variant
         self._separate = variant.separate
         self._further = layout.columns
-        self._writer = StageWriter(stage.stage.mesh, places, layout.groups)
+        self._takes_turns = shared is not None
+        operators = range(len(stage.operator))
+        self._shared = shared or Shared.of(stage, places, layout, operators, sums_now=variant.last)
+        self._writer, self._sums = self._shared.writer, self._shared.sums
         self.parts: dict[int, Part] = {}
         self.leaves: dict[tuple[Link, bool], list[I64]] = {}
         self._arrivals: dict[tuple[Link, bool], Arrival] = {}
@@ -105,19 +160,20 @@ class StageTasks:
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
         self._gathering = Gathering(self._writer, stage)
-        self._writer.busy = _busy(stage)
+        self._ends: dict[object, list[Any]] = {}  # of the forward pass
+        self._ends_back: dict[object, list[Any]] = {}
+        self._computed = self._shared.computed[self._writer.micro_batch]
         self._rings = {op: ring._replace(work=ring.work[:, places.rows]) for op, ring in rings_of(stage).items()}
         self._rung = {reshard for ring in self._rings.values() for reshard in ring.reshards}
         self._direct = _direct_readers(stage)
-        stage_of_op = range(len(stage.operator))
-        self._units = None
-        if stage.program.gathers_again:
-            self._units = units_of(stage.program, stage.graph, stage.reshards, stage_of_op)
         self._regions = _regions_of(stage)
+        apart = Pass.RECOMPUTE in variant.separate
+        self._region_at = {} if apart else {region[-1]: region for region in self._regions}
         self._again: dict[Reshard, I64 | None] = {}  # of the backward pass
         self._combined: dict[int, list[I64 | None]] = {}  # of losses, after which their backward passes begin
-        self._sums = Sums(self._writer, stage, variant.last)
-        self._write()
+        self._repeats = sent_again(stage.graph, stage.reshards, stage.backward)
+        if not self._takes_turns:
+            self._write()
 
     @property
     def arrives(self) -> dict[tuple[Link, bool], list[I64]]:
@@ -144,13 +200,17 @@ class StageTasks:
         return self._writer.ends()
 
     def _write(self) -> None:
-        self._forward()
+        operators = range(len(self._stage.operator))
+        for op in operators:
+            self.forward([op], self._begins.get(op, ()))
         self.parts[Pass.FORWARD] = self._writer.end_pass()
         if Pass.RECOMPUTE in self._separate:
             for region in self._regions:
                 self._recompute(region)
             self.parts[Pass.RECOMPUTE] = self._writer.end_pass()
-        computed = self._backward()
+        for op in reversed(operators):
+            self.backward([op], self._begins.get(op, ()))
+        computed = self._computed
         if Pass.WEIGHTS in self._separate:
             self.parts[Pass.BACKWARD] = self._writer.end_pass()
             self._gradients_of_weights(computed)
@@ -162,7 +222,7 @@ class StageTasks:
         if self._variant.last:
             self._sums.send_later()
             self.parts[SUMS] = self._writer.end_pass()
-            self._end(computed)
+            self.end(computed)
             self.parts[END] = self._writer.end_pass()
 
     def _arrival(self, link: Link, gradient: bool) -> Arrival:
@@ -171,27 +231,27 @@ class StageTasks:
     def _price(self, op: int) -> DeviceCosts:
         return self._costs.passes[self._stage.position[op]]
 
-    def _forward(self) -> None:
-        """Write the forward pass."""
-        stage, units = self._stage, self._units
-        ends: dict[object, list[Any]] = {}
-        layer_ends: dict[int, I64] = {}
-        for op in range(len(stage.operator)):
-            for reshard in self._begins.get(op, ()):
-                given_back = units is not None and reshard in units.given_back
-                ends.setdefault(reshard, [])
-                if reshard.parameter and not (self._variant.first or given_back):
-                    continue
-                before = list(ends[reshard.op]) if reshard.output >= 0 else []
-                if reshard in self._rung:  # what is added up along a ring ended with what makes it
-                    ends[reshard] = ends[reshard] or before
-                    continue
-                if units is not None and given_back:
-                    before.append(layer_ends.get(int(units.unit[op]) - 2))
-                last = self._gathering.exchange(reshard, reshard.forward, 0, before)
-                # Nothing is sent: who reads it waits for what it is made of, if that arrives from elsewhere.
-                free = [end for end in before if isinstance(end, Arrival)] if last is None else [last]
-                ends[reshard] = free
+    def forward(self, operators: Sequence[int], reshards: Sequence[Reshard]) -> None:
+        """Write the forward pass of some operators, which begins with reshardings."""
+        stage, units, ends = self._stage, self._shared.units, self._ends
+        for reshard in reshards:
+            given_back = units is not None and reshard in units.given_back
+            earlier_ends = self._shared.parameters.get(reshard)
+            ends[reshard] = ends.get(reshard, []) if earlier_ends is None else earlier_ends
+            if reshard.parameter and not (self._variant.first or (given_back and earlier_ends is None)):
+                continue
+            before = list(ends[reshard.op]) if reshard.output >= 0 else []
+            if reshard in self._rung:  # what is added up along a ring ended with what makes it
+                ends[reshard] = ends[reshard] or before
+                continue
+            if units is not None and given_back:
+                before.append(self._shared.layer_ends.get(int(units.unit[reshard.users[0]]) - 2))
+            last = self._gathering.exchange(reshard, reshard.forward, 0, before)
+            # Nothing is sent: who reads it waits for what it is made of, if that arrives from elsewhere.
+            ends[reshard] = [end for end in before if isinstance(end, Arrival)] if last is None else [last]
+            if reshard.parameter:
+                self._shared.parameters[reshard] = ends[reshard]
+        for op in operators:
             if op in stage.receives:
                 ends[op] = [self._arrival(stage.receives[op], False)]
                 continue
@@ -204,9 +264,10 @@ class StageTasks:
                 continue
             before += [end for source in sources if self._direct.first[source] == op for end in ends[source]]
             ends[op] = [self._forward_of(op, before, ends)]
-            self._combine(op, ends[op])
+            if not self._takes_turns:
+                self._combine(op, ends[op])
             if units is not None:
-                layer_ends[int(units.unit[op])] = ends[op][0]
+                self._shared.layer_ends[int(units.unit[op])] = ends[op][0]
 
     def _forward_of(
         self, op: int, before: list[Any], ends: dict[object, list[Any]], inside: Container[int] | None = None
@@ -306,18 +367,14 @@ class StageTasks:
         forms = self._stage.program.made(reshard.op, reshard.output)
         return any(form.holding is Holding.PARTIAL for form in forms)
 
-    def _backward(self) -> dict[int, I64]:
-        """Write the backward pass; return the last task of each operator."""
-        stage, writer = self._stage, self._writer
+    def backward(self, operators: Sequence[int], reshards: Sequence[Reshard]) -> None:
+        """Write the backward pass of some operators, which ends with the reshardings of what they read."""
+        stage, writer, gathers = self._stage, self._writer, self._shared.gathers
         split = Pass.WEIGHTS in self._separate
-        repeats = sent_again(stage.graph, stage.reshards, stage.backward)
-        gathers = None if self._units is None else GathersAgain(self._gathering, self._units, stage.backward)
-        region_at = {} if Pass.RECOMPUTE in self._separate else {region[-1]: region for region in self._regions}
-        ends: dict[object, list[Any]] = {}
-        computed: dict[int, I64] = {}
-        for op in reversed(range(len(stage.operator))):
-            if op in region_at:
-                self._recompute(region_at[op])
+        ends, computed = self._ends_back, self._computed
+        for op in reversed(operators):
+            if op in self._region_at:
+                self._recompute(self._region_at[op])
             before = [end for reshard in self._outputs.get(op, ()) for end in ends.get(reshard, ())]
             before += [end for reader in self._direct.senders(op) for end in ends.get(reader, ())]
             if not stage.backward[op]:
@@ -329,22 +386,20 @@ class StageTasks:
             else:
                 if gathers is not None:
                     before += gathers.before(op, self._inputs.get(op, ()))
-                for reshard in (each for each in repeats.get(op, ()) if each not in self._rung):
+                for reshard in (each for each in self._repeats.get(op, ()) if each not in self._rung):
                     before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
                 ends[op], computed[op] = self._backward_of(op, before, split=split)
-            for reshard in reversed(self._begins.get(op, ())):
+        for reshard in reversed(reshards):
+            if not reshard.parameter:
                 users = [end for user in reshard.users if stage.backward[user] for end in ends.get(user, ())]
-                if reshard.parameter:
-                    users = [computed[user] for user in reshard.users if user in computed]
-                if not reshard.parameter:
-                    steps = () if reshard in self._rung else reshard.backward
-                    last = writer.exchange(reshard, steps, 0, users)
-                    ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
-                    if reshard in self._rung:
-                        ends[reshard] = users
-                elif not split and self._sums_now(reshard):
-                    self._sums.take(reshard, users)
-        return computed
+                steps = () if reshard in self._rung else reshard.backward
+                last = writer.exchange(reshard, steps, 0, users)
+                ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
+                if reshard in self._rung:
+                    ends[reshard] = users
+            elif not split and self._sums_now(reshard):
+                users = [each[user] for user in reshard.users for each in self._shared.computed if user in each]
+                self._sums.take(reshard, users)
 
     def _backward_of(self, op: int, before: list[Any], *, split: bool) -> tuple[list[Any], I64]:
         """Write the backward pass of an operator; return what makes its gradients of inputs, and its last task.
@@ -378,9 +433,12 @@ class StageTasks:
         return bool((self._price(op).weight_gradient > 0).any())
 
     def _gather_again(self, op: int) -> list[I64]:
-        """Gather what the backward pass of an operator reads and only slices were kept of, once for all readers."""
+        """Gather what the backward pass of an operator reads and only slices were kept of, once for all readers.
+
+        Micro-batches that take turns keep what they have gathered.
+        """
         ends = []
-        for reshard in self._inputs.get(op, ()):
+        for reshard in () if self._takes_turns else self._inputs.get(op, ()):
             if reshard.output < 0 or not self._stage.reads(op, reshard) or not _is_gathered(reshard):
                 continue
             if reshard in self._rung and not self._has_weights(op):
@@ -403,6 +461,7 @@ class StageTasks:
         Gradients are not kept whole where devices share them, or store weights in slices.
         """
         in_slices = any(step.step.collective is Collective.REDUCE_SCATTER for step in reshard.backward)
+        in_slices = in_slices and not self._takes_turns
         return self._variant.last or in_slices or self._stage.stage.zero.level == 2
 
     def _gradients_of_weights(self, computed: dict[int, I64]) -> None:
@@ -424,7 +483,7 @@ class StageTasks:
             [[pieces(program, program.wanted(op, k)) / pieces(program, program.stored[op][k])] for k in places]
         )
 
-    def _end(self, computed: dict[int, I64]) -> None:
+    def end(self, computed: dict[int, I64]) -> None:
         """Write updates of weights, and gathers of what devices have updated for each other."""
         stage = self._stage
         tied = {(op, k) for op, k in stage.copies}

@@ -46,10 +46,13 @@ class StageWriter(TaskColumns):
 
     Attributes:
         busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
+        micro_batch: of the tasks to come.
     """
 
-    def __init__(self, mesh: DeviceMesh, places: Places, groups: TaskColumns) -> None:
+    def __init__(self, mesh: DeviceMesh, places: Places, groups: TaskColumns, *, one_stream: bool = False) -> None:
+        """Add tasks; with one stream for all communicators, if ``one_stream``."""
         super().__init__(groups)
+        self.micro_batch, self._one_stream = 0, one_stream
         self._mesh, self._places = mesh, places
         self._first: I64 | None = None
         self._last: I64 | None = None
@@ -72,8 +75,9 @@ class StageWriter(TaskColumns):
     def compute(self, kind: TaskKind, op: int, seconds: F64, before: Before) -> I64:
         """Add a pass of an operator on every device."""
         devices = self._places.devices
-        once = kind is TaskKind.UPDATE
-        tasks = self.add(len(devices), kind=kind, device=devices, seconds=seconds, op=op, micro_batch=-1 if once else 0)
+        number = -1 if kind is TaskKind.UPDATE else self.micro_batch
+        common = {"kind": kind, "op": op, "micro_batch": number}
+        tasks = self.add(len(devices), device=devices, seconds=seconds, **common)
         self._wait(tasks, (self._last, *before))
         self._first, self._last = tasks if self._first is None else self._first, tasks
         return tasks
@@ -100,17 +104,19 @@ class StageWriter(TaskColumns):
                 size=round(reshard.nbytes * step.share),
                 divisor=divisor,
                 op=reshard.users[0],
-                micro_batch=-1 if reshard.parameter else 0,
+                micro_batch=-1 if reshard.parameter else self.micro_batch,
             )
-            stream = self._streams.get(axes)
-            self._wait(first, (*before, last, None if stream is None else stream[1]))
-            self._streams[axes] = (first if stream is None else stream[0], end)
+            key = () if self._one_stream else axes
+            stream = self._streams.get(key)
+            ended = None if stream is None else stream[1]
+            self._wait(first, (*before, None if last is ended else last, ended))
+            self._streams[key] = (first if stream is None else stream[0], end)
             last, before = end, ()
         return last
 
     def join(self, axis: int, op: int, before: Before) -> I64:
         """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
-        tasks = self._places.communicator((axis,)).join(self, op=op, micro_batch=0)
+        tasks = self._places.communicator((axis,)).join(self, op=op, micro_batch=self.micro_batch)
         stream = self._streams.get((axis,))
         self._wait(tasks, (*before, None if stream is None else stream[1]))
         self._streams[axis,] = (tasks if stream is None else stream[0], tasks)
@@ -127,7 +133,7 @@ class StageWriter(TaskColumns):
         """
         columns, sender = self._places.next_along(axis)
         size = {"size": nbytes, "divisor": self._mesh.sizes[axis]}
-        tasks = self.add(len(sender), kind=TaskKind.TRANSFER, **size, op=op, micro_batch=0, **columns)
+        tasks = self.add(len(sender), kind=TaskKind.TRANSFER, **size, op=op, micro_batch=self.micro_batch, **columns)
         self._wait(tasks, before)
         return tasks[sender]
 

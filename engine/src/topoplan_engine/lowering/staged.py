@@ -44,7 +44,8 @@ from topoplan_engine.lowering.stage_memory import (
 )
 from topoplan_engine.lowering.stage_rings import causal_passes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, Part, StageTasks, Variant
-from topoplan_engine.lowering.task_columns import NO_TASK
+from topoplan_engine.lowering.task_columns import NO_TASK, shares_of
+from topoplan_engine.lowering.turns import in_one_stage, program_columns, program_graph
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
@@ -66,11 +67,11 @@ class StagedLowering:
         check_size(self.n_tasks(strategy))
         stages, costs = self._stages(strategy)
         names = tuple(op.name for op in self._graph.operators)
-        assembly = Assembly(strategy, stages, costs, WholeLayout(strategy, self._graph, one_task=self._one_task))
-        columns, successors = assembly.columns()
+        layout = WholeLayout(strategy, self._graph, one_task=self._one_task)
+        columns, successors = _columns(strategy, stages, costs, layout)
         return TaskGraph(
             **columns,
-            **assembly.layout.groups.group_columns(),
+            **layout.groups.group_columns(),
             **successors,
             op_names=names,
             n_devices=self._cluster.n_devices,
@@ -84,10 +85,11 @@ class StagedLowering:
             loads_of: says what messages put on links, given a task graph of messages that do not wait.
         """
         stages, costs = self._stages(strategy)
-        exchanges, n_devices = exchanges_of(strategy, stages, costs), self._cluster.n_devices
-        patterns = Patterns(strategy, self._graph, n_devices, stages, costs, exchanges)
-        layout = FoldedLayout(strategy, patterns, loads_of(patterns.taskgraph()))
-        columns, successors = Assembly(strategy, stages, costs, layout).columns()
+        listed = in_one_stage(strategy) if strategy.one_stream else strategy
+        exchanges, n_devices = exchanges_of(listed, stages, costs), self._cluster.n_devices
+        patterns = Patterns(listed, self._graph, n_devices, stages, costs, exchanges)
+        layout = FoldedLayout(listed, patterns, loads_of(patterns.taskgraph()))
+        columns, successors = _columns(strategy, stages, costs, layout)
         names = tuple(op.name for op in self._graph.operators)
         return layout.iteration(columns, successors, names, self._cluster.device_host)
 
@@ -140,9 +142,9 @@ class StagedLowering:
         return *self._stages(strategy), self._bytes(strategy)
 
     def stage_costs(self, strategy: StagedStrategy) -> list[StageCosts]:
-        """Return what the operators of each stage cost."""
-        prices_so_far = PricedParts({}, {})
-        return [self._costs_of(strategy, number, prices_so_far) for number in range(len(strategy.stages))]
+        """Return what the operators of each stage cost; those of a program with one stream are one stage."""
+        prices_so_far, listed = PricedParts({}, {}), in_one_stage(strategy) if strategy.one_stream else strategy
+        return [self._costs_of(listed, number, prices_so_far) for number in range(len(listed.stages))]
 
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
         return staged_peak(strategy.order, self._bytes(strategy), self._cluster.n_devices)
@@ -157,7 +159,8 @@ class StagedLowering:
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:
-            self._last = strategy, stage_graphs(strategy, self._graph), self.stage_costs(strategy)
+            alone = (program_graph(in_one_stage(strategy), self._graph),) if strategy.one_stream else ()
+            self._last = strategy, alone or stage_graphs(strategy, self._graph), self.stage_costs(strategy)
         return self._last[1:]
 
     def _costs_of(self, strategy: StagedStrategy, number: int, prices_so_far: PricedParts) -> StageCosts:
@@ -272,9 +275,9 @@ class Assembly:
             offset[members] = self._count + written.n_tasks * np.arange(len(members))
             columns = written.columns()
             size = columns.pop("size")
-            columns["size"] = _sizes(size, columns.pop("divisor"), columns["micro_batch"], members, count)
-            micro_batch = columns["micro_batch"][None]
-            columns["micro_batch"] = np.where(micro_batch < 0, -1, members[:, None])
+            numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
+            columns["size"] = shares_of(size, numbers, count, columns.pop("divisor"))
+            columns["micro_batch"] = numbers
             self._add(columns, written.n_tasks * len(members))
             tails, heads = written.ends()
             self._edge(tails[None] + offset[members, None], heads[None] + offset[members, None])
@@ -310,7 +313,7 @@ class Assembly:
         members = np.flatnonzero([variant is not None for variant in self._copies[source].variant])
         columns = {
             "kind": TaskKind.TRANSFER,
-            "size": _sizes(sends.nbytes[away], np.ones(n, np.int64), np.zeros(n, np.int64), members, count),
+            "size": shares_of(sends.nbytes[away], members[:, None], count),
             "src": sends.src[away],
             "dst": sends.dst[away],
             "op": link.op if gradient else self._reader(link),
@@ -471,20 +474,17 @@ class Assembly:
             self._edge(np.full(len(heads), norm), heads.astype(np.int64) + offset)
 
 
+def _columns(
+    strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts], layout: Layout
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of all tasks but those of groups, and those of successors."""
+    if strategy.one_stream:
+        return program_columns(strategy, stages[0], costs[0], layout)
+    return Assembly(strategy, stages, costs, layout).columns()
+
+
 def _streams(part: Part | None) -> list[tuple[I64, I64]]:
     """Return the first and last tasks of each stream of a pass."""
     if part is None:
         return []
     return [*([] if part.computed is None else [part.computed]), *part.exchanged.values()]
-
-
-def _sizes(nbytes: I64, divisor: I64, micro_batch: I32 | I64, members: I64, count: int) -> I64:
-    """(members, T) sizes of tasks in some of ``count`` micro-batches, given bytes of the batch.
-
-    A micro-batch has the bytes between two fractions of the whole; tasks that belong to none (-1) have all bytes.
-    """
-    share, remainder = np.divmod(nbytes, count)
-    ends = np.stack([members, members + 1])[:, :, None] * remainder // count
-    part = np.where(micro_batch < 0, nbytes, share + ends[1] - ends[0])
-    sizes: I64 = -(-part // divisor)
-    return sizes

@@ -1,7 +1,7 @@
 """Tasks in columns: how lowerings of programs collect them, many at a time.
 
 Tasks are added for all devices of a mesh at once, with a column for what differs and a number for what does not;
-edges are added between such arrays.  `spmd_tasks` makes whole task graphs so, `staged` those of one micro-batch of each
+edges are added between such arrays.  `turns` makes whole task graphs so, `staged` those of one micro-batch of each
 stage, which it copies.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.taskgraph import Collective, TaskKind
 
-__all__ = ["NO_TASK", "TaskColumns"]
+__all__ = ["NO_TASK", "TaskColumns", "shares_of"]
 
 #: What the columns of a task graph have where a task has nothing.
 NO_TASK: dict[str, Any] = {
@@ -173,3 +173,19 @@ class TaskColumns:
                 self._members.append(members)
             numbers.append(number)
         return numbers
+
+
+def shares_of(nbytes: I64, micro_batch: I64 | I32, count: int, divisor: I64 | int = 1) -> I64:
+    """Return sizes of tasks in some of ``count`` micro-batches, given bytes of the batch.
+
+    A micro-batch has the bytes between two fractions of the whole; tasks that belong to none (-1) have all bytes.
+    Sizes are a ``divisor``-th of these, rounded up.
+
+    >>> shares_of(np.array([10, 10, 10]), np.array([0, 2, -1]), 3).tolist()
+    [3, 4, 10]
+    """
+    share, remainder = np.divmod(nbytes, count)
+    part = share + (micro_batch + 1) * remainder // count - micro_batch * remainder // count
+    whole: I64 = np.where(micro_batch < 0, nbytes, part)
+    sizes: I64 = -(-whole // divisor)
+    return sizes

@@ -90,7 +90,7 @@ def _fullest_among(plan: Plan, devices: np.ndarray) -> int:
 
 def _ranks(plan: Plan) -> list[tuple[np.ndarray, str]]:
     """Return the devices of each rank of a pipeline, and the stages that it runs; nothing where there is one."""
-    if not isinstance(plan.strategy, StagedStrategy) or len(plan.strategy.stages) < 2:
+    if not isinstance(plan.strategy, StagedStrategy) or plan.strategy.order.n_ranks < 2:
         return []
     stages: dict[bytes, tuple[np.ndarray, list[str]]] = {}
     for number, stage in enumerate(plan.strategy.stages):

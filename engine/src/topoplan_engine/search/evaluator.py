@@ -34,7 +34,6 @@ from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Symmetry
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
@@ -42,7 +41,7 @@ from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound,
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_taskgraph
-from topoplan_engine.simulation.quotients import NoQuotients, ProgramQuotients, Quotients
+from topoplan_engine.simulation.quotients import KnowsPaths, NoQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 
 __all__ = ["Evaluator", "memory_penalty"]
@@ -115,7 +114,7 @@ class Evaluator:
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
-        self._programs = simulate if isinstance(simulate, ProgramQuotients) else NoQuotients()
+        self._paths = simulate if isinstance(simulate, KnowsPaths) else NoQuotients()
         self._memory_policy = memory
         one_task = isinstance(simulate, FindsAlgorithms) and simulate.runs_all_to_alls
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
@@ -259,15 +258,12 @@ class Evaluator:
 
     def tasks_in_full(self, state: State) -> int:
         """Return about how many tasks `plan` simulates for a state."""
-        folded = self._program_quotient(state) is not None or self._folds.iteration(state) is not None
-        return 0 if folded else self._lowering.n_tasks(state.strategy)
+        return 0 if self._folds.iteration(state) is not None else self._lowering.n_tasks(state.strategy)
 
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
         fabric, cluster = state.fabric, self.problem.cluster
-        return not (
-            self._quotients.has_quotient(fabric, cluster) or self._programs.has_program_quotient(fabric, cluster)
-        )
+        return not (self._quotients.has_quotient(fabric, cluster) or self._paths.has_single_paths(fabric, cluster))
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -300,11 +296,7 @@ class Evaluator:
         Strategies of one class have one quotient, to the last bit, which is simulated once.  Where it would hardly be
         shorter, states are simulated whole; they take equally long, but for rounding, so that one rejects others.
         """
-        fabric, cluster = state.fabric, self.problem.cluster
-        program = self._program_quotient(state)
-        if program is not None:
-            seconds = self._programs.program_makespan(program, fabric, cluster)
-            return seconds if seconds < cutoff else float("inf")
+        fabric = state.fabric
         folded = self._folds.seconds(state)
         if folded is not None:
             return folded if folded < cutoff else float("inf")
@@ -353,14 +345,6 @@ class Evaluator:
             answer = self._quotients.has_quotient(fabric, self.problem.cluster)
             self._has_quotients.put(fabric.key, answer)
         return answer
-
-    def _program_quotient(self, state: State) -> ProgramQuotient | None:
-        """Return one device's part of an SPMD program if it stands for all of them on the network of a state."""
-        if state.strategy.program is None or not self._programs.has_program_quotient(
-            state.fabric, self.problem.cluster
-        ):
-            return None
-        return self._lowering.program_quotient(state.strategy, self._programs.in_turn_bytes)
 
     def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""
@@ -450,12 +434,11 @@ class Evaluator:
             record: the plan holds a recording, too, if the simulator can make one, and its tasks can be listed.
         """
         cluster, recording = self.problem.cluster, None
-        program = None if record else self._program_quotient(state)
         folded = self._folds.iteration(state)
         if record and folded is not None and folded.n_tasks <= MOST_WRITTEN:
             folded = None
-        if program is not None or folded is not None:
-            taskgraph, timeline = self._deferred(state, program, folded)
+        if folded is not None:
+            taskgraph, timeline = self._deferred(state, folded)
         else:
             taskgraph = self._lower(state.strategy)
             key, recorded = self._timeline
@@ -498,20 +481,10 @@ class Evaluator:
             provenance=provenance,
         )
 
-    def _deferred(
-        self, state: State, program: ProgramQuotient | None, folded: FoldedIteration | None
-    ) -> tuple[TaskGraph, Timeline]:
-        """Return the task graph and timeline of a state, given what stands for all; tasks are made if asked for."""
-        fabric, cluster = state.fabric, self.problem.cluster
+    def _deferred(self, state: State, folded: FoldedIteration) -> tuple[TaskGraph, Timeline]:
+        """Return the task graph and timeline of a state that is folded; tasks are made if asked for."""
 
         def whole() -> TaskGraph:
             return self._lower(state.strategy)
 
-        if program is not None:
-            names = program.taskgraph.op_names
-            taskgraph = DeferredTaskGraph.of(
-                whole, n_tasks=program.n_tasks, n_devices=cluster.n_devices, op_names=names
-            )
-            return taskgraph, self._programs.program_timeline(program, fabric, cluster, whole)
-        assert folded is not None
         return folded_taskgraph(folded, whole), self._folds.timeline(state, whole)

@@ -28,12 +28,11 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.kept import NetworkCache
-from topoplan_engine.network.star import Interfaces, star
+from topoplan_engine.network.star import Interfaces, star, switch_links
 from topoplan_engine.network.tables import Network
-from topoplan_engine.simulation.bounds import bounds, collective_bound, program_collective_bound
+from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
 from topoplan_engine.simulation.component import GradientSum
 from topoplan_engine.simulation.deferred import DeferredTimeline
@@ -103,12 +102,6 @@ class Model(Protocol):
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
-
-    def has_program_quotient(self, network: Network) -> bool:
-        """Whether `simulate_program` holds on this network."""
-
-    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Any]:
-        """Run the quotient of an SPMD program; return bytes of all links, and the columns that were run."""
 
 
 @runtime_checkable
@@ -355,48 +348,9 @@ class Simulation(Simulate):
             check_finished(quotient.taskgraph, outcome.finish)
         return outcome
 
-    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say whether one device can stand for all of an SPMD program, where all devices are equal."""
-        if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._chosen or self._collective != "ring":
-            return False
-        return self._model.has_program_quotient(self._networks.get(fabric, cluster))
-
-    def program_timeline(
-        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
-    ) -> Timeline:
-        """Return the timeline of a program, given its quotient; starts and ends are of ``whole``, if asked for."""
-        assert isinstance(fabric, Fabric)
-        network = self._networks.get(fabric, cluster)
-        outcome, prepared = self._model.simulate_program(quotient, network)
-        check_finished(quotient.taskgraph, outcome.finish)
-        computes = quotient.taskgraph.device == 0
-        busy = np.full(
-            cluster.n_devices, np.bincount(np.zeros(computes.sum(), int), quotient.taskgraph.seconds[computes], 1)[0]
-        )
-        link_busy = outcome.link_bytes / network.paths.bandwidth
-        fields: dict[str, Any] = {
-            "makespan": float(outcome.makespan),
-            "device_busy": busy,
-            "link_bytes": outcome.link_bytes[: fabric.n_links],
-            "link_busy": link_busy[: fabric.n_links],
-            "bounds": bounds(
-                prepared.tasks,
-                self._model.processing_times(prepared),
-                busy,
-                link_busy,
-                program_collective_bound(quotient, fabric, cluster, self._model.transport),
-            ),
-            "events": int(outcome.events),
-        }
-        first = Timeline(start=outcome.start, finish=outcome.finish, **fields)
-        return DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (quotient.taskgraph, first), **fields)
-
-    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
-        """Return the time of an iteration, given its quotient, as `makespan` does."""
-        assert isinstance(fabric, Fabric)  # `has_program_quotient` says no to any other
-        outcome, _ = self._model.simulate_program(quotient, self._networks.get(fabric, cluster))
-        check_finished(quotient.taskgraph, outcome.finish)
-        return float(outcome.makespan)
+    def has_single_paths(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether all hosts hang on one switch, so that no message draws its path."""
+        return isinstance(fabric, Fabric) and switch_links(self._networks.get(fabric, cluster)) is not None
 
     def has_folds(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether one task can stand for each class of tasks of a staged strategy."""

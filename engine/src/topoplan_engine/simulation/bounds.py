@@ -19,12 +19,11 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.kernels.jit import njit
 from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import Transport, collective_rounds
 from topoplan_engine.simulation.topological import sort_tasks
 
-__all__ = ["bounds", "collective_bound", "longest_chain", "program_collective_bound"]
+__all__ = ["bounds", "collective_bound", "longest_chain"]
 
 
 def bounds(
@@ -103,39 +102,6 @@ def collective_bound(
         return largest
     hosts = np.unique(np.concatenate([group.endpoints for group in remote])) if folded is None else folded.hosts
     return max(largest, min(group.latency for group in remote) + every / _bandwidth(hosts, fabric))
-
-
-def program_collective_bound(
-    quotient: ProgramQuotient, fabric: Fabric, cluster: Cluster, transport: Transport = Transport.WIRE
-) -> float:
-    """Return `collective_bound` of the whole program, given the collectives of the first device.
-
-    All groups of a collective have as many members in as many hosts, and all hosts the same bandwidth.
-    """
-    tasks = quotient.taskgraph
-    by_members: dict[int, _Interfaces] = {}
-    interfaces: dict[bytes, _Interfaces] = {}
-    sent_bytes: dict[bytes, int | float] = {}  # by endpoints of the first device's groups, all groups with these
-    for task in np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.size > 0)).tolist():
-        number = int(tasks.group[task])
-        if number not in by_members:
-            by_members[number] = _interfaces(np.unique(tasks.members(task)), fabric, cluster)
-        group, members = by_members[number], len(tasks.members(task))
-        if len(group.endpoints) == 1:
-            continue
-        key, same = group.endpoints.tobytes(), quotient.host_devices // int(quotient.members[task])
-        sent = _sent_bytes(tasks, task, len(group.endpoints), members, transport)
-        sent *= same if group.between_hosts else 1
-        interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + sent
-    if not sent_bytes:
-        return 0.0
-    largest = max(interfaces[key].latency + size / interfaces[key].bandwidth for key, size in sent_bytes.items())
-    remote = [key for key in sent_bytes if interfaces[key].between_hosts]
-    if not remote:
-        return largest
-    every = sum(sent_bytes[key] * (cluster.n_hosts // len(interfaces[key].endpoints)) for key in remote)
-    latency = min(interfaces[key].latency for key in remote)
-    return max(largest, latency + every / _bandwidth(np.arange(cluster.n_hosts), fabric))
 
 
 def _sent_bytes(taskgraph: TaskGraph, task: int, endpoints: int, members: int, transport: Transport) -> int | float:

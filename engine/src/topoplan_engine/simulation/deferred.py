@@ -1,7 +1,7 @@
 """Task graphs and timelines of plans that are made when somebody asks for a task of them.
 
-Where one device stands for all (`topoplan_engine.lowering.spmd_quotient`), what a search prints of its plan follows
-from that device.  The whole task graph of a thousand devices has millions of rows, which only exporters and replays
+Where one task stands for all that are equal (`topoplan_engine.lowering.folding`), what a search prints of its plan
+follows from these.  The whole task graph of a thousand devices has millions of rows, which only exporters and replays
 want.
 """
 

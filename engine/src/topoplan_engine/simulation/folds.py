@@ -57,7 +57,7 @@ class FoldedStates:
         Those of small iterations are, and of larger ones, too, as far as they draw paths or have copies of the model.
         """
         strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
-        if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed or strategy.one_stream:
+        if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed:
             return None
         if strategy.copy_of.any():  # two copies of the model sum gradients device by device
             return None

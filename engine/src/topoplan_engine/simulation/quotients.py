@@ -11,12 +11,11 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.columns import Outcome
 
-__all__ = ["FoldedRun", "Folds", "NoQuotients", "ProgramQuotients", "Quotients"]
+__all__ = ["FoldedRun", "Folds", "KnowsPaths", "NoQuotients", "Quotients"]
 
 
 @runtime_checkable
@@ -39,25 +38,11 @@ class Quotients(Protocol):
 
 
 @runtime_checkable
-class ProgramQuotients(Protocol):
-    """A simulator that can simulate one device for all of an SPMD program.
+class KnowsPaths(Protocol):
+    """A simulator that says of a network whether messages have one path each."""
 
-    Attributes:
-        in_turn_bytes: see `Quotients`.
-    """
-
-    in_turn_bytes: int
-
-    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say whether `program_makespan` holds on this network, where nothing is drawn."""
-
-    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
-        """Return the seconds of an iteration from its quotient, as `topoplan.Simulate.makespan` does from the whole."""
-
-    def program_timeline(
-        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
-    ) -> Timeline:
-        """Return the timeline; starts and ends are those of ``whole``, which is asked when they are."""
+    def has_single_paths(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say whether all hosts hang on one switch."""
 
 
 class FoldedRun(NamedTuple):
@@ -105,19 +90,9 @@ class NoQuotients:
         """Say no."""
         return False
 
-    def has_program_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say no."""
+    def has_single_paths(self, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """Say no: that is not known."""
         return False
-
-    def program_makespan(self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster) -> float:
-        """Refuse: see `has_program_quotient`."""
-        raise NotImplementedError
-
-    def program_timeline(
-        self, quotient: ProgramQuotient, fabric: AnyFabric, cluster: Cluster, whole: Callable[[], TaskGraph]
-    ) -> Timeline:
-        """Refuse: see `has_program_quotient`."""
-        raise NotImplementedError
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")

@@ -14,6 +14,7 @@ from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine import problem_on
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.program_strategies import program_strategy
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.sharding.mesh import mesh_steps
 from topoplan_engine.sharding.programs import why_invalid
@@ -34,7 +35,7 @@ from topoplan_simulator_fluid import Fluid
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.planning import solve
-from topoplan_spmd_planning.strategy import MICRO_BATCHES, unscheduled
+from topoplan_spmd_planning.strategy import MICRO_BATCHES
 from topoplan_topology_bigswitch import BigSwitch
 
 DATA, MODEL, EXPERT = AxisUse.DATA, AxisUse.MODEL, AxisUse.EXPERT
@@ -365,6 +366,6 @@ def test_the_three_axes_are_proposed_as_a_strategy_of_three_axes():
     assert {len(rules) for rules in program.rules} == {3}
     cut = [sum(rule.dim >= 0 for rule in rules) for rules in program.rules]
     assert max(cut) == 3
-    taskgraph = lowering.lower(unscheduled(plan.strategy))
+    taskgraph = lowering.lower(program_strategy(program, problem.graph))
     sizes = {int(n) for n in np.diff(taskgraph.group_ptr)}
     assert sizes & {2, 4}

@@ -26,7 +26,6 @@ from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.kernels.jit import raise_interrupt
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
@@ -151,14 +150,6 @@ class Model(NamedTuple):
         return False
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
-        """Refuse: see `has_quotient`."""
-        raise NotImplementedError
-
-    def has_program_quotient(self, network: Network) -> bool:
-        """Whether the quotient of a program can be simulated: see `has_quotient`."""
-        return False
-
-    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
         """Refuse: see `has_quotient`."""
         raise NotImplementedError
 

@@ -56,7 +56,6 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.host import Host
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
@@ -72,7 +71,6 @@ from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.packets import PS, run_packets
 from topoplan_simulator_fluid.prepared import InPackets, Prepared
-from topoplan_simulator_fluid.programs import program_loads, spread
 from topoplan_simulator_fluid.quotient import quotient_loads
 
 __all__ = ["MOST_PACKETS", "Model", "Prepared"]
@@ -233,21 +231,6 @@ class Model(NamedTuple):
         prepared = folded_loads(folded, network)
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
-
-    def has_program_quotient(self, network: Network) -> bool:
-        """Whether `simulate_program` holds: as `has_quotient`, where all hosts are equal, too."""
-        return not self.stepped and not self._in_packets(network) and switch_links(network) is not None
-
-    def simulate_program(self, quotient: ProgramQuotient, network: Network) -> tuple[Outcome, Prepared]:
-        """Run the quotient of a program; return bytes of all links, and the columns of its own messages."""
-        prepared = self.prepare(quotient.taskgraph, network)
-        loads = program_loads(prepared, quotient, network)
-        outcome = Outcome(*run(*loads.prepared, 0, np.zeros(0), np.inf))
-        return outcome._replace(
-            start=outcome.start[loads.first],
-            finish=outcome.finish[loads.first],
-            link_bytes=spread(outcome.link_bytes + loads.link_bytes, network),
-        ), prepared
 
 
 def _packets_on_links(entities: flows.Entities) -> float:

@@ -1,20 +1,16 @@
-"""Lowering of SPMD programs: their task graphs, their memory, and what they ask of the network.
+"""Lowering of programs that all devices run on one stream: their memory, micro-batch by micro-batch of each part.
 
-`topoplan_engine.lowering.spmd_tasks` writes the tasks of all devices, `topoplan_engine.lowering.spmd_quotient` those of
-one device for all equal ones; `topoplan_engine.lowering.spmd_costs` has seconds and bytes.
+Task graphs are those of `topoplan_engine.lowering.turns`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.model.cluster import Cluster
-from topoplan.model.costs import CostFunction
-from topoplan.model.graph import OperatorGraph
-from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
-from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
@@ -22,64 +18,36 @@ from topoplan_engine.lowering.gradient_peaks import gradient_order
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import (
     DeviceCosts,
-    ProgramPrices,
     gradient_bytes_of,
     operator_bytes,
     program_memory,
     program_memory_use,
     sum_of,
 )
-from topoplan_engine.lowering.spmd_quotient import ProgramQuotient, program_quotient
-from topoplan_engine.lowering.spmd_tasks import program_taskgraph
-from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.program_strategies import program_of
 
-__all__ = ["SpmdLowering"]
+__all__ = ["ProgramLowering"]
 
 
-class SpmdLowering:
-    """Lowers SPMD programs; see `topoplan_engine.lowering.lower.StrategyLowering`."""
-
-    def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
-        """Lower programs of a graph; ``one_task``: see `topoplan_engine.lowering.Lowering`."""
-        self._graph, self._cluster, self._one_task = graph, cluster, one_task
-        self._of_program = ProgramPrices(graph, cluster, costs)
-        # The last program, with its number of micro-batches.
-        self._priced: tuple[SpmdProgram, int, list[DeviceCosts]] | None = None
-
-    def lower(self, strategy: StagedStrategy) -> TaskGraph:
-        """Return the task graph of one iteration."""
-        return program_taskgraph(self._graph, strategy, self._prices(strategy), one_task=self._one_task)
-
-    def n_tasks(self, strategy: StagedStrategy) -> int:
-        """Return the passes of all devices in all micro-batches; collectives are fewer."""
-        return 2 * len(self._graph.operators) * self._cluster.n_devices * strategy.micro_batches
-
-    def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
-        """Return None: see `symmetry`."""
-
-    def symmetry(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
-        """Return None: programs have quotients of their own (`program_quotient`)."""
-
-    def program_quotient(self, strategy: StagedStrategy, in_turn_bytes: int) -> ProgramQuotient | None:
-        """Return the iteration of one device for all; None unless all devices are equal, but for queues."""
-        return program_quotient(self._graph, strategy, self._prices(strategy), self._cluster, in_turn_bytes)
+class ProgramLowering(StagedLowering):
+    """Lowers strategies with one stream; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
     def memory(self, strategy: StagedStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
-        return program_memory(strategy, self._graph, self._prices(strategy))
+        return program_memory(strategy, self._graph, self._passes(strategy))
 
     def resting_memory(self, strategy: StagedStrategy) -> F64:
         """Return the same without gradients of activations."""
-        return sum_of(operator_bytes(program_of(strategy), self._graph, self._prices(strategy)))
+        return sum_of(operator_bytes(program_of(strategy), self._graph, self._passes(strategy)))
 
     def holds_gradients(self, strategy: StagedStrategy) -> bool:
         """Return whether gradients of activations are counted."""
-        return gradient_bytes_of(self._prices(strategy)) is not None
+        return gradient_bytes_of(self._passes(strategy)) is not None
 
     def memory_use(self, strategy: StagedStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
-        return program_memory_use(strategy, self._graph, self._prices(strategy))
+        return program_memory_use(strategy, self._graph, self._passes(strategy))
 
     def activations(self, strategy: StagedStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time: from the forward pass of an operator to its backward one.
@@ -87,7 +55,7 @@ class SpmdLowering:
         Gradients of activations come with the backward pass that makes them first, and go with that of their operator.
         """
         program, graph, copies = program_of(strategy), self._graph, strategy.micro_batches
-        prices = self._prices(strategy)
+        prices = self._passes(strategy)
         nbytes = np.stack([row.activations for row in operator_bytes(program, graph, prices)])
         tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
         device, forward = taskgraph.device[tasks], taskgraph.kind[tasks] == TaskKind.FORWARD
@@ -119,12 +87,7 @@ class SpmdLowering:
         made_at: F64 = ends[device, reader[op], micro_batch]
         return made_at
 
-    def demand(self, strategy: StagedStrategy) -> Demand:
-        """Return what ``strategy`` asks of the network, host by host."""
-        return taskgraph_demand(self.lower(strategy), self._cluster)
-
-    def _prices(self, strategy: StagedStrategy) -> list[DeviceCosts]:
-        program, count = program_of(strategy), strategy.micro_batches
-        if self._priced is None or self._priced[0] is not program or self._priced[1] != count:
-            self._priced = program, count, self._of_program.of(program, count)
-        return self._priced[2]
+    def _passes(self, strategy: StagedStrategy) -> Sequence[DeviceCosts]:
+        """Return the prices of all operators at all places of the mesh."""
+        costs = self._stages(strategy)[1][0]
+        return costs.at(np.arange(len(costs.column))).passes
