@@ -159,8 +159,8 @@ class StagedLowering:
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:
-            alone = (program_graph(in_one_stage(strategy), self._graph),) if strategy.one_stream else ()
-            self._last = strategy, alone or stage_graphs(strategy, self._graph), self.stage_costs(strategy)
+            whole_graph = (program_graph(in_one_stage(strategy), self._graph),) if strategy.one_stream else ()
+            self._last = strategy, whole_graph or stage_graphs(strategy, self._graph), self.stage_costs(strategy)
         return self._last[1:]
 
     def _costs_of(self, strategy: StagedStrategy, number: int, prices_so_far: PricedParts) -> StageCosts:
