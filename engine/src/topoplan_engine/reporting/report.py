@@ -30,9 +30,10 @@ from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.parts import parts_json, parts_rows
 from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
+from topoplan_engine.reporting.runners_up import plans_json, print_plans
 from topoplan_engine.reporting.strategy import print_strategy, strategy_json
 from topoplan_engine.reporting.summary import launch_text, stated_text, summary_rows
-from topoplan_engine.reporting.tables import printable_lines
+from topoplan_engine.reporting.tables import print_line, printable_lines
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, collective_links_json, simulation_rows
 from topoplan_engine.search.companions import writable
@@ -234,8 +235,11 @@ def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json
     if details:
         table("in full", [(label, value) for label, value in document["details"]])
         print_stages(plan)
+        print_plans(plan)
     if details or not stated_text(plan):
         print_strategy(plan)
+    elif stated := stated_text(plan):
+        print_line(f"the same plan again: --plan {stated}")
     if not details:
         typer.echo("more: --details, --json, or -x json=plan.json for topoplan show plan.json")
     for note in document["notes"]:
@@ -276,6 +280,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "exposed_communication_s": exposed_communication(plan.timeline),
         **breakdown_json(plan),
         **parts_json(plan),
+        **plans_json(plan),
         **collective_links_json(plan),
         **throughput_json(outcome),
         "memory_penalty_s": outcome.penalty,

@@ -115,7 +115,8 @@ def _mesh(strategy: Strategy) -> list[str]:
     program = strategy.program
     if program is None and isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         meshes = {_mesh_text(stage.mesh.axes, stage.mesh.sizes): None for stage in strategy.stages}
-        lines = [f"{len(strategy.stages)} stages on meshes of {' or '.join(meshes)}"]
+        count = len(strategy.stages)
+        lines = [f"{count} stage{'s' * (count > 1)} on meshes of {' or '.join(meshes)}"]
         levels = sorted({stage.zero.level for stage in strategy.stages} - {0})
         return lines + [f"optimizer state shared (ZeRO {level})" for level in levels]
     if program is None:

@@ -18,6 +18,7 @@ from topoplan_engine.reporting.memory import fits_text
 from topoplan_engine.reporting.model import model_rows
 from topoplan_engine.reporting.parts import iteration_parts, shares_text
 from topoplan_engine.reporting.printing import spelled_time
+from topoplan_engine.reporting.runners_up import runners_up_rows
 from topoplan_engine.search.optimize import Outcome
 from topoplan_engine.search.result import Result
 from topoplan_engine.throughput import Throughput
@@ -35,7 +36,7 @@ def summary_rows(outcome: Outcome, experiment: Experiment, host: Host) -> list[t
     beside = [(label, text) for label, text in kept_rows(outcome, experiment, spelled_time) if label != _WRITTEN]
     launch = launch_text(plan, host)
     return [
-        *model_rows(plan),
+        *(row for row in model_rows(plan) if row[0] != "FLOP a token"),
         ("plan", stated or beside[0][1]),
         *beside[1:],
         ("iteration time", iteration_time(outcome.draws, spelled_time)),
@@ -43,6 +44,7 @@ def summary_rows(outcome: Outcome, experiment: Experiment, host: Host) -> list[t
         *([("memory per device", fits_text(plan))] if plan.memory is not None else []),
         *([("limited by", f"{shares_text(parts)} ({parts.where})")] if parts is not None and parts.total else []),
         *_speedup_rows(outcome),
+        *runners_up_rows(plan),
         *_search_rows(outcome.result),
         *([("to launch", launch)] if launch else []),
     ]

@@ -115,6 +115,7 @@ def _plan_data(each: NamedPlan, lead: dict[str, Any], limits: Limits) -> dict[st
         "fabric": picture,
         "traffic": traffic_matrix(plan, limits, number) if plan is each.plan else {"hosts": 0},
         "strategy": panels.strategy(plan, limits),
+        "runnersUp": panels.runners_up(plan),
         "bounds": panels.bounds(plan),
         "search": panels.search(plan, limits),
         "memory": panels.memory(plan, limits),

@@ -17,6 +17,9 @@ from topoplan_engine.reporting.critical_path import critical_path_rows
 from topoplan_engine.reporting.explanations import explanation
 from topoplan_engine.reporting.memory import memory_rows
 from topoplan_engine.reporting.model import model_rows
+from topoplan_engine.reporting.parts import parts_rows
+from topoplan_engine.reporting.printing import spelled_time
+from topoplan_engine.reporting.runners_up import plans_json
 from topoplan_engine.reporting.strategy import strategy_columns, strategy_json, strategy_legend
 from topoplan_engine.reporting.throughput import plan_throughput_rows
 from topoplan_engine.reporting.timeline import simulation_rows
@@ -24,7 +27,17 @@ from topoplan_html_report.alike import classes_of, named
 from topoplan_html_report.columns import packed
 from topoplan_html_report.limits import Limits
 
-__all__ = ["bounds", "links_over_time", "memory", "provenance", "search", "short_name", "strategy", "summary"]
+__all__ = [
+    "bounds",
+    "links_over_time",
+    "memory",
+    "provenance",
+    "runners_up",
+    "search",
+    "short_name",
+    "strategy",
+    "summary",
+]
 
 #: What memory is used for, as `topoplan.model.recording.MemoryUse` and the levels of a recording number it.
 _PURPOSES = ("weights", "gradients", "optimizer state", "activations", "not divided by the estimator")
@@ -43,6 +56,7 @@ def summary(plan: Plan) -> list[dict[str, str]]:
     """Return the rows of the first table, each with what `topoplan explain` says of it."""
     rows = [
         *simulation_rows(plan),
+        *parts_rows(plan),
         *critical_path_rows(plan),
         *model_rows(plan),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
@@ -50,6 +64,26 @@ def summary(plan: Plan) -> list[dict[str, str]]:
         *memory_rows(plan),
     ]
     return [{"label": label, "text": text, "meaning": explanation(label) or ""} for label, text in rows]
+
+
+def runners_up(plan: Plan) -> list[dict[str, Any]]:
+    """Return tables of the best plans and of the front of time and memory; none where the search says none."""
+    known = plans_json(plan)
+    tables = []
+    for key, title in (("best_plans", "Best plans, and why each lost"), ("front", "Less memory for more time")):
+        rows = [
+            [
+                str(row["plan"]),
+                spelled_time(row["seconds"]) + ("" if row.get("simulated") else " (estimated)"),
+                f"{row['memory_gib']:.1f} GiB",
+                *([str(row["lost_by"])] if key == "best_plans" else []),
+            ]
+            for row in known.get(key, ())
+        ]
+        columns = ["plan", "iteration", "memory", *(["lost by"] if key == "best_plans" else [])]
+        if rows:
+            tables.append({"title": title, "columns": columns, "rows": rows})
+    return tables
 
 
 def bounds(plan: Plan) -> list[dict[str, Any]]:

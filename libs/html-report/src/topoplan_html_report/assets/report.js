@@ -97,6 +97,16 @@ function strategyPanel(plan) {
   return [element("p", { class: "said" }, found.title), element("table", {}, element("thead", {}, head), body), ...legend];
 }
 
+function runnersUpPanel(plan) {
+  const tables = plan.runnersUp.map(({ title, columns, rows }) => [
+    element("p", { class: "said" }, title),
+    element("table", {},
+      element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, ...rows.map((cells) => element("tr", {}, ...cells.map((text) => element("td", {}, text)))))),
+  ]);
+  return tables.length ? tables.flat() : null;
+}
+
 function operatorsOf(group, text) {
   const buttons = element("div", { class: "operators" });
   const details = element("details", { ontoggle: () => {
@@ -133,6 +143,7 @@ function build() {
   section(network, "Fabric", "Links by load: what they send over what they could send in one iteration.", fabricPanel);
   section(network, "Traffic", "Bytes from host to host, on a logarithmic scale; a cell without colour is a pair that sends nothing.", trafficPanel);
   section(report, "Strategy", "Operators that are cut alike. A click on an operator marks it in all panels.", strategyPanel);
+  section(report, "Plans", "What the search knows beside this plan, as --plan takes it; reasons are estimates.", runnersUpPanel);
   const middle = pair(report);
   section(middle, "What bounds it", "No schedule of these tasks is faster than any of these bounds.", (plan) => [drawn(boundsChart(plan))]);
   section(middle, "Search", "The best cost so far, and the cost of what each chain stood at.", (plan) => (plan.search ? [drawn(searchChart(plan))] : null));

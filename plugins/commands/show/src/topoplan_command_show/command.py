@@ -31,6 +31,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     from topoplan_engine.reporting.memory import print_stages
     from topoplan_engine.reporting.notice import compilation_announced
     from topoplan_engine.reporting.printing import table
+    from topoplan_engine.reporting.runners_up import print_plans
     from topoplan_engine.reporting.strategy import print_strategy
 
     host = Host.discover()
@@ -40,6 +41,7 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     with _as_wide_as(_WIDTH):
         table(_title(plan, file), plan_rows(plan))
         print_stages(plan)
+        print_plans(plan)
         print_strategy(plan)
 
 

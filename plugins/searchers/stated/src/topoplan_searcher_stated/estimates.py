@@ -26,7 +26,8 @@ from topoplan_searcher_stated.degrees import Degrees, degrees_of
 from topoplan_searcher_stated.group_links import GroupLinks, exchange_seconds
 from topoplan_searcher_stated.layers import layer_counts
 from topoplan_searcher_stated.order_columns import EstimatedOrder, estimated_order
-from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
+from topoplan_searcher_stated.plan_kernels import COMPUTING, PATH, PRICES, PlanRows, Room, price_plans
+from topoplan_searcher_stated.runners_up import PlanParts
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers, small_model
 from topoplan_searcher_stated.unit_costs import MeshCosts, UnitColumns, UnitMesh
@@ -145,6 +146,21 @@ class Estimates:
             raise TopoplanError(f"plan: layers={plan.layers}: is not estimated without a layer on the first stage")
         prices = self.prices([shape], [plan.schedule], [plan.layers], PlanColumns(*np.zeros((3, 1), dtype=np.int64)))
         return Estimate(float(prices.seconds[0]), float(prices.memory[0]))
+
+    def parts(self, plan: Settings) -> PlanParts:
+        """Return what the busiest rank of a plan does, by estimate; see `of`."""
+        shape, seconds = shape_of(plan), self.of(plan).seconds
+        degrees = self._degrees(shape)
+        order = estimated_order(plan.schedule, degrees.pp, degrees.micro_batches)
+        priced = self._shapes[shape, self._form(order)]
+        assert isinstance(priced, _Shape)
+        counts = layer_counts(self._graph, order.order, plan.layers) if self._n_layers else [1]
+        units = np.split(self._units, np.cumsum(counts)[: order.parts - 1])  # with what is behind the last layer
+        work = np.zeros((order.order.n_ranks, 2))
+        for rank, members in zip(order.order.rank_of.tolist(), units, strict=False):
+            work[rank] += priced.ran[members, :3][..., [PATH, COMPUTING]].sum(axis=(0, 1))
+        path, computing = work[work[:, 0].argmax()] * degrees.micro_batches
+        return PlanParts(float(computing), float(path - computing), seconds - float(path))
 
     def bounds(self, shapes: Sequence[Settings]) -> F64:
         """(S,) seconds that no plan of each shape is faster than, by estimate: its passes, without any bubble.

@@ -24,6 +24,7 @@ from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import LAYOUTS, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
+from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers
 
@@ -62,11 +63,14 @@ class HybridSearch(Search):
             )
         self._launchable = Launchable(problem, self._rules)
         self._candidates: Candidates | None = None
+        self._estimates: Estimates | None = None
         self._steps: Iterator[Settings | None] | None = None
         self._simulated: dict[Settings, float] = {}
         self._plan_of: dict[bytes, Settings] = {}
         self._asked: Settings | None = None
         self._passed_over = 0
+        #: How many plans had been simulated, and what was said of the best of them.
+        self._listed: tuple[int, Mapping[str, Any]] = -1, {}
         self._best_cost = math.inf
 
     @property
@@ -84,8 +88,9 @@ class HybridSearch(Search):
             ]
             sizes = sorted({shape.micro_batch for shape in all_shapes})
             runs = None if problem.restriction is None else self._launchable.runs
+            self._estimates = Estimates(problem, trial.state.fabric, self._rules, sizes)
             self._candidates = Candidates(
-                Estimates(problem, trial.state.fabric, self._rules, sizes),
+                self._estimates,
                 float(problem.cluster.usable_memory.min()),
                 runs,
                 problem.cluster.n_devices,
@@ -130,13 +135,32 @@ class HybridSearch(Search):
         degrees = degrees_of(settings, self._problem.graph, self._problem.cluster.n_devices)
         return {
             "plan": words_of(settings, degrees),
-            "short": short_words_of(settings, degrees),
+            "short": self._words(settings),
             "micro_batches": degrees.micro_batches,
             "planned_iteration_time_s": self._estimated([settings])[0],
             "plans_estimated": 0 if self._candidates is None else self._candidates.estimated,
             "plans_simulated": sum(cost < math.inf for cost in self._simulated.values()),
             "plans_estimated_slower": self._passed_over,
+            **self._runners_up(),
         }
+
+    def _runners_up(self) -> Mapping[str, Any]:
+        """Return the best plans, and the front of time and memory, for all reports of one state of the search."""
+        key = len(self._simulated)
+        if self._listed[0] != key and self._estimates is not None and self._candidates is not None:
+            plans = KnownPlans(
+                simulated={plan: cost for plan, cost in self._simulated.items() if cost < math.inf},
+                estimated=self._candidates.ranking(),
+                usable=float(self._problem.cluster.usable_memory.min()),
+                estimate=self._estimates.of,
+                parts=self._estimates.parts,
+                words=self._words,
+            )
+            self._listed = key, {"best_plans": best_plans(plans), "front": front(plans)}
+        return self._listed[1]
+
+    def _words(self, plan: Settings) -> str:
+        return short_words_of(plan, degrees_of(plan, self._problem.graph, self._problem.cluster.n_devices))
 
     def _best_simulated(self) -> Settings | None:
         costs = {plan: cost for plan, cost in self._simulated.items() if cost < math.inf}
