@@ -58,8 +58,19 @@ class IterationParts:
         return f"device {self.device}" + ("" if self.stage is None else f", stage {self.stage}")
 
 
+#: The last plan, and its parts: tables and JSON ask for them one after the other.
+_last: tuple[Plan | None, IterationParts | None] = None, None
+
+
 def iteration_parts(plan: Plan) -> IterationParts | None:
     """Return where the time of a plan's iteration goes; None where it was not simulated, or takes none."""
+    global _last
+    if _last[0] is not plan:
+        _last = plan, _parts(plan)
+    return _last[1]
+
+
+def _parts(plan: Plan) -> IterationParts | None:
     if plan.timeline is None or not len(plan.timeline.device_busy):
         return None
     tasks, timeline = of_first(plan.taskgraph, plan.timeline)

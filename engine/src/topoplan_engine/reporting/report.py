@@ -277,6 +277,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         **kept_json(outcome, experiment),
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
+        "lower_bound_of_all_plans_s": outcome.least_seconds,
         "exposed_communication_s": exposed_communication(plan.timeline),
         **breakdown_json(plan),
         **parts_json(plan),

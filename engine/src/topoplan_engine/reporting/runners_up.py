@@ -14,12 +14,15 @@ from topoplan_engine.reporting.tables import print_line
 
 __all__ = ["plans_json", "print_plans", "runners_up_rows"]
 
+#: Lists of plans, and the texts and numbers that each plan of them has.
+_TEXTS = {"best_plans": ["plan", "lost_by"], "front": ["plan"]}
+_NUMBERS = ["seconds", "memory_gib"]
 _Row = Mapping[str, Any]
 
 
 def plans_json(plan: Plan) -> dict[str, Any]:
     """Return ``best_plans`` and ``front`` as the plan's searcher said them; nothing where it did not."""
-    return {name: rows for name in ("best_plans", "front") if (rows := _rows(plan, name))}
+    return {name: rows for name in _TEXTS if (rows := _rows(plan, name))}
 
 
 def print_plans(plan: Plan) -> None:
@@ -64,9 +67,8 @@ def _rows(plan: Plan, name: str) -> list[_Row]:
 
 
 def _is_row(row: Any, name: str) -> bool:
-    numbers, texts = ("seconds", "memory_gib"), ("plan", "lost_by") if name == "best_plans" else ("plan",)
     return (
         isinstance(row, Mapping)
-        and all(isinstance(row.get(key), int | float) for key in numbers)
-        and all(isinstance(row.get(key), str) for key in texts)
+        and all(isinstance(row.get(key), int | float) for key in _NUMBERS)
+        and all(isinstance(row.get(key), str) for key in _TEXTS[name])
     )

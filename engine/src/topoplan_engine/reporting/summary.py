@@ -43,6 +43,7 @@ def summary_rows(outcome: Outcome, experiment: Experiment, host: Host) -> list[t
         *_throughput_rows(outcome.throughput),
         *([("memory per device", fits_text(plan))] if plan.memory is not None else []),
         *([("limited by", f"{shares_text(parts)} ({parts.where})")] if parts is not None and parts.total else []),
+        *_bound_rows(outcome),
         *_speedup_rows(outcome),
         *runners_up_rows(plan),
         *_search_rows(outcome.result),
@@ -94,6 +95,14 @@ def _mfu_text(throughput: Throughput) -> str:
 def _peak(throughput: Throughput) -> str:
     """Return ``of the bf16 peak`` from the assumption ``... over the bf16 peak of all H100``."""
     return f"of the {throughput.assumption.partition(' over the ')[2].replace('of all ', 'of ')}"
+
+
+def _bound_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Say how far the plan is from what no plan gets below."""
+    bound = outcome.least_seconds
+    if not bound or outcome.seconds < bound:
+        return []
+    return [("any plan", f"at least {spelled_time(bound)}; this one takes {outcome.seconds / bound:.2f} times as long")]
 
 
 def _search_rows(result: Result) -> list[tuple[str, str]]:

@@ -51,6 +51,7 @@ from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.foreseen import check_outputs_of
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
+from topoplan_engine.search.least_work import least_seconds
 from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
@@ -110,6 +111,7 @@ class Outcome:
         fabric_bound: where the network can be wired, seconds below which no wiring that stays gets the plan's
             strategy; None on other networks, and where the plan's fabric is rebuilt between phases.
         free: where the plan is for a trainer, the fastest one that none limits.
+        least_seconds: below which no plan of the problem gets (`topoplan_engine.search.least_work`); None if not known.
     """
 
     experiment: Experiment
@@ -128,6 +130,7 @@ class Outcome:
     break_even: BreakEven | None = None
     fabric_bound: float | None = None
     free: FreePlan | None = None
+    least_seconds: float | None = None
 
     @property
     def timeline(self) -> Timeline:
@@ -437,6 +440,7 @@ def _outcome(
         lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory),
         break_even=pays,
         fabric_bound=bound,
+        least_seconds=least_seconds(problem),
     )
 
 

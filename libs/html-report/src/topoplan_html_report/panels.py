@@ -68,7 +68,7 @@ def summary(plan: Plan) -> list[dict[str, str]]:
 
 def runners_up(plan: Plan) -> list[dict[str, Any]]:
     """Return tables of the best plans and of the front of time and memory; none where the search says none."""
-    known = plans_json(plan)
+    lists = plans_json(plan)
     tables = []
     for key, title in (("best_plans", "Best plans, and why each lost"), ("front", "Less memory for more time")):
         rows = [
@@ -78,7 +78,7 @@ def runners_up(plan: Plan) -> list[dict[str, Any]]:
                 f"{row['memory_gib']:.1f} GiB",
                 *([str(row["lost_by"])] if key == "best_plans" else []),
             ]
-            for row in known.get(key, ())
+            for row in lists.get(key, ())
         ]
         columns = ["plan", "iteration", "memory", *(["lost by"] if key == "best_plans" else [])]
         if rows:

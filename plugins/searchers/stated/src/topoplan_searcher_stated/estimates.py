@@ -26,7 +26,7 @@ from topoplan_searcher_stated.degrees import Degrees, degrees_of
 from topoplan_searcher_stated.group_links import GroupLinks, exchange_seconds
 from topoplan_searcher_stated.layers import layer_counts
 from topoplan_searcher_stated.order_columns import EstimatedOrder, estimated_order
-from topoplan_searcher_stated.plan_kernels import COMPUTING, PATH, PRICES, PlanRows, Room, price_plans
+from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
 from topoplan_searcher_stated.runners_up import PlanParts
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers, small_model
@@ -36,6 +36,8 @@ __all__ = ["BALANCED", "EVEN", "Estimate", "Estimates", "PlanColumns", "Prices",
 
 #: Layers of chunks: equally many, or such that the slowest chunk is fastest; further numbers are those of given texts.
 EVEN, BALANCED = -1, -2
+#: Columns of what a pass of a unit takes; see `plan_kernels`.
+_PATH, _COMPUTING = 0, 2
 
 
 @attrs.frozen
@@ -158,7 +160,7 @@ class Estimates:
         units = np.split(self._units, np.cumsum(counts)[: order.parts - 1])  # with what is behind the last layer
         work = np.zeros((order.order.n_ranks, 2))
         for rank, members in zip(order.order.rank_of.tolist(), units, strict=False):
-            work[rank] += priced.ran[members, :3][..., [PATH, COMPUTING]].sum(axis=(0, 1))
+            work[rank] += priced.ran[members, :3][..., [_PATH, _COMPUTING]].sum(axis=(0, 1))
         path, computing = work[work[:, 0].argmax()] * degrees.micro_batches
         return PlanParts(float(computing), float(path - computing), seconds - float(path))
 

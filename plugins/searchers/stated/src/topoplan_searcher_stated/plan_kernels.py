@@ -17,13 +17,13 @@ from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
-__all__ = ["COMPUTING", "PATH", "PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
+__all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
 
 #: Columns of what a pass of a unit takes, in seconds: of the longest chain of its tasks, where exchanges of weights and
 #: their gradients take no time; of what comes first and waits for nothing from other stages, operators that run again;
 #: of computing; of exchanges of weights and their gradients, one after the other; of those that gather weights; and
 #: until the last of these ends.
-PATH, _AHEAD, COMPUTING, _WEIGHTS, _GATHERS, _SUMMED = range(6)
+_PATH, _AHEAD, _COMPUTING, _WEIGHTS, _GATHERS, _SUMMED = range(6)
 RAN = 6
 
 #: Columns of a plan's price: seconds of the iteration; bytes of the fullest device; those that stay, of the device that
@@ -166,7 +166,7 @@ def run_tasks(
                 if task < start_row + leading[number]:
                     ahead = max(ahead, room[task])
             result = ran[row, number]
-            result[PATH], result[_AHEAD], result[COMPUTING] = path, ahead, computed
+            result[_PATH], result[_AHEAD], result[_COMPUTING] = path, ahead, computed
             result[_WEIGHTS], result[_GATHERS], result[_SUMMED] = weights, gathers, summed
 
 
@@ -184,7 +184,7 @@ def _with_gathers(ran: F64, kind: int, units: I64, low: int, high: int, back: bo
         if place > low:  # sums of the unit before, which the gather went ahead of
             before = ran[units[low + high - place if back else place - 1], kind]
             free = max(free, last) + before[_WEIGHTS] - before[_GATHERS]
-        computed = max(computed, gathered) + now[PATH]
+        computed = max(computed, gathered) + now[_PATH]
         before_last, last = last, computed
     return max(computed, free)
 
@@ -197,7 +197,7 @@ def _pass_seconds(ran: F64, kind: int, zero: int, units: I64, low: int, high: in
         return gathering
     path = weights = 0.0
     for place in range(low, high):
-        path += ran[units[place], kind, PATH]
+        path += ran[units[place], kind, _PATH]
         weights += ran[units[place], kind, _WEIGHTS]
     return max(path, weights) if zero == 2 else path  # sums of gradients run beside them, micro-batch by micro-batch
 
@@ -268,7 +268,7 @@ def _price_chunks(order: OrderColumns, plans: PlanRows, plan: int, units: I64, n
         for place in range(high - 1, low - 1, -1):
             unit = units[place]
             for kind in (_SUMS, _END):
-                end += ran[unit, kind, COMPUTING] + ran[unit, kind, _WEIGHTS]
+                end += ran[unit, kind, _COMPUTING] + ran[unit, kind, _WEIGHTS]
             stays += plans.stays[plan, unit]
             highest = max(highest, bytes_left + rise[unit])
             bytes_left += change[unit, _BACKWARD]
@@ -350,11 +350,11 @@ def _rank_end(order: OrderColumns, rank: int, ran: F64, zero: int, last_kind: in
         if zero < 2:
             start = ends[chunk]
             for place in range(low, high):
-                start -= ran[units[place], last_kind, PATH]
+                start -= ran[units[place], last_kind, _PATH]
             for place in range(high - 1, low - 1, -1):
                 part = ran[units[place], last_kind]
                 free = max(start + part[_SUMMED], free + part[_WEIGHTS])
-                start += part[PATH]
+                start += part[_PATH]
         free = max(free, ends[chunk])
 
 

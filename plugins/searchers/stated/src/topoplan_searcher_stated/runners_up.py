@@ -47,8 +47,13 @@ class PlanParts(NamedTuple):
 class Estimated(Protocol):
     """Seconds and bytes of a plan."""
 
-    seconds: float
-    memory: float
+    @property
+    def seconds(self) -> float:
+        """Of an iteration."""
+
+    @property
+    def memory(self) -> float:
+        """Of the fullest device."""
 
 
 class KnownPlans(NamedTuple):
@@ -71,56 +76,56 @@ class KnownPlans(NamedTuple):
     words: Callable[[Settings], str]
 
 
-def best_plans(known: KnownPlans) -> list[dict[str, Any]]:
+def best_plans(search: KnownPlans) -> list[dict[str, Any]]:
     """Return the best plans, the best first: those simulated, then those estimated, then faster ones that do not fit.
 
     Each has ``plan``, ``seconds``, whether these are ``simulated``, ``memory_gib``, ``fits``, and ``lost_by``: why
     it is not the first.
     """
-    plans = sorted(known.simulated, key=lambda plan: known.simulated[plan])[:_LISTED]
+    plans = sorted(search.simulated, key=lambda plan: search.simulated[plan])[:_LISTED]
     if not plans:
         return []
-    further = [plan for plan in known.estimated if plan not in known.simulated]
+    further = [plan for plan in search.estimated if plan not in search.simulated]
     plans += further[: _LISTED - len(plans)]
-    best = known.parts(plans[0])
-    rows = [_row(plan, known, best, first=number == 0) for number, plan in enumerate(plans)]
-    return rows + _too_large(known, plans[0])
+    best = search.parts(plans[0])
+    rows = [_row(plan, search, best, first=number == 0) for number, plan in enumerate(plans)]
+    return rows + _too_large(search, plans[0])
 
 
-def front(known: KnownPlans) -> list[dict[str, Any]]:
+def front(search: KnownPlans) -> list[dict[str, Any]]:
     """Return plans than which none that is known is both faster and smaller, by estimates; the fastest first."""
-    best = sorted(known.simulated, key=lambda plan: known.simulated[plan])[:_LISTED]
+    best = sorted(search.simulated, key=lambda plan: search.simulated[plan])[:_LISTED]
     points = []
-    for plan in dict.fromkeys([*best, *known.estimated, *itertools.chain.from_iterable(map(_savings, best))]):
+    for plan in dict.fromkeys([*best, *search.estimated, *itertools.chain.from_iterable(map(_savings, best))]):
         try:
-            estimate = known.estimate(plan)
+            estimate = search.estimate(plan)
         except TopoplanError:
             continue
-        if estimate.memory <= known.usable:
+        if estimate.memory <= search.usable:
             points.append((estimate.seconds, estimate.memory, plan))
     points.sort(key=lambda point: point[:2])
-    least, kept = float("inf"), []
+    smallest, chosen = float("inf"), []
     for point in points:
-        if point[1] < least * (1 - _EQUAL):
-            least = point[1]
-            kept.append(point)
-    step = max(1, -(-len(kept) // _POINTS))
+        if point[1] < smallest * (1 - _EQUAL):
+            smallest = point[1]
+            chosen.append(point)
+    step = max(1, -(-len(chosen) // _POINTS))
     return [
-        {"plan": known.words(plan), "seconds": seconds, "memory_gib": nbytes / _GIB}
-        for seconds, nbytes, plan in kept[::step]
+        {"plan": search.words(plan), "seconds": seconds, "memory_gib": nbytes / _GIB}
+        for seconds, nbytes, plan in chosen[::step]
     ]
 
 
-def _row(plan: Settings, known: KnownPlans, best: PlanParts, *, first: bool) -> dict[str, Any]:
-    estimate = known.estimate(plan)
-    simulated = plan in known.simulated
+def _row(plan: Settings, search: KnownPlans, best: PlanParts, *, first: bool) -> dict[str, Any]:
+    estimate = search.estimate(plan)
+    simulated = plan in search.simulated
     return {
-        "plan": known.words(plan),
-        "seconds": known.simulated[plan] if simulated else estimate.seconds,
+        "plan": search.words(plan),
+        "seconds": search.simulated[plan] if simulated else estimate.seconds,
         "simulated": simulated,
         "memory_gib": estimate.memory / _GIB,
         "fits": True,
-        "lost_by": "" if first else _reason(known.parts(plan), best, plan.pp),
+        "lost_by": "" if first else _reason(search.parts(plan), best, plan.pp),
     }
 
 
@@ -128,7 +133,7 @@ def _reason(parts: PlanParts, best: PlanParts, ranks: int) -> str:
     """Say what of a plan takes more seconds than of the best one, the largest difference first."""
     names = ("computation", "exposed traffic", "bubble" if ranks > 1 else "sums of gradients")
     total = sum(best)
-    more = [((mine - other) / total, name) for mine, other, name in zip(parts, best, names, strict=True)]
+    more = [((mine - best_part) / total, name) for mine, best_part, name in zip(parts, best, names, strict=True)]
     lost = [f"{name} +{share:.1%}" for share, name in sorted(more, reverse=True) if share > _EQUAL]
     return ", ".join(lost) or "messages on links (parts as estimated are no longer)"
 
@@ -139,18 +144,18 @@ def _savings(plan: Settings) -> Iterator[Settings]:
         yield attrs.evolve(plan, zero=zero, recompute=recompute, micro_batch=plan.micro_batch * size)
 
 
-def _too_large(known: KnownPlans, best: Settings) -> list[dict[str, Any]]:
+def _too_large(search: KnownPlans, best: Settings) -> list[dict[str, Any]]:
     """Return plans beside the best one that would be faster if they fitted."""
-    limit = known.estimate(best).seconds
-    rows = []
+    limit = search.estimate(best).seconds
+    rows: list[dict[str, Any]] = []
     for plan in _savings(best):
         try:
-            estimate = known.estimate(plan)
+            estimate = search.estimate(plan)
         except TopoplanError:
             continue
         seconds, nbytes = estimate.seconds, estimate.memory
-        if seconds < limit * (1 - _EQUAL) and nbytes > known.usable:
-            lacks = f"memory: {(nbytes - known.usable) / _GIB:.1f} GiB too much"
-            row = {"plan": known.words(plan), "seconds": seconds, "simulated": False, "memory_gib": nbytes / _GIB}
+        if seconds < limit * (1 - _EQUAL) and nbytes > search.usable:
+            lacks = f"memory: {(nbytes - search.usable) / _GIB:.1f} GiB too much"
+            row = {"plan": search.words(plan), "seconds": seconds, "simulated": False, "memory_gib": nbytes / _GIB}
             rows.append({**row, "fits": False, "lost_by": lacks})
     return sorted(rows, key=lambda row: row["memory_gib"])[:_TOO_LARGE]
