@@ -6,7 +6,9 @@ import attrs
 import pytest
 
 from topoplan import TopoplanError
+from topoplan_llm_measurements.groups.pipelines_memory import ZERO_BUBBLE_MEMORY
 from topoplan_llm_measurements.groups.simumax import SIMUMAX_MEMORY
+from topoplan_llm_measurements.groups.torchtitan_memory import TORCHTITAN_MEMORY
 from topoplan_llm_measurements.judging import judge
 from topoplan_llm_measurements.prediction import Predictor
 from topoplan_llm_measurements.stacks import stacks
@@ -27,11 +29,11 @@ CASE = {
 }
 
 
-def worst_of(rows):
+def worst_of(rows, group=SIMUMAX_MEMORY):
     """Errors in percent, the lowest first."""
-    table = own_table(SIMUMAX_MEMORY)
+    table = own_table(group)
     judged = judge(attrs.evolve(table, rows=rows(table.rows)), stacks(), Predictor())
-    assert not judged.refused
+    assert judged.refused == table.refused, "rows without bytes alone"
     return sorted(row.error_percent for row in judged.rows)
 
 
@@ -67,3 +69,41 @@ def test_a_row_that_says_no_run_is_refused(change, message):
 def test_names_of_cases_say_what_runs_again():
     for words, again in {"": "none", "full_recompute_": "full", "selective_recompute_": "selective"}.items():
         assert SIMUMAX_MEMORY.row({**CASE, "case": f"llama3_8b_{words}cef"}).run.plan["recompute"] == again
+
+
+def test_zero_bubble_in_1f1b():
+    """The first of the rows of 1F1B: GPT 1.5B in eight stages, whose second one is the fullest."""
+    (error,) = worst_of(lambda rows: rows[24:25], ZERO_BUBBLE_MEMORY)
+    assert -3 < error < 0
+
+
+def test_llama_by_torchtitan():
+    """8B on eight H100 at 32,768 positions, all layers run again; on 64 H200 every second product, a compiled loss."""
+    lowest, highest = worst_of(lambda rows: (rows[6], rows[-1]), TORCHTITAN_MEMORY)
+    assert -3 < lowest <= highest < 1
+
+
+@pytest.mark.parametrize(
+    ("source", "kernels"),
+    [
+        ("benchmarks/llama3_h100_202412_torchtitan.md", "torchtitan-2024"),
+        ("benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md", "torchtitan"),
+        ("benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md", "torchtitan"),
+        ("pytorch/torchtitan@041336434916 docs/performance.md", "torchtitan-2024"),
+        ("", "torchtitan-2024"),
+    ],
+)
+def test_the_date_of_a_benchmark_says_whether_the_loss_was_compiled(source, kernels):
+    cells = {
+        "model": "llama3.1-8B",
+        "hardware": "H100 96GB",
+        "gpus": "8",
+        "fsdp": "8",
+        "recompute": "full",
+        "local_batch": "1",
+        "global_batch": "8",
+        "seq_len": "8192",
+        "memory_gib": "30",
+        "source": source,
+    }
+    assert TORCHTITAN_MEMORY.row(cells).run.kernels == kernels

@@ -12,25 +12,10 @@ from typing import Any
 
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.llama import llama_model
 from topoplan_llm_measurements.rows import MEMORY, Cells, Group, MeasuredRow, Run
 
 __all__ = ["SIMUMAX_MEMORY"]
-
-#: Positions that a model of SimuMax's may have.
-_MOST = 1 << 20
-
-
-def _llama(hidden: int, width: int, heads: int, kv_heads: int, layers: int) -> dict[str, Any]:
-    return {
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "intermediate_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "num_hidden_layers": layers,
-        "vocab_size": 128256,
-        "max_position_embeddings": _MOST,
-    }
 
 
 def _deepseek(hidden: int, width: int, expert: int, experts: tuple[int, int, int], layers: int, words: int) -> Any:
@@ -53,14 +38,14 @@ def _deepseek(hidden: int, width: int, expert: int, experts: tuple[int, int, int
         "qk_nope_head_dim": 128,
         "qk_rope_head_dim": 64,
         "v_head_dim": 128,
-        "max_position_embeddings": _MOST,
+        "max_position_embeddings": 1 << 20,
     }
 
 
 _MODELS: Mapping[str, Mapping[str, Any]] = {
-    "llama3_8b": _llama(4096, 14336, 32, 8, 32),
-    "llama3_70b": _llama(8192, 28672, 64, 8, 80),
-    "llama3_405b": _llama(16384, 53248, 128, 16, 126),
+    "llama3_8b": llama_model(4096, 14336, 32, 8, 32),
+    "llama3_70b": llama_model(8192, 28672, 64, 8, 80),
+    "llama3_405b": llama_model(16384, 53248, 128, 16, 126),
     "deepseekv2": _deepseek(5120, 12288, 1536, (160, 2, 6), 60, 102400),
     "deepseekv3": _deepseek(7168, 18432, 2048, (256, 1, 8), 61, 129280),
 }

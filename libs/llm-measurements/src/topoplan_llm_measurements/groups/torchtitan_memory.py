@@ -1,0 +1,95 @@
+"""Bytes that torchtitan's allocator had reserved of Llama 3: FSDP, tensor, context and pipeline parallelism.
+
+torchtitan logs what is reserved (``max_reserved``), which is more than what is allocated: by 4.0 % in the median of
+SimuMax's 43 runs of Megatron, which measured both.  It compiles the loss since 2025; benchmarks say when they ran in
+the names of their files.  A pipeline divides a batch into as many micro-batches as it has ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan.errors import TopoplanError, nearest, shown
+from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.llama import llama_model
+from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Quantity, Run
+
+__all__ = ["TORCHTITAN_MEMORY"]
+
+#: What is reserved over what is allocated.
+_RESERVED = 1.04
+_QUANTITY = Quantity(name="memory reserved, GiB", of=lambda run, predicted: _RESERVED * predicted.memory / 2**30)
+_MODELS = {
+    "llama2-7B": llama_model(4096, 11008, 32, 32, 32, 32000),
+    "llama2-13B": llama_model(5120, 13824, 40, 40, 40, 32000),
+    "llama2-70B": llama_model(8192, 28672, 64, 8, 80, 32000),
+    "llama3-8B": llama_model(4096, 14336, 32, 8, 32),
+    "llama3-70B": llama_model(8192, 28672, 64, 8, 80),
+    "llama3-405B": llama_model(16384, 53248, 128, 8, 126),
+}
+_RECOMPUTE = {"none": "none", "full": "full", "selective-op": "op", "selective-layer": "every:2"}
+#: Part of the hardware's name -> machine, and whose stack.
+_CLUSTERS = {
+    "H200": ("dgx-h200", "H200, torchtitan"),
+    "H100": ("dgx-h100", "H100, torchtitan"),
+    "A100": ("dgx-a100", "A100, torchtitan"),
+}
+
+
+def _row(cells: Cells) -> MeasuredRow:
+    name, hardware, recompute = (cells.get(word, "") for word in ("model", "hardware", "recompute"))
+    model = name.replace("llama3.1", "llama3")
+    if model not in _MODELS:
+        raise TopoplanError(f"model: {shown(name)} is not known{nearest(model, _MODELS)}")
+    kind = next((word for word in _CLUSTERS if word in hardware), "")
+    if not kind:
+        raise TopoplanError(f"hardware: {shown(hardware)} is not known (have: {', '.join(_CLUSTERS)})")
+    if recompute not in _RECOMPUTE:
+        raise TopoplanError(f"recompute: {shown(recompute)} is not known{nearest(recompute, _RECOMPUTE)}")
+    positions, devices = count(cells, "seq_len"), count(cells, "gpus")
+    machine, stack = _CLUSTERS[kind]
+    run = Run(
+        model=_MODELS[model],
+        sequence_length=positions,
+        batch=count(cells, "global_batch"),
+        devices=devices,
+        cluster={"machine": machine},
+        plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
+        kernels="torchtitan" if _compiles_loss(cells.get("source", "")) else "torchtitan-2024",
+    )
+    return MeasuredRow(
+        name="",
+        workload=f"{name}, {kind}, {devices} GPUs, {positions} positions",
+        left_out=name,
+        stack=stack,
+        run=run,
+        measured=number(cells, "memory_gib"),
+        quantity=_QUANTITY,
+    )
+
+
+def _compiles_loss(source: str) -> bool:
+    """Whether a benchmark is of 2025 or later, by the date in its file's name."""
+    digits = "".join(character if character.isdigit() else " " for character in source.replace("-", "")).split()
+    return any(len(word) == len("202506") and "202501" <= word < "204000" for word in digits)
+
+
+def _degrees(cells: Cells) -> dict[str, Any]:
+    tp, pp, cp, dp, samples = (count(cells, word, 1) for word in ("tp", "pp", "cp", "fsdp", "local_batch"))
+    if samples % pp:
+        raise TopoplanError(f"pp {pp} does not divide a local_batch of {samples}")
+    plan: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "zero": 3, "micro_batch": samples // pp}
+    if pp > 1:
+        schedule = "interleaved:2" if cells.get("schedule") == "interleaved" else "1f1b"
+        plan |= {"schedule": schedule, "layers": "embedding+head", "reshard": False}
+    return plan
+
+
+TORCHTITAN_MEMORY = Group(
+    name="torchtitan-memory",
+    title="Bytes reserved by torchtitan on H100 and H200: Llama 3.1 8B, 70B, 405B",
+    table="torchtitan",
+    columns=("model", "hardware", "gpus", "fsdp", "tp", "pp", "cp", "local_batch", "recompute", "memory_gib"),
+    row=_row,
+    of_memory=True,
+)
