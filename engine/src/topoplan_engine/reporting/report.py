@@ -23,6 +23,7 @@ from topoplan_engine.host_models import host_text
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
+from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows, print_stages
 from topoplan_engine.reporting.model import model_json, model_rows, toy
@@ -304,6 +305,7 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         **({"restarts": [attrs.asdict(restart) for restart in result.restarts]} if result.restarts else {}),
         "model": experiment.model.name,
         **(model_json(plan.graph) if plan.graph else {}),
+        **({"cautions": dict(cautions)} if (cautions := caution_rows(plan)) else {}),
         "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,
         "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),
@@ -343,6 +345,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *_rebuilding_rows(outcome.break_even),
         *_any_wiring_rows(outcome),
         *throughput_rows(outcome),
+        *caution_rows(plan),
         *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
         ("search ended by", result.ended_by + (f", while {result.unfinished}" if result.unfinished else "")),

@@ -13,6 +13,7 @@ from topoplan.model.plan import Plan
 from topoplan.plugin.components import Exporter
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_rows
 from topoplan_engine.reporting.memory import fits_text
 from topoplan_engine.reporting.model import model_rows
@@ -43,6 +44,7 @@ def summary_rows(outcome: Outcome, experiment: Experiment, host: Host) -> list[t
         *_throughput_rows(outcome.throughput),
         *([("memory per device", fits_text(plan))] if plan.memory is not None else []),
         *([("limited by", f"{shares_text(parts)} ({parts.where})")] if parts is not None and parts.total else []),
+        *caution_rows(plan),
         *_bound_rows(outcome),
         *_speedup_rows(outcome),
         *runners_up_rows(plan),

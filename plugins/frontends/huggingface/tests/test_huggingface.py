@@ -376,6 +376,11 @@ def test_the_type_of_a_file_is_the_precision_of_training(build) -> None:
     assert in_run_precision(build({**SMALL, "dtype": "float16"}), None).precision == "fp16"
 
 
+def test_files_of_weights_in_fp8_are_of_models_that_are_trained(build) -> None:
+    quantized = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}  # as in DeepSeek-V3's file
+    assert model_notes(build({**SMALL, "quantization_config": quantized}))["quantization"].startswith("weights of the")
+
+
 def test_keys_that_a_file_lacks_are_said_with_what_was_taken(build) -> None:
     assert model_notes(build(SMALL))["keys not in the file"] == (
         "max_position_embeddings 2048, hidden_act silu (defaults of llama)"
@@ -459,6 +464,17 @@ WRONG = [
     (
         {"model_type": "ministral", "layer_types": ["full_attention"]},
         "layer_types: 1 for num_hidden_layers 2",
+    ),
+    (
+        {"quantization_config": {"quant_method": "awq", "bits": 4}},
+        "quantization_config: weights quantized by 'awq' are",
+    ),
+    ({"quantization_config": {"bits": 4}}, "quantization_config: weights quantized by 'unknown' are not trained"),
+    ({"quantization_config": 4}, "quantization_config: 4 is of a wrong type"),
+    ({"is_encoder_decoder": True}, "is_encoder_decoder: true is not read"),
+    (
+        {"is_encoder_decoder": True, "architectures": ["LlamaForCausalLM"]},
+        "is_encoder_decoder: true contradicts model_type 'llama'",
     ),
     ({"torch_dtype": "float8_e4m3fn"}, r"torch_dtype: 'float8_e4m3fn' is not a type to train in \(one of float32, bf"),
     ({"num_nextn_predict_layers": "one"}, "num_nextn_predict_layers: 'one' is of a wrong type"),

@@ -23,7 +23,7 @@ from topoplan_frontend_huggingface.families import GroupedKeys
 from topoplan_frontend_huggingface.reading import key, values
 from topoplan_frontend_huggingface.relatives import DECODERS
 
-__all__ = ["MODEL_TYPES", "Chosen", "check_keys", "chosen"]
+__all__ = ["MODEL_TYPES", "TRAINED_FORMS", "Chosen", "check_keys", "chosen"]
 
 #: What is trained on a decoder, as classes end.
 _DECODER_TASKS = ("ForCausalLM", "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -92,6 +92,8 @@ _CLASSES: dict[str, list[str]] = {}
 for _name, _each in _FAMILIES.items():
     for _class in _each.classes:
         _CLASSES.setdefault(_class, []).append(_name)
+#: Forms in which weights of models are published that are trained in another one (DeepSeek-V3, gpt-oss).
+TRAINED_FORMS = ("fp8", "mxfp4")
 #: Keys of ``auto_map`` that hold a class of model, the likeliest first.
 _AUTO = "AutoModel"
 _FIRST = ("AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification")
@@ -127,6 +129,7 @@ def chosen(document: Mapping[str, Any], where: str) -> Chosen:
         TopoplanError: a class or family that is not known, or names that contradict each other.
     """
     names = values(_Names, document, where)
+    _check_form(document, names, where)
     automatic = _automatic(document, where)
     name, source = _class_name(names, automatic, where)
     is_family = names.model_type in _FAMILIES
@@ -152,6 +155,27 @@ def chosen(document: Mapping[str, Any], where: str) -> Chosen:
             )
             warnings.warn(TopoplanWarning(text), stacklevel=2)
     return Chosen(family=family_name, task=_FAMILIES[family_name].classes[name], name=name)
+
+
+def _check_form(document: Mapping[str, Any], names: _Names, where: str) -> None:
+    """Raise `TopoplanError` for a file of weights that nothing trains, or of an encoder with a decoder."""
+    quantization = document.get("quantization_config") or {}
+    if not isinstance(quantization, dict):
+        raise TopoplanError(
+            f"{where}: quantization_config: {shown(quantization)} is of a wrong type (expected an object)"
+        )
+    method = quantization.get("quant_method", "unknown")
+    if quantization and method not in TRAINED_FORMS:
+        raise TopoplanError(
+            f"{where}: quantization_config: weights quantized by {shown(method)} are not trained (take the config.json "
+            "of the model that was quantized, or leave the key out)"
+        )
+    if document.get("is_encoder_decoder") is True and not names.architectures:
+        raise TopoplanError(f"{where}: is_encoder_decoder: true is not read (expected a decoder or an encoder alone)")
+    if document.get("is_encoder_decoder") is True and names.model_type in _FAMILIES:
+        raise TopoplanError(
+            f"{where}: is_encoder_decoder: true contradicts model_type {shown(names.model_type)} (expected false)"
+        )
 
 
 def _automatic(document: Mapping[str, Any], where: str) -> dict[str, str]:

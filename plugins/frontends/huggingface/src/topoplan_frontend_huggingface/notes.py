@@ -61,6 +61,10 @@ def annotated(
             )
         graph = stating(graph, _PRECISIONS[word], f"{source} of {where}")
     graph = with_note(graph, "keys not in the file", _defaults(built, document))
+    form = (document.get("quantization_config") or {}).get("quant_method")
+    if form:
+        text = f"weights of the file are {form}, those that are trained are not (--precision fp8 multiplies in fp8)"
+        graph = with_note(graph, "quantization", text)
     count = training.num_nextn_predict_layers or 0
     if count and options.prediction_layers is None and built.task == "ForCausalLM" and built.family in DECODERS:
         text = f"num_nextn_predict_layers {count} (-o prediction-layers={count} trains them, too)"

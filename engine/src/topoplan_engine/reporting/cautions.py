@@ -1,0 +1,70 @@
+"""What a plan does that its user may not expect, and its price: tensor parallelism over hosts, heads that are copied.
+
+    plan: meshes of stages, shares of attention, seconds by part ─► rows of tables, `cautions` in JSON
+
+Neither is an error: on one host there may be no other plan, and copies of small heads are cheap.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from topoplan.model.plan import Plan
+from topoplan.model.staged import StagedStrategy
+from topoplan_engine.reporting.parts import iteration_parts
+from topoplan_engine.reporting.printing import spelled_time
+from topoplan_engine.simulation.parts import Part
+
+__all__ = ["caution_rows"]
+
+#: Axes of a mesh along which layers are divided; along the second one keys and values are copied.
+_TENSOR = ("tp", "kv")
+_ATTENTION = "scaled_dot_product_attention"
+
+
+def caution_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return rows of a table: what to look at, and what it costs; none for a plan that does nothing of the kind."""
+    if plan.graph is None or not isinstance(plan.strategy, StagedStrategy):
+        return []
+    return [*_over_hosts(plan, plan.strategy), *_copied_heads(plan, plan.strategy)]
+
+
+def _over_hosts(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:
+    """Return a row where a tensor-parallel group has devices of several hosts, with the time of its messages."""
+    most, degree = 1, 1
+    for stage in strategy.stages:
+        mesh = stage.mesh
+        along = [number for number, name in enumerate(mesh.axes) if name in _TENSOR]
+        size = math.prod(mesh.sizes[number] for number in along)
+        grid = np.moveaxis(mesh.devices.reshape(mesh.sizes), along, range(-len(along), 0)).reshape(-1, size)
+        hosts = np.sort(plan.cluster.device_host[grid], axis=1)
+        count = 1 + int((np.diff(hosts, axis=1) != 0).sum(axis=1).max(initial=0))
+        most, degree = max((most, degree), (count, size))
+    if most == 1:
+        return []
+    parts = iteration_parts(plan)
+    seconds = 0.0 if parts is None else parts.seconds.get(Part.TENSOR, 0.0)
+    share = "" if parts is None or not parts.total else f", {seconds / parts.total:.0%} of the iteration"
+    return [
+        (
+            "caution: tensor parallelism",
+            f"tp={degree} lies over {most} hosts, between which it waits for the network: "
+            f"{spelled_time(seconds)} exposed{share}",
+        )
+    ]
+
+
+def _copied_heads(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:
+    """Return a row where heads of queries are divided further than those of keys and values, which are copied then."""
+    assert plan.graph is not None
+    for stage in strategy.stages:
+        for number, row in zip(stage.operators.tolist(), stage.share_of.tolist(), strict=False):
+            op = plan.graph.operators[number]
+            share = float(stage.shares[row].max()) if row >= 0 else 1.0
+            if op.kind == _ATTENTION and share < 1:
+                heads = next(dim.size for dim in op.dims if dim.name == "h")
+                text = f"each of {heads} is on {round(1 / share)} devices of a tensor-parallel group, with its weights"
+                return [("caution: heads of keys and values", text)]
+    return []
