@@ -65,6 +65,33 @@ def test_every_network_has_its_row(run, rows, tmp_path):
     }
 
 
+def test_models_machines_and_networks_are_a_run_for_each_of_each(run):
+    words = ("-n", "bigswitch,rail-optimized", "-m", "dgx-a100,dgx-h100", "--servers", "2", "--batch-size", "64")
+    status, out, err = run(
+        "compare", "alexnet", "resnet50", *words, "--searcher", "baseline", "--budget", "0", "--json"
+    )
+    assert (status, err) == (0, "")
+    found = [(row["model"], row["at"]["machine"], row["network"]) for row in json.loads(out)["rows"]]
+    assert found == [
+        (model, machine, network)
+        for model in ("alexnet", "resnet50")
+        for machine in ("dgx-a100", "dgx-h100")
+        for network in ("bigswitch", "rail-optimized")
+    ]
+    status, out, err = run("compare", "alexnet", *words, "-m", "dgx-a100,dgx-h10")
+    assert (status, out) == (2, "")
+    assert "dgx-h10" in err
+
+
+def test_a_stated_plan_is_priced_on_every_network(run, tmp_path):
+    words = ("-n", "bigswitch,rail-optimized", "-m", "dgx-h100", "--servers", "2", "--batch-size", "64")
+    status, _, err = run("compare", "transformer", *words, "--plan", "tp=2,dp=8")
+    assert (status, err) == (0, "")
+    assert searchers_of(tmp_path / ".topoplan-runs") == {"bigswitch": ["stated"], "rail-optimized": ["stated"]}
+    status, _, err = run("compare", "transformer", *words, "--plan", "tp=2,dp=8", "-s", "mcmc")
+    assert (status, err.count("a stated plan is priced, not searched")) == (2, 1)
+
+
 def test_all_networks_have_the_same_interfaces(run):
     _, out, _ = run(*SMALL, "--budget", "0", "--degree", "4", "--interface-bandwidth-gbps", "25", "--json")
     speeds = {

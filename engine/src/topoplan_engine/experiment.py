@@ -44,6 +44,7 @@ __all__ = [
     "experiment_from_options",
     "experiment_from_toml",
     "interfaces_unless_given",
+    "named_searchers",
     "outputs_from",
     "with_collectives",
     "with_machines",
@@ -345,7 +346,7 @@ def experiment_from_options(
         topology=components.topology,
         estimator=components.estimator,
         simulator=with_collectives(_simulator_of(components.simulator), components.collective, components.protocol),
-        searchers=_named_searchers(components),
+        searchers=named_searchers(components),
         run=run,
         outputs=outputs_from(outputs),
     )
@@ -372,7 +373,7 @@ def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str
     return attrs.evolve(simulator, options={**simulator.options, **options}) if options else simulator
 
 
-def _named_searchers(components: ComponentOptions) -> list[str]:
+def named_searchers(components: ComponentOptions) -> list[str]:
     """Return the searchers that a command line names; a plan that it states is that of ``stated``."""
     if components.plan is None and components.plan_from is None:
         return listed_components(components.searcher, "-s")

@@ -19,6 +19,7 @@ __all__ = ["CompareOptions", "compare"]
 
 #: Options of which one run has one value, and a comparison may take several.
 _VARYING = ("interface_bandwidth_gbps", "degree", "servers", "batch_size")
+_MACHINE = "machine"
 _RUN = ("batch_size", "budget", "time_limit", "keep", "draws", "precision", "precision_speedup", "kernels", "optimizer")
 #: Options that change no result; a page does not repeat them.
 _NO_MATTER = ("runs", "no_wait", "table", "jobs", "executor", "write", "plot", "as_json")
@@ -73,7 +74,7 @@ def compare(
     components: Annotated[
         Mapping[str, Any], Flags(of=ComponentOptions, without=("topology",), defaults={"searcher": SEARCHERS})
     ],
-    cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, several=_VARYING)],
+    cluster: Annotated[Mapping[str, Any], Flags(of=ClusterOptions, several=(*_VARYING, _MACHINE))],
     run: Annotated[Mapping[str, Any], Flags(of=RunOptions, only=_RUN, several=_VARYING)],
     files: StudyFiles,
     targets: Annotated[
@@ -85,6 +86,7 @@ def compare(
 ) -> None:
     """Compare networks, or searchers (--searchers): each is run by itself, with the same budget.
 
+    Several models, machines (-m) and networks (-n) are a run for each of each.
     What is given on the command line goes over what a study says; the defaults are for what neither says.  Searchers
     of the network axis search only where it can be rewired; --plot draws iteration times, and times against costs.
     """
@@ -160,7 +162,7 @@ def _set_networks(document: dict[str, Any], comparison: CompareOptions) -> None:
 def _set_searches(
     document: dict[str, Any], comparison: CompareOptions, components: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
-    from topoplan_engine.experiment import choice_from, with_collectives
+    from topoplan_engine.experiment import choice_from, named_searchers, with_collectives
     from topoplan_engine.wordlists import listed, listed_components
 
     if comparison.searchers:
@@ -172,6 +174,10 @@ def _set_searches(
         for section in ("searcher", "planner", "claim", "published"):
             document.pop(section, None)
         document["searchers"] = listed_components(comparison.searchers, "--searchers")
+    elif {"plan", "plan_from"} & components.keys():
+        settings = {name: components[name] for name in ("plan", "plan_from", "searcher") if name in components}
+        document["searcher"] = named_searchers(attrs.evolve(ComponentOptions(), **settings))
+        document.pop("searchers", None)
     elif "searcher" in components:
         document["searcher"] = listed_components(components["searcher"], "-s")
         document.pop("searchers", None)
@@ -188,11 +194,26 @@ def _set_searches(
 def _set_cluster(document: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Set what is the same for all runs, and what varies: it goes over one value of the study, too."""
     for name, value in values.items():
-        if name in _VARYING:
+        if name == _MACHINE:
+            _set_machines(document, value)
+        elif name in _VARYING:
             _section(document, "cluster").pop(_key(name), None)
             _section(document, "vary")[_key(name)] = list(value)
         elif name not in _RUN:
             _section(document, "cluster")[_key(name)] = value
+
+
+def _set_machines(document: dict[str, Any], words: Sequence[str]) -> None:
+    """Set the machine of all runs, or a list of which each run has one, in place of those of the study."""
+    from topoplan_engine.wordlists import listed_components
+
+    machines = listed_components([",".join(words)], "-m")
+    document.pop(_MACHINE, None)
+    if len(machines) == 1:
+        _section(document, "cluster")[_MACHINE] = machines[0]
+        return
+    _section(document, "cluster").pop(_MACHINE, None)
+    document[_MACHINE] = [{"name": machine, _MACHINE: machine} for machine in machines]
 
 
 def _number(word: str) -> int | str:
