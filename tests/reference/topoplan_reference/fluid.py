@@ -405,16 +405,24 @@ class FluidRun:
             for link in load
         }
         levels, bottleneck = dict.fromkeys(rest, 0), {}
+        open_load = Counter[int]()
+        for load in loads.values():
+            open_load.update(load)
+        least, height = {link: rest[link] // load for link, load in open_load.items()}, 0
         while loads:
-            open_load = Counter[int]()
-            for load in loads.values():
-                open_load.update(load)
-            level, link = min((rest[link] // load, link) for link, load in open_load.items())
-            level = levels[link] = max(level, 1)
+            link = min((link for link, load in open_load.items() if load > 0), key=lambda each: (least[each], each))
+            level = rest[link] // open_load[link]
+            if level - height <= height >> 40:  # what rounding left over
+                level = min(level, height)
+            if level > least[link]:
+                least[link] = level
+                continue
+            level = height = levels[link] = max(level, 1)
             for number in [n for n, load in loads.items() if link in load]:
                 bottleneck[number] = link
                 for other, load in loads.pop(number).items():
                     rest[other] -= load * level
+                    open_load[other] -= load
         moved = []
         for number, link in bottleneck.items():
             flow = self.active[number]

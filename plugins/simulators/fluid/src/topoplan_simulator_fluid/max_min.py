@@ -5,8 +5,10 @@ together; where a link is full, its flows keep their rate, and the others go on.
 *bottleneck*; its flows have one rate, the *level* of the link.  A flow may load a link several times over.
 
 Levels are whole numbers of a unit so small that rounding down costs no flow more than a billionth (`units`).  So sums
-of what flows take of a link do not depend on their order: equal links get equal levels, and an entity that stands for
-k equal flows takes what they take, to the last bit.
+of what flows take of a link do not depend on their order.  What rounding leaves over does: where a flow crosses two
+equal links, the first stops it, and the other flows of the second one would share the rest.  So levels that differ by
+less than 2^-40 of them are equal: equal links get equal levels, and an entity that stands for k equal flows takes what
+they take, to the last bit.
 
 Data flow: `enter` and `end_flows` of `topoplan_simulator_fluid.sharing` change loads during an instant; `renew` then
 computes levels, moves flows whose bottleneck changed, and puts the next ends into the tree of ends.
@@ -36,6 +38,9 @@ __all__ = ["ALWAYS", "FLOWING", "GRAIN", "LATE_ENDS", "Filling", "filling", "ren
 LATE_ENDS, ALWAYS = 64, 1 << 31
 #: Units of load are counted in these, so that a level has as many digits as possible.
 GRAIN = LOAD >> 10
+#: Levels are equal that differ by no more than one in 2 to the power of so many: what rounding leaves over is shared by
+#: the flows that have yet to stop, and would give some of equal flows more than the others.
+_EQUAL_BITS = 40
 #: No capacity is more units of rate and load than this.
 _MOST = 1 << 61
 _EPOCH, FLOWING, _ENDED, _BUSY, _HEAP = range(5)
@@ -166,16 +171,18 @@ def _gather(s: Sharing, f: Filling) -> None:
 def _fill(s: Sharing, f: Filling) -> None:
     """Find the bottleneck of every flow, and the level of every link: of equal levels, the first link stops a flow."""
     f.counts[_EPOCH] += 1
-    epoch = f.counts[_EPOCH]
+    epoch, height = f.counts[_EPOCH], 0
     while f.counts[_HEAP] > 0:
         link = f.heap[0]
         if f.open_load[link] > 0:
             level = f.rest[link] // f.open_load[link]
+            if level - height <= height >> _EQUAL_BITS:
+                level = min(level, height)
             if level > f.key[0]:  # flows that stopped elsewhere left more
                 f.key[0] = level
                 _sink(f, 0)
                 continue
-            level = max(level, 1)
+            level = height = max(level, 1)
             f.next_level[link] = level
             row = s.links[link].row
             for place in range(row, row + s.links[link].length):
