@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from topoplan.arrays import F64
+from topoplan.arrays import F64, I32
 from topoplan.model.graph import Operator, Role
 from topoplan.model.sharding import arguments
 from topoplan_engine.equal_operators import layers_of
@@ -230,8 +230,10 @@ def accumulated_gradients(stage: StageGraph, micro_batches: int) -> float:
     return total
 
 
-def pipeline_buffers(stage: StageGraph) -> float:
+def pipeline_buffers(stage: StageGraph, rank_of: I32) -> float:
     """Return the bytes that PyTorch's pipelines hold throughout for what stages send each other.
+
+    ``rank_of`` has the rank of each stage; stages of one rank hand each other what they made.
 
     A tensor for what each micro-batch receives, and for the gradient of what it sends; the last stage keeps what the
     model made of each micro-batch, the scores that a loss outside of the model reads.
@@ -240,9 +242,12 @@ def pipeline_buffers(stage: StageGraph) -> float:
     ``_prepare_backward_infra``, ``output_chunks``).
     """
     kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.units or not (stage.receives or stage.sends):
+    if kernels is None or not kernels.units:
         return 0.0
     links = {**stage.receives, **{op: several[0] for op, several in stage.sends.items()}}
+    links = {op: link for op, link in links.items() if rank_of[link.source] != rank_of[link.target]}
+    if not links:
+        return 0.0
     total = 0.0
     for op, link in links.items():
         tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]

@@ -147,7 +147,7 @@ class StageBytes(NamedTuple):
             devices=stage.stage.mesh.devices,
             column=costs.column,
             states=states,
-            undivided=undivided + pipeline_buffers(stage),
+            undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
             rise=tensors.rise(freed_at, entered, temporary, strategy.micro_batches),
