@@ -11,8 +11,9 @@ import pytest
 
 from topoplan import Host, TopoplanError
 from topoplan_command_sensitivity.analysis import PerturbationResult, sensitivity
+from topoplan_command_sensitivity.more import more_json, more_of_each
 from topoplan_command_sensitivity.provenance import experiment_of
-from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, build_cluster, optimize
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.perturbation import Perturbation
 from topoplan_samples.long_tail import at_night
@@ -48,6 +49,33 @@ WORDS = (
 )
 
 
+def test_more_of_each_by_hand():
+    """One device: an iteration is compute alone, and a tenth more of it leaves 1 / 1.1; nothing else matters."""
+    alone = attrs.evolve(EXPERIMENT, cluster=ClusterOptions(servers=1))
+    plan = optimize(alone).plan
+    rows = more_of_each(alone, plan, 0.1, Host.discover(), lambda done, name: None)
+    assert [row.name for row in rows] == ["as it is", "10% more bandwidth", "10% more compute", "10% more memory"]
+    seconds = plan.timeline.makespan
+    for row, expected in zip(rows, (1.0, 1.0, 1 / 1.1, 1.0), strict=True):
+        assert row.same == pytest.approx(seconds * expected)
+        assert row.anew == pytest.approx(seconds * expected)
+    slow = more_of_each(EXPERIMENT, None, 1.0, Host.discover(), lambda done, name: None)
+    assert slow[0].same is None
+    assert slow[1].anew < slow[0].anew
+    assert [line["planned_anew_s"] for line in more_json(slow)] == [row.anew for row in slow]
+
+
+def test_plans_on_machines_name_their_experiment():
+    """What the machine says is not recorded, as it would look like what a user says; what a user says is."""
+    cluster = ClusterOptions(machine="dgx-h100", servers=1, gpus_per_server=2)
+    made = Experiment(model="alexnet", cluster=cluster, searchers=["baseline:rule=ddp"], run=RunOptions(batch_size=16))
+    plan = optimize(made).plan
+    again = experiment_of(plan, "plan")
+    assert (again.cluster.machine, again.cluster.gpus_per_server) == ("dgx-h100", 2)
+    assert build_cluster(again.cluster).n_devices == build_cluster(made.cluster).n_devices == 2
+    assert build_cluster(again.cluster).device_preset == plan.cluster.device_preset
+
+
 def test_a_search_that_proves_its_answer_loses_by_perturbation_only():
     perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=1e4)]
     study = sensitivity(EXPERIMENT, perturbations, seeds=2)
@@ -73,6 +101,7 @@ def test_a_plan_made_under_perturbation_says_so():
     assert plan.provenance["distortion"] == {
         "compute_noise": 0.0,
         "communication_scale": 2.0,
+        "compute_scale": 1.0,
         "profile_noise": 0.0,
         "seed": 0,
     }

@@ -17,7 +17,7 @@ from topoplan.options import structure
 from topoplan.plugin.components import Component
 from topoplan.plugin.host import Host
 from topoplan_engine.files import check_readable, shown_path, why_not
-from topoplan_engine.options import ClusterOptions, HostGroup
+from topoplan_engine.options import ClusterOptions, HostGroup, is_unnamed
 
 __all__ = [
     "cluster_options",
@@ -99,8 +99,11 @@ def digest_of(path: Path) -> str:
 
 
 def cluster_record(options: ClusterOptions) -> dict[str, Any]:
-    """Record the options of a cluster."""
-    return {_KEYS.get(name, name): json_ready(value) for name, value in attrs.asdict(options).items()}
+    """Record the options of a cluster; with a machine those that users say, as the machine says the others."""
+    values = attrs.asdict(options)
+    if options.machine is not None:
+        values = {name: value for name, value in values.items() if not is_unnamed(value)}
+    return {_KEYS.get(name, name): json_ready(value) for name, value in values.items()}
 
 
 def cluster_options(record: Mapping[str, Any], where: str) -> ClusterOptions:

@@ -30,7 +30,7 @@ def perturbed(problem: Problem, perturbation: Perturbation) -> Problem:
     """Return ``problem`` as the wrong profile shows it; memory, latency and shapes are as they are."""
     scale, noise = perturbation.communication_scale, perturbation.compute_noise
     factors = np.random.default_rng(perturbation.seed).uniform(1 - noise, 1 + noise, len(problem.graph.operators))
-    costs = scaled_costs(problem.costs, factors, scale)
+    costs = scaled_costs(problem.costs, factors / perturbation.compute_scale, scale)
     cluster = attrs.evolve(
         problem.cluster,
         inside_bandwidth=problem.cluster.inside_bandwidth * scale,

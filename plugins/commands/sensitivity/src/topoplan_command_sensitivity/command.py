@@ -60,6 +60,14 @@ class SensitivityOptions:
     priced_by: Literal["simulator", "planner"] = option(
         "simulator", help="plans cost their simulated time, or the planner's own objective (searcher hidup)"
     )
+    more: float | None = option(
+        None,
+        help="what so much more bandwidth, compute or memory would bring to the plan, and to one planned for it; in "
+        "place of wrong costs; unset: no",
+        unit="%",
+        above=0,
+        maximum=1000,
+    )
     seeds: int = option(3, help="runs with each perturbation: of the noise, and of the search", minimum=1)
 
     def __attrs_post_init__(self) -> None:
@@ -95,6 +103,9 @@ def sensitivity(
     host = Host.discover()
     plan, experiment = _read(Path(file), host, allow_code)
     experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, **run))
+    if perturbation.more is not None:
+        _show_more(experiment, plan, perturbation.more, host, as_json=as_json)
+        return
     perturbations, seeds = perturbation.perturbations(), perturbation.seeds
     with compilation_announced(), parts_shown("searching", len(perturbations) * seeds + 1, quiet=as_json) as report:
         analysis = analysis_of(
@@ -111,6 +122,21 @@ def sensitivity(
     if analysis.interrupted:
         typer.echo(f"interrupted: {sum(len(row.seeds) for row in analysis.results)} searches are finished", err=True)
         raise typer.Exit(130)
+
+
+def _show_more(experiment: Experiment, plan: Plan | None, percent: float, host: Host, *, as_json: bool) -> None:
+    """Search and print what more of each resource would bring."""
+    from topoplan_command_sensitivity.more import RESOURCES, more_json, more_of_each, more_table
+    from topoplan_engine.reporting.notice import compilation_announced
+    from topoplan_engine.reporting.printing import print_json
+    from topoplan_engine.reporting.progress import parts_shown
+
+    with compilation_announced(), parts_shown("searching", RESOURCES + 1, quiet=as_json) as report:
+        rows = more_of_each(experiment, plan, percent / 100, host, report)
+    if as_json:
+        print_json({"more_percent": percent, "rows": more_json(rows)})
+    elif rows:
+        more_table(rows).print(f"{experiment.model.name}: an iteration with more of each")
 
 
 def _read(file: Path, host: Host, allow_code: bool) -> tuple[Plan | None, Experiment]:
