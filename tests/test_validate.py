@@ -46,6 +46,8 @@ def test_rows_are_shown_with_their_reasons(run, tmp_path):
         (("vtrian",), "did you mean 'vtrain'"),
         (("vtrain", "--rows", "rows.csv"), "--rows: beside groups"),
         (("--rows", "rows.csv", "--constants", "rows.csv"), "rows.csv: is no TOML"),
+        (("--rows", "rows.csv", "--leave-out"), "--leave-out: without --write"),
+        (("--rows", "rows.csv", "--memory"), "--memory: bytes were measured of none"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_in_a_line(run, tmp_path, words, message):
@@ -54,3 +56,32 @@ def test_what_cannot_be_judged_is_refused_in_a_line(run, tmp_path, words, messag
     assert status == 2
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_constants_are_fitted_and_rows_left_out(run, tmp_path):
+    rows = [ROWS[0], ROWS[2], "16,64,4,768,8,4,512,2,8,1,180"]
+    write(tmp_path, *rows)
+    toml = """["A100, Megatron-DeepSpeed"]
+device = "a100-80"
+fitted = ["products", "inside"]
+"""
+    (tmp_path / "stacks.toml").write_text(toml)
+    words = ("--rows", "rows.csv", "--constants", "stacks.toml")
+    predicted = [each["predicted"] for each in json.loads(run("validate", "llm", *words, "--json")[1])["each"]]
+    # What was measured is 30 % longer, all products and passes.
+    measured = [f"{row.rpartition(',')[0]},{1300 * value}" for row, value in zip(rows, predicted, strict=True)]
+    write(tmp_path, *measured)
+    before = json.loads(run("validate", "llm", *words, "--json")[1])["mape_percent"]
+    status, out, _ = run(
+        "validate", "llm", *words, "--fit", "fitted.toml", "--write", "page.md", "--leave-out", "--json"
+    )
+    assert status == 0
+    assert json.loads(out)["mape_percent"] < before / 4
+    again = json.loads(run("validate", "llm", "--rows", "rows.csv", "--constants", "fitted.toml", "--json")[1])
+    assert again["mape_percent"] == pytest.approx(json.loads(out)["mape_percent"], rel=0.01)
+    page = (tmp_path / "page.md").read_text()
+    assert "| A100, Megatron-DeepSpeed | `products` |" in page
+    lines = [line.split("|") for line in page.splitlines() if line.startswith("| line")]
+    assert len(lines) == 3
+    assert all(cells[6].strip()[0] in "+-" and len(cells[6].strip()) > 1 for cells in lines)

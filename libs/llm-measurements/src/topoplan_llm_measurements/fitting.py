@@ -62,10 +62,14 @@ def slopes_of(
         predictor: of runs.
         on_progress: called with the name of each row that is finished.
     """
-    variants = [stack, *(_changed(stack, {name: _STEP}) for name in stack.fitted)]
+    variants = [stack, *(_changed(stack, {name: -_STEP}) for name in stack.fitted)]
+    # Those that differ in rates of links alone take the folded iteration of the first again.
+    in_order = sorted(variants, key=lambda each: each.estimator != stack.estimator)
     predictions_of_rows: list[tuple[MeasuredRow, list[float]]] = []
     for row in rows:
         try:
+            for each in in_order:
+                predictor.predicted(row.run, each)
             predictions = [predictor.predicted(row.run, each) for each in variants]
         except TopoplanError:
             continue
@@ -77,7 +81,7 @@ def slopes_of(
         stack=stack,
         rows=tuple(row for row, _ in predictions_of_rows),
         predicted=f64(values[:, 0]),
-        slopes=f64(np.log(values[:, 1:] / values[:, :1]) / _STEP),
+        slopes=f64(np.log(values[:, :1] / values[:, 1:]) / _STEP),
     )
 
 
@@ -126,6 +130,8 @@ def _room(stack: Stack) -> tuple[F64, F64]:
 
 
 def _changed(stack: Stack, logs: dict[str, float]) -> Stack:
-    """Return a stack with constants changed by factors whose logarithms are given."""
+    """Return a stack with constants changed by factors whose logarithms are given, within their limits."""
+    limits = {field.name: field.metadata for field in attrs.fields(Constants)}
     values = {name: getattr(stack.constants, name) * math.exp(log) for name, log in logs.items()}
+    values = {name: min(max(value, limits[name]["minimum"]), limits[name]["maximum"]) for name, value in values.items()}
     return attrs.evolve(stack, constants=attrs.evolve(stack.constants, **values))

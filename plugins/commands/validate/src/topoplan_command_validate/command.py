@@ -49,8 +49,15 @@ def llm(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="PAGE.md", help="Write a page: errors by group, on rows left out of a fit, and all rows."),
+        typer.Option(metavar="PAGE.md", help="Write a page: errors by group, constants, and all rows."),
     ] = None,
+    leave_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-out",
+            help="On the page, predict each row also by constants fitted without its model: several times as long.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict iterations of language models that were measured: errors, bias, and the order of plans.
@@ -62,19 +69,24 @@ def llm(
     from topoplan_command_validate.work import fitted, judged_tables, left_out
     from topoplan_engine.files import check_writable, write_file
     from topoplan_engine.reporting.printing import print_json
+    from topoplan_llm_measurements.prediction import Predictor
     from topoplan_llm_measurements.stacks import text_of
 
     if rows is not None and groups:
         raise TopoplanError("--rows: beside groups (leave out one of them)")
+    if leave_out and write is None:
+        raise TopoplanError("--leave-out: without --write (its figures are on the page)")
     for path in filter(None, (fit, write)):
         check_writable(path)
     tables, by_name = _tables(groups, rows, memory=memory), _stacks(constants)
+    predictor = Predictor()
     if fit is not None:
-        by_name |= fitted(tables, by_name, quiet=as_json)
+        by_name |= fitted(tables, by_name, predictor, quiet=as_json)
         write_file(fit, text_of(by_name).encode())
-    judged = judged_tables(tables, by_name, quiet=as_json)
+    judged = judged_tables(tables, by_name, predictor, quiet=as_json)
     if write is not None:
-        write_page(write, judged, left_out(judged, by_name, quiet=as_json), by_name)
+        values = left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}
+        write_page(write, judged, values, by_name)
     if as_json:
         print_json(_json(judged, of_file=rows is not None))
         return

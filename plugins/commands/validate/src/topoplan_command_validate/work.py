@@ -17,31 +17,39 @@ from topoplan_llm_measurements.tables import Table
 __all__ = ["fitted", "judged_tables", "left_out"]
 
 
-def judged_tables(tables: Sequence[Table], by_name: Mapping[str, Stack], *, quiet: bool) -> list[Judged]:
+def judged_tables(
+    tables: Sequence[Table], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
+) -> list[Judged]:
     """Predict the rows of tables."""
-    predictor = Predictor()
     with _counted("predicting", sum(len(table.rows) for table in tables), quiet=quiet) as count:
         return [judge(table, by_name, predictor, count) for table in tables]
 
 
-def fitted(tables: Sequence[Table], by_name: Mapping[str, Stack], *, quiet: bool) -> dict[str, Stack]:
+def fitted(
+    tables: Sequence[Table], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
+) -> dict[str, Stack]:
     """Return the stacks of the times of tables, with constants that fit their rows."""
     rows = [row for table in tables if not table.group.of_memory for row in table.rows]
-    return {slopes.stack.name: fitted_stack(slopes) for slopes in _slopes(rows, by_name, "fitting", quiet=quiet)}
+    return {
+        slopes.stack.name: fitted_stack(slopes) for slopes in _slopes(rows, by_name, predictor, "fitting", quiet=quiet)
+    }
 
 
-def left_out(judged: Sequence[Judged], by_name: Mapping[str, Stack], *, quiet: bool) -> dict[int, float]:
+def left_out(
+    judged: Sequence[Judged], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
+) -> dict[int, float]:
     """Return predictions by constants that were fitted without the rows of the model, by the identity of the row."""
     rows = [each.row for table in judged if not table.table.group.of_memory for each in table.rows]
     values: dict[int, float] = {}
-    for slopes in _slopes(rows, by_name, "leaving out", quiet=quiet):
+    for slopes in _slopes(rows, by_name, predictor, "leaving out", quiet=quiet):
         pairs = zip(slopes.rows, left_out_values(slopes).tolist(), strict=True)
         values |= {id(row): value for row, value in pairs}
     return values
 
 
-def _slopes(rows: Sequence[MeasuredRow], by_name: Mapping[str, Stack], what: str, *, quiet: bool) -> list[Slopes]:
-    predictor = Predictor()
+def _slopes(
+    rows: Sequence[MeasuredRow], by_name: Mapping[str, Stack], predictor: Predictor, what: str, *, quiet: bool
+) -> list[Slopes]:
     stacks = [by_name[name] for name in dict.fromkeys(row.stack for row in rows) if name in by_name]
     with _counted(what, len(rows), quiet=quiet) as count:
         return [
