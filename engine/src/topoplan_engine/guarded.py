@@ -22,6 +22,7 @@ from topoplan.errors import (
 from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -200,6 +201,12 @@ class _GuardedSearch(Search):
             expect(candidate, Candidate, f"{self.who}: {method}: an element of what it")
             if reason := self._allowed.why_wrong(candidate):
                 raise PluginError(f"{self.who}: {method} proposed {reason}")
+            start = candidate.base.strategy
+            if candidate.placements and isinstance(start, StagedStrategy) and not (start.is_placed or start.program):
+                raise TopoplanError(
+                    f"{self.who}: places operators one by one, which those of stages with programs cannot be (start "
+                    "from placements, or choose mcmc or anneal, which move such stages)"
+                )
         return list(candidates)
 
     def tell(self, trials: Sequence[Trial]) -> None:

@@ -74,7 +74,7 @@ class AnnealSearch(Search):
 
     def _changed(self, state: State) -> tuple[State, dict[int, Placement]]:
         """Return a placement of one operator; or, of a staged strategy, one next to it and no placement."""
-        if isinstance(state.strategy, StagedStrategy):
+        if isinstance(state.strategy, StagedStrategy) and state.strategy.program is None:
             if self._staged is None:
                 from topoplan_placement_moves.staged import StagedMoves
 
