@@ -135,7 +135,7 @@ class Writer(Protocol):
     def computed(self) -> Any:
         """The last tasks of the compute stream."""
 
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Iterable[Any]) -> Any:
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Iterable[Any]) -> Any:
         """Add the collectives of a resharding; return the last tasks."""
 
 
@@ -165,7 +165,7 @@ class GathersAgain:
             # At the begin of a layer the one behind it has just been computed, and given back.
             for reshard in self._reshards.get(self._begun - 1, ()):
                 computed = [self._writer.computed]
-                self._ends[reshard] = self._writer.exchange(reshard, reshard.forward, 0, computed)
+                self._ends[reshard] = self._writer.exchange(reshard, reshard.forward, computed)
         return [self._ends[reshard] for reshard in reshards if reshard in self._ends]
 
 

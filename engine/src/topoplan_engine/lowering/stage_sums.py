@@ -31,11 +31,11 @@ class Gathering(NamedTuple):
         """The last tasks of the compute stream in this pass."""
         return self.writer.computed
 
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Before) -> I64 | None:
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
         """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
         if reshard.parameter and self.stage.stage.gather_bytes:
             reshard = attrs.evolve(reshard, nbytes=_gathered_bytes(self.stage, reshard))
-        return self.writer.exchange(reshard, steps, copy, before)
+        return self.writer.exchange(reshard, steps, before)
 
 
 REDUCE, _SCATTER, _GATHER = (
@@ -119,7 +119,7 @@ class Sums:
         now = len(steps)
         if now > 1 and steps[-1].step == REDUCE and _sent_along(self._stage, steps[-1]) in self._passed:
             now -= 1
-        end = self._writer.exchange(bucket, steps[:now], 0, before)
+        end = self._writer.exchange(bucket, steps[:now], before)
         ends = [*before] if end is None else [end]
         for reshard in reshards:
             self.ends[reshard.op, reshard.argument] = ends
@@ -132,7 +132,7 @@ class Sums:
             nbytes = sum(round(each.bucket.nbytes * each.share) for each in several)
             bucket = attrs.evolve(several[-1].bucket, nbytes=nbytes)
             before = [end for each in several for end in each.before]
-            end = self._writer.exchange(bucket, [MeshStep(REDUCE, axes, 1.0)], 0, before)
+            end = self._writer.exchange(bucket, [MeshStep(REDUCE, axes, 1.0)], before)
             if end is not None:
                 self.ends |= {(reshard.op, reshard.argument): [end] for each in several for reshard in each.reshards}
 
@@ -146,7 +146,7 @@ class Sums:
         for bucket, step, reshards in reversed(self._gathers):
             before = [updated.get(reshard.op) for reshard in reshards]
             before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
-            self._writer.exchange(bucket, (step,), 0, before)
+            self._writer.exchange(bucket, (step,), before)
 
 
 def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:

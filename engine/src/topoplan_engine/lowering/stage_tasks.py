@@ -246,7 +246,7 @@ class StageTasks:
                 continue
             if units is not None and given_back:
                 before.append(self._shared.layer_ends.get(int(units.unit[reshard.users[0]]) - 2))
-            last = self._gathering.exchange(reshard, reshard.forward, 0, before)
+            last = self._gathering.exchange(reshard, reshard.forward, before)
             # Nothing is sent: who reads it waits for what it is made of, if that arrives from elsewhere.
             ends[reshard] = [end for end in before if isinstance(end, Arrival)] if last is None else [last]
             if reshard.parameter:
@@ -342,7 +342,7 @@ class StageTasks:
             steps = (MeshStep(REDUCE, axes, 1.0 / slices),)
             nbytes = tensor.elements * max(tensor.itemsize, 4)  # losses are computed in fp32
             sums = Reshard(op, output, -1, False, nbytes, (op,), steps, ())
-            self._combined.setdefault(op, []).append(self._writer.exchange(sums, steps, 0, before))
+            self._combined.setdefault(op, []).append(self._writer.exchange(sums, steps, before))
 
     def _recompute(self, region: Sequence[int]) -> None:
         """Run the operators of a region forward again, with the reshardings of what they read."""
@@ -358,7 +358,7 @@ class StageTasks:
                     before += ends.get(reshard, source)
                     continue
                 if reshard not in ends:
-                    ends[reshard] = [writer.exchange(reshard, reshard.forward, 0, source)]
+                    ends[reshard] = [writer.exchange(reshard, reshard.forward, source)]
                 before += ends[reshard]
             ends[op] = [self._forward_of(op, before, ends, inside)]
 
@@ -387,13 +387,13 @@ class StageTasks:
                 if gathers is not None:
                     before += gathers.before(op, self._inputs.get(op, ()))
                 for reshard in (each for each in self._repeats.get(op, ()) if each not in self._rung):
-                    before.append(writer.exchange(reshard, reshard.forward, 0, [writer.computed, *before]))
+                    before.append(writer.exchange(reshard, reshard.forward, [writer.computed, *before]))
                 ends[op], computed[op] = self._backward_of(op, before, split=split)
         for reshard in reversed(reshards):
             if not reshard.parameter:
                 users = [end for user in reshard.users if stage.backward[user] for end in ends.get(user, ())]
                 steps = () if reshard in self._rung else reshard.backward
-                last = writer.exchange(reshard, steps, 0, users)
+                last = writer.exchange(reshard, steps, users)
                 ends[reshard] = [end for end in users if isinstance(end, Arrival)] if last is None else [last]
                 if reshard in self._rung:
                     ends[reshard] = users
@@ -444,7 +444,7 @@ class StageTasks:
             if reshard in self._rung and not self._has_weights(op):
                 continue
             if reshard not in self._again:
-                self._again[reshard] = self._writer.exchange(reshard, reshard.forward, 0, [self._writer.computed])
+                self._again[reshard] = self._writer.exchange(reshard, reshard.forward, [self._writer.computed])
             if (end := self._again[reshard]) is not None:
                 ends.append(end)
         return ends

@@ -82,7 +82,7 @@ class StageWriter(TaskColumns):
         self._first, self._last = tasks if self._first is None else self._first, tasks
         return tasks
 
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], copy: int, before: Before) -> I64 | None:
+    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
         """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
         last = None
         for step in steps:

@@ -62,10 +62,11 @@ class Stated(Searcher):
         help="send what matrices gather and scatter along tp from neighbour to neighbour while they work on pieces; "
         "unset: no",
     )
-    overlap: Literal["all", "megatron", "fsdp"] | None = option(
+    overlap: Literal["all", "megatron", "fsdp", "hidup"] | None = option(
         None,
         help="what hides behind computation: all that data allows, which is what fsdp does; or as megatron does, whose "
-        "ranks wait for what they send to other stages unless they have several chunks; unset: all",
+        "ranks wait for what they send to other stages unless they have several chunks; or hidup, two micro-batches "
+        "that take turns, one computing while the other one communicates (pp=1); unset: all",
     )
     slowdown: float | None = option(
         None,

@@ -44,6 +44,7 @@ from topoplan_searcher_stated.megatron import (
     sample_rules,
     tensor_rules,
 )
+from topoplan_searcher_stated.overlapping import overlapped
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["MeshRules", "Rules", "check_even", "devices_of", "order_of", "stages_on", "strategy_of"]
@@ -132,6 +133,8 @@ def strategy_of(
     )
     meshes = [DeviceMesh(axes=mesh_rules.axes, sizes=sizes, devices=each) for each in devices]
     stages = [attrs.evolve(different[part], mesh=mesh) for part, mesh in zip(parts, meshes, strict=True)]
+    if options.overlap == "hidup":
+        return overlapped(graph, stages, options, degrees), degrees
     blocks = options.overlap == "megatron" and order.n_chunks == order.n_ranks
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip, blocks)
     if reason := why_invalid(strategy, graph, n_devices):
