@@ -29,6 +29,7 @@ from topoplan.model.sharding import arguments
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering.gather_units import GatherUnits, units_of
+from topoplan_engine.partition import multiplies
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
@@ -41,6 +42,7 @@ __all__ = [
     "made_in_backward",
     "pipeline_buffers",
     "placeholders",
+    "regions_without_outputs",
 ]
 
 #: How much larger a number in fp32 is than one in the precision of weights.
@@ -88,6 +90,23 @@ def made_in_backward(stage: StageGraph, micro_batches: int) -> F64:
             nbytes[position] = _local_bytes(stage, op, -1)
             nbytes[position] += _gathered_input(stage, op) / micro_batches
     return nbytes
+
+
+def regions_without_outputs(stage: StageGraph) -> frozenset[int]:
+    """Return the regions that run again for whoever reads what they make, so that nothing of it is kept.
+
+    Those of Megatron core without products: normalizations, and activations of experts.
+
+    Source: NVIDIA/Megatron-LM@d98e8a64 (``CheckpointWithoutOutput`` in ``core/tensor_parallel/random.py``).
+    """
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.placeholders:
+        return frozenset()
+    regions = {region for region in stage.stage.regions.tolist() if region >= 0}
+    for op, operator in enumerate(stage.graph.operators):
+        if stage.position[op] >= 0 and (multiplies(operator) or _matrix(operator) >= 0):
+            regions.discard(int(stage.stage.regions[stage.position[op]]))
+    return frozenset(regions)
 
 
 def _matrix(operator: Operator) -> int:

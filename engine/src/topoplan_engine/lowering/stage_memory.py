@@ -11,7 +11,7 @@ long they take.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from topoplan_engine.lowering.stage_buffers import (
     made_in_backward,
     pipeline_buffers,
     placeholders,
+    regions_without_outputs,
 )
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.recomputation import kept_in
@@ -140,9 +141,8 @@ class StageBytes(NamedTuple):
         temporary = gathered + made_in_backward(stage, strategy.micro_batches)
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows))
-        for region in np.unique(regions[regions >= 0]) if not has_pass else ():
-            members = np.flatnonzero(regions == region)
-            entered[members[-1]] = (freed - after)[members].min(axis=1).sum()
+        for members, first in tensors.repeated(stage) if not has_pass else ():
+            entered[first] += (freed - after)[members].min(axis=1).sum()
         return cls(
             devices=stage.stage.mesh.devices,
             column=costs.column,
@@ -208,6 +208,7 @@ class _Held(NamedTuple):
         boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
         read_again = _read_again(graph) if (regions >= 0).any() else frozenset()
+        without_outputs = regions_without_outputs(stage)
         for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
                 continue
@@ -218,7 +219,7 @@ class _Held(NamedTuple):
             region, reader = int(regions[place[u]]), int(regions[place[v]])
             reader = max(reader, kept_in(reader)) if region >= 0 else reader
             read = reader != region if region >= 0 else reader >= 0 and (u, output) not in read_again
-            if read and (u, output) not in stored:
+            if read and (u, output) not in stored and region not in without_outputs:
                 stored.add((u, output))
                 slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))
                 boundary[place[u]] += graph.operators[u].outputs[output].nbytes / slices
@@ -232,6 +233,14 @@ class _Held(NamedTuple):
         outputs, extras = np.array(gradients).T
         split = np.array([bool((price.weight_gradient > 0).any()) for price in prices])
         return cls(boundary, received, outputs, extras, made_by, split)
+
+    def repeated(self, stage: StageGraph) -> Iterator[tuple[I64, int]]:
+        """Yield the members of each region that runs again, and the operator before whose backward pass it does."""
+        regions, without_outputs = stage.stage.regions, regions_without_outputs(stage)
+        for region in np.unique(regions[regions >= 0]).tolist():
+            members = np.flatnonzero(regions == region)
+            reader = min(int(self.made_by[members].max()), len(regions) - 1)
+            yield members, max(int(members[-1]), reader if region in without_outputs else 0)
 
     def rise(self, freed: F64, entered: F64, gathered: F64, count: int) -> _Rise:
         """Return what the backward pass of one micro-batch has at most beyond what is there at its begin.

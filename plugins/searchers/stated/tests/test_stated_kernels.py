@@ -172,6 +172,24 @@ def test_every_second_product_and_attention_are_kept(tmp_path):
     assert change["op"] - change["full"] == LAYERS * a_layer
 
 
+@pytest.mark.parametrize(
+    ("mode", "less"),
+    [
+        ("modules:layernorm", 2 * (2 * HIDDEN + 4) * TOKENS),
+        ("modules:moe_act", 2 * TOKENS * 2 * WIDTH),
+        ("selective", 4 * HEADS * TOKENS),
+    ],
+)
+def test_megatron_keeps_nothing_of_what_runs_again_for_its_reader(tmp_path, mode, less):
+    """A normalization's answers and statistics, the products of two experts a token; attention's answers stay."""
+    graph = built(tmp_path, MIXTRAL, "megatron")
+    change = {}
+    for recompute in ("none", mode):
+        lowering, strategy = lowered(graph, 2, recompute=recompute, micro_batch=4)
+        change[recompute] = lowering.parts(strategy)[2][0].change[0, Pass.FORWARD, 0]
+    assert change["none"] - change[mode] == LAYERS * 4 * less
+
+
 def test_kernels_are_known_by_name(tmp_path):
     graph = built(tmp_path, LLAMA, "")
     assert kernels_of(graph) is None
