@@ -13,14 +13,14 @@ from typing import Any
 
 import attrs
 
-from topoplan import Problem
+from topoplan import Cluster, Problem
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.recomputation import ATTENTION
 from topoplan_searcher_stated.degrees import divisors
 from topoplan_searcher_stated.megatron import positions_dims
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["LAYOUTS", "SCHEDULES", "ladders", "moved_borders", "neighbours", "shapes"]
+__all__ = ["SCHEDULES", "ladders", "layouts", "moved_borders", "neighbours", "shapes"]
 
 #: Largest micro-batch of a data parallel device that is tried.
 _LARGEST_MICRO_BATCH = 16
@@ -33,7 +33,7 @@ _LADDERS: tuple[tuple[tuple[int, str], ...], ...] = (
     ((0, "none"), (1, "none"), (1, "selective"), (1, "full")),
     ((3, "none"), (3, "selective"), (3, "full")),
 )
-LAYOUTS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-cp-ep-dp")
+_LAYOUTS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-cp-ep-dp")
 SCHEDULES = ("1f1b", "interleaved:2", "interleaved:3", "interleaved:4", "zb-h1", "zb-h2", "zbv", "v-half")
 
 
@@ -63,6 +63,16 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
         return distance + math.log(max(1.0, plan.tp / per_host)) + 0.3 * math.log(plan.cp)
 
     return sorted(plans, key=unlikely)
+
+
+def layouts(plan: Settings, cluster: Cluster) -> list[str]:
+    """Return layouts that differ in where the devices of a plan lie."""
+    degrees = {axis: getattr(plan, axis) for axis in ("tp", "cp", "ep", "pp")}
+    degrees["dp"] = cluster.n_devices // (plan.tp * plan.cp * plan.pp * plan.ep)
+    different: dict[tuple[str, ...], str] = {}
+    for layout in _LAYOUTS if cluster.n_hosts > 1 else _LAYOUTS[:1]:
+        different.setdefault(tuple(axis for axis in layout.split("-") if degrees[axis] > 1), layout)
+    return list(different.values())
 
 
 def ladders(plan: Settings, replicas: int) -> tuple[tuple[tuple[int, str], ...], ...]:

@@ -21,7 +21,7 @@ from topoplan_searcher_stated.candidates import Candidates, families
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.grid import LAYOUTS, moved_borders, neighbours, shapes
+from topoplan_searcher_stated.grid import layouts, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
@@ -48,6 +48,8 @@ _BETTER = 0.999
 #: Plans that are simulated one after the other in the order of their estimates, though none is better, times devices:
 #: on many devices, where a simulation takes seconds, few.
 _PATIENCE = 4096
+#: A patience below which plans are simulated only where their estimate is better than that of the best one.
+_FEW = 8
 
 
 class HybridSearch(Search):
@@ -68,9 +70,10 @@ class HybridSearch(Search):
         self._simulated: dict[Settings, float] = {}
         self._plan_of: dict[bytes, Settings] = {}
         self._asked: Settings | None = None
-        self._passed_over = 0
         #: How many plans had been simulated, and what was said of the best of them.
         self._listed: tuple[int, Mapping[str, Any]] = -1, {}
+        self._passed_over = self._in_vain = 0
+        self._patience = max(1, _PATIENCE // problem.cluster.n_devices)
         self._best_cost = math.inf
 
     @property
@@ -170,9 +173,10 @@ class HybridSearch(Search):
 
     def _all_steps(self, candidates: Candidates, all_shapes: Sequence[Settings]) -> Iterator[Settings | None]:
         """Yield None after some estimates, and plans to simulate."""
-        early, slack = 1, max(_NEAR, 1.0 + _SLACK / self._problem.cluster.n_devices)
+        cluster, early = self._problem.cluster, 1
+        slack = max(_NEAR, 1.0 + _SLACK / cluster.n_devices)
         for number, family in enumerate(families(all_shapes)):
-            placed = [attrs.evolve(shape, layout=layout) for shape in family for layout in self._layouts(shape)]
+            placed = [attrs.evolve(shape, layout=layout) for shape in family for layout in layouts(shape, cluster)]
             bounds = candidates.bounds(placed)
             yield None
             order = bounds.argsort(kind="stable")
@@ -200,16 +204,26 @@ class HybridSearch(Search):
 
     def _proposed(self, plans: Sequence[Settings]) -> Iterator[Settings]:
         """Yield those of some plans, the fastest first, that may be faster than the best, until several are not."""
-        in_vain, patience = 0, max(1, _PATIENCE // self._problem.cluster.n_devices)
         for plan, seconds in zip(plans, self._estimated(plans), strict=True):
             if plan in self._simulated:
                 continue
-            if seconds > _NEAR * self._best_cost:
+            if seconds > self._near():
                 self._passed_over += 1
-            elif len(self._simulated) < self._options.shortlist and in_vain < patience:
+            elif len(self._simulated) < self._options.shortlist and self._in_vain < self._patience:
                 best = self._best_cost
                 yield plan
-                in_vain = 0 if self._best_cost < best else in_vain + 1
+                self._in_vain = 0 if self._best_cost < _BETTER * best else self._in_vain + 1
+
+    def _near(self) -> float:
+        """Return the estimate up to which a plan may be faster than the best one.
+
+        On many devices it is one that says so if it is off as much as that of the best simulated plan.
+        """
+        best = self._best_simulated()
+        if best is None or self._patience >= _FEW:
+            return _NEAR * self._best_cost
+        (estimated,) = self._estimated([best])
+        return _BETTER * self._best_cost * min(_NEAR, estimated / self._simulated[best])
 
     def _climbs(self, candidates: Candidates) -> Iterator[None]:
         """Estimate neighbours of the best plans, and continue from better ones."""
@@ -241,21 +255,11 @@ class HybridSearch(Search):
         stop_if_wanted()
         return self._candidates.add(plans)
 
-    def _layouts(self, plan: Settings) -> list[str]:
-        """Return layouts that differ in where the devices of a plan lie."""
-        cluster = self._problem.cluster
-        degrees = {axis: getattr(plan, axis) for axis in ("tp", "cp", "ep", "pp")}
-        degrees["dp"] = cluster.n_devices // (plan.tp * plan.cp * plan.pp * plan.ep)
-        different: dict[tuple[str, ...], str] = {}
-        for layout in LAYOUTS if cluster.n_hosts > 1 else LAYOUTS[:1]:
-            different.setdefault(tuple(axis for axis in layout.split("-") if degrees[axis] > 1), layout)
-        return list(different.values())
-
     def _neighbours(self, plan: Settings) -> Iterator[Settings]:
         stop_if_wanted()
         moved = moved_borders(self._counts(plan)) if plan.pp > 1 else ()
         layers = [*self._layers(attrs.evolve(plan, layers="")), *map(text_of, moved)]
-        for each in neighbours(plan, layers, self._layouts(plan)):
+        for each in neighbours(plan, layers, layouts(plan, self._problem.cluster)):
             if each.pp > 1 and not each.layers:
                 yield from (attrs.evolve(each, layers=option) for option in self._layers(each))
             else:
