@@ -7,14 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from topoplan import Host, StagedStrategy, Trial
+from topoplan import Host, PlacedStrategy, StagedStrategy, TopoplanError, Trial
 from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.guarded import build_search
 from topoplan_engine.lowering import Lowering
 from topoplan_estimator_roofline import Roofline
 from topoplan_placement_moves.staged import StagedMoves
 from topoplan_samples.llama import graph
 from topoplan_samples.problems import star_problem, state_of
 from topoplan_searcher_anneal import Anneal
+from topoplan_searcher_cem import CrossEntropy
 from topoplan_searcher_mcmc import Mcmc
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
@@ -95,3 +97,20 @@ def test_a_strategy_without_moves_stays(problem, start):
     moves = StagedMoves(one)
     found = moves.draw(alone, np.random.default_rng(0))
     assert said(found)[:4] == said(alone)[:4]
+
+
+def test_a_searcher_that_places_operators_of_such_stages_is_named(problem, start):
+    search = build_search(CrossEntropy(), problem, np.random.default_rng(0))
+    search.adopt(Trial(state=state_of(problem, start), cost=1.0, demand=None))
+    message = r"searcher 'cem'.*: places operators one by one.*choose mcmc or anneal"
+    with pytest.raises(TopoplanError, match=message):
+        any(search.ask() is None for _ in range(100))  # it may draw no change at first
+
+
+@pytest.mark.parametrize("searcher", [Mcmc, Anneal])
+def test_chains_leave_a_program_of_all_devices_for_placements(problem, searcher):
+    overlapped = strategy_of(Settings(dp=8, micro_batch=1, overlap="hidup"), problem.graph, 8)[0]
+    search = build_search(searcher(), problem, np.random.default_rng(0))
+    search.adopt(Trial(state=state_of(problem, overlapped), cost=1.0, demand=None))
+    (candidate,) = search.ask()
+    assert isinstance(candidate.state().strategy, PlacedStrategy)
