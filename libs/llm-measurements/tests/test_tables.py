@@ -25,7 +25,6 @@ def written(folder, *lines):
 def test_public_rows_are_read_and_have_a_source(group):
     table, source = own_table(group), source_of(group)
     assert table.rows
-    assert all(reason.endswith("is empty") for _, reason in table.refused), "nothing was measured of it"
     assert source["source"]
     content = files("topoplan_llm_measurements").joinpath("data", f"{group.table}.csv").read_bytes()
     assert source["sha256"] == hashlib.sha256(content).hexdigest()

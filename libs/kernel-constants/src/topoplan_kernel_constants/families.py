@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 #: Bytes of an element.
-ITEM = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-grouped": 2, "fp8": 1}
+ITEM = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "bf16-grouped": 2, "fp8": 1, "fp4": 0.5}
 #: Products of a linear layer: of its output, of its data's gradient, of its weight's gradient.
 ROLES = ("forward", "data", "weight")
 CONVOLUTION_ROLES = ROLES

@@ -30,7 +30,7 @@ from topoplan_kernel_constants.families import (
 from topoplan_kernel_constants.fitting import least
 from topoplan_kernel_constants.neighbours import Neighbours
 from topoplan_kernel_constants.passes import Curves
-from topoplan_kernel_constants.sheets import moved, rates_of, sheet
+from topoplan_kernel_constants.sheets import faster, moved, rates_of, sheet
 from topoplan_kernel_constants.steps import Steps
 from topoplan_kernel_constants.tables import bench
 
@@ -121,6 +121,8 @@ def _families(device: str) -> Mapping[str, _Family]:
             of = rows[name]
             logs = np.log(of.seconds / modelled(device, values, of.work))
             families[name] = _Family(values, Neighbours(of.shapes, logs))
+    if "fp8/1" in families and "fp4" in sheet(device).flops and "fp4/1" not in families:
+        families["fp4/1"] = _Family(faster(families["fp8/1"].constants, "fp8", "fp4", device), families["fp8/1"].near)
     return families
 
 

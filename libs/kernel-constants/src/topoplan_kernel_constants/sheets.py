@@ -17,7 +17,7 @@ import numpy as np
 from topoplan.arrays import F64
 from topoplan_kernel_constants.tables import bench
 
-__all__ = ["DEVICES", "Sheet", "moved", "origin", "rates_of", "sheet"]
+__all__ = ["DEVICES", "Sheet", "faster", "moved", "origin", "rates_of", "sheet"]
 
 
 @attrs.frozen(kw_only=True)
@@ -49,8 +49,10 @@ class Sheet:
 
 _HOPPER = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "fp8": 1979e12}
 _AMPERE = {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12}
-_BLACKWELL = {"fp32": 75e12, "tf32": 1125e12, "bf16": 2250e12, "fp8": 4500e12}
-_GRACE = {"fp32": 80e12, "tf32": 1250e12, "bf16": 2500e12, "fp8": 5000e12}
+_BLACKWELL = {"fp32": 75e12, "tf32": 1125e12, "bf16": 2250e12, "fp8": 4500e12, "fp4": 9000e12}
+_GRACE = {"fp32": 80e12, "tf32": 1250e12, "bf16": 2500e12, "fp8": 5000e12, "fp4": 10000e12}
+#: Blackwell Ultra has half as much again in fp4.
+_ULTRA, _GRACE_ULTRA = {**_BLACKWELL, "fp4": 13500e12}, {**_GRACE, "fp4": 15000e12}
 _RATIO = "rates times what the best product reaches"
 #: Best products: stas00/ml-engineering@744d01e18b79, compute/accelerator/README.md.
 _SHEETS = {
@@ -72,8 +74,8 @@ _SHEETS = {
     ),
     "b200": Sheet(flops=_BLACKWELL, reached=1745 / 2250, bandwidth=8e12, processors=148, like="h100", is_measured=True),
     "gb200": Sheet(flops=_GRACE, reached=1822 / 2500, bandwidth=8e12, processors=148, like="b200", note=_RATIO),
-    "b300": Sheet(flops=_BLACKWELL, reached=1769 / 2250, bandwidth=8e12, processors=148, like="b200", note=_RATIO),
-    "gb300": Sheet(flops=_GRACE, reached=1822 / 2500, bandwidth=8e12, processors=148, like="b200", note=_RATIO),
+    "b300": Sheet(flops=_ULTRA, reached=1769 / 2250, bandwidth=8e12, processors=148, like="b200", note=_RATIO),
+    "gb300": Sheet(flops=_GRACE_ULTRA, reached=1822 / 2500, bandwidth=8e12, processors=148, like="b200", note=_RATIO),
     "mi300x": Sheet(
         flops={"fp32": 163.4e12, "tf32": 653.7e12, "bf16": 1307e12, "fp8": 2615e12},
         reached=668.4 / 1307,
@@ -129,11 +131,18 @@ def moved(constants: F64, family: str, first: str, second: str) -> F64 | None:
     """
     mode = family.partition("/")[0].partition("-")[0]
     old, new = sheet(first), sheet(second)
-    if mode not in new.flops:
+    if mode not in new.flops or mode not in old.flops:
         return None
     after = np.array(constants)
     after[0] += math.log(new.bandwidth / old.bandwidth)
     after[rates_of(family)] += math.log(new.rate(mode) / old.rate(mode))
+    return after
+
+
+def faster(constants: F64, mode: str, narrow: str, device: str) -> F64:
+    """Return the constants of a family in a narrower precision, at the ratio of both peaks."""
+    after = np.array(constants)
+    after[rates_of(mode)] += math.log(sheet(device).flops[narrow] / sheet(device).flops[mode])
     return after
 
 

@@ -123,7 +123,7 @@ class Predictor:
         graph = self._graph(run)
         topology = self._host.make(Topology, "bigswitch", {})
         cluster = self._cluster(run, stack, topology)
-        costs = build_costs(self._host.make(Estimator, "kernels", stack.estimator), graph, cluster)
+        costs = build_costs(self._host.make(Estimator, "kernels", {**stack.estimator, **_narrow(run)}), graph, cluster)
         problem = problem_on(graph, cluster, costs, topology)
         fabric = problem.build_fabric(None, np.random.default_rng(0))
         if not isinstance(fabric, Fabric):
@@ -136,7 +136,7 @@ class Predictor:
             path.write_text(json.dumps(dict(run.model)), encoding="utf-8")
             options = {"config": str(path), "sequence-length": run.sequence_length}
             graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
-        graph = with_kernels(in_precision(graph, run.precision), run.kernels)
+        graph = with_kernels(in_precision(graph, "bf16" if _narrow(run) else run.precision), run.kernels)
         return attrs.evolve(graph, optimizer=optimizer_of(graph))
 
     def _cluster(self, run: Run, stack: Stack, topology: Topology) -> Cluster:
@@ -156,6 +156,11 @@ class Predictor:
             values["gpus_per_server"] = run.devices
         cluster = build_cluster(attrs.evolve(options, **values), self._host)
         return attrs.evolve(cluster, host=_with_latency(cluster.host, constants.latency_us * 1e-6))
+
+
+def _narrow(run: Run) -> dict[str, bool]:
+    """Return the estimator's option for products in fp8 or fp4 of a run in bf16."""
+    return {run.precision: True} if run.precision in ("fp8", "fp4") else {}
 
 
 def _with_latency(host: HostModel | None, seconds: float) -> HostModel | None:

@@ -48,6 +48,7 @@ class Stack:
         name: hardware and software, as rows name it.
         device: whose measured kernels price operators.
         unfused_attention: scores are written to memory (Megatron-LM before FlashAttention).
+        fused: trainers' kernels take the place of several of PyTorch's.
         fitted: names of the constants that a fit changes; the others are known, or add nothing.
         constants: their values.
     """
@@ -55,6 +56,7 @@ class Stack:
     name: str
     device: str
     unfused_attention: bool = False
+    fused: bool = False
     fitted: tuple[str, ...] = ()
     constants: Constants = Constants()
 
@@ -65,6 +67,7 @@ class Stack:
         return {
             "device": self.device,
             "launch": "eager" if constants.host else "stream",
+            "fused": self.fused,
             "attention": "written" if self.unfused_attention else "fused",
             "products": constants.products,
             "passes": constants.passes,
@@ -90,7 +93,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
     if not isinstance(section, dict):
         raise TopoplanError(f"{who}: {shown(name)} is no section")
     values = {field.name: field for field in attrs.fields(Constants)}
-    other_keys = {"device": str, "unfused_attention": bool, "fitted": list}
+    other_keys = {"device": str, "unfused_attention": bool, "fused": bool, "fitted": list}
     for key, value in section.items():
         if key not in values and key not in other_keys:
             raise TopoplanError(f"{who}: {name}: no key {shown(key)}{nearest(key, [*values, *other_keys])}")
@@ -113,6 +116,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
         name=name,
         device=section["device"],
         unfused_attention=section.get("unfused_attention", False),
+        fused=section.get("fused", False),
         fitted=tuple(section.get("fitted", ())),
         constants=constants,
     )
@@ -126,6 +130,8 @@ def text_of(by_name: Mapping[str, Stack]) -> str:
         lines = [f'["{name}"]', f'device = "{stack.device}"']
         if stack.unfused_attention:
             lines.append("unfused_attention = true")
+        if stack.fused:
+            lines.append("fused = true")
         lines.append(f"fitted = [{', '.join(f'{chr(34)}{word}{chr(34)}' for word in stack.fitted)}]")
         for field in attrs.fields(Constants):
             value = getattr(stack.constants, field.name)

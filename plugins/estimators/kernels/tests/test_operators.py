@@ -50,7 +50,7 @@ def test_experts_are_one_grouped_product():
     grouped, batched = operator_seconds(H100, "bf16", rows), operator_seconds(H100, "bf16", rows, batched=True)
     assert grouped.forward == H100.product("bf16-grouped", "forward", 64, 512, 1024, 4096)
     assert batched.forward > H100.product("bf16", "forward", 64, 512, 1024, 4096)  # and copies
-    faster = operator_seconds(H100, "bf16", rows, fp8=True)
+    faster = operator_seconds(H100, "bf16", rows, narrow="fp8")
     assert grouped.forward / 2 < faster.forward < 1.2 * grouped.forward  # what is cast is 4096 x 512 x 64
 
 

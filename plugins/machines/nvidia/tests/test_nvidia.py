@@ -23,7 +23,7 @@ for _machine in MACHINES:
 
 
 def test_every_kind_is_there_with_sources():
-    assert list(BY_NAME) == ["V100", "A100-40", "A100-80", "H100", "H200", "B200", "GB200"]
+    assert list(BY_NAME) == ["V100", "A100-40", "A100-80", "H100", "H200", "H800", "B200", "GB200", "B300", "GB300"]
     assert [machine.name for machine in KINDS] == [name.lower() for name in BY_NAME]
     assert all(device.sources for device in DEVICES)
 
@@ -67,7 +67,7 @@ def test_measured_products_are_below_the_peak_and_named():
             assert any("stas00/ml-engineering@744d01e18b79" in source for source in device.sources)
     assert not BY_NAME["V100"].matmul_efficiency
     in_fp32 = [device for device in DEVICES if "fp32" in device.matmul_efficiency]
-    assert [device.name for device in in_fp32] == ["H100", "H200"]
+    assert [device.name for device in in_fp32] == ["H100", "H200", "H800"]
     for device in in_fp32:
         assert any("topoplan profile device" in source for source in device.sources)
         assert device.matmul_efficiency["fp32"] < device.matmul_efficiency["tf32"]

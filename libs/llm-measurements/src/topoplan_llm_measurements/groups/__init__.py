@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from topoplan_llm_measurements.groups.korthikanti import KORTHIKANTI
 from topoplan_llm_measurements.groups.megascale import MEGASCALE
+from topoplan_llm_measurements.groups.nvidia import BRIDGE, LONG_SEQUENCES, MEGATRON_CORE, MLPERF, NEMO
+from topoplan_llm_measurements.groups.papers import DEEPSEEK, LLAMA3, ZERO_BUBBLE
 from topoplan_llm_measurements.groups.pipelines_memory import ZERO_BUBBLE_MEMORY
 from topoplan_llm_measurements.groups.sc21 import SC21_TABLE_1, SC21_TABLE_2
 from topoplan_llm_measurements.groups.simumax import SIMUMAX_MEMORY
+from topoplan_llm_measurements.groups.torchtitan import TORCHTITAN
 from topoplan_llm_measurements.groups.torchtitan_memory import TORCHTITAN_MEMORY
 from topoplan_llm_measurements.groups.vtrain import VTRAIN
 from topoplan_llm_measurements.rows import Group
@@ -20,6 +23,15 @@ GROUPS: tuple[Group, ...] = (
     SC21_TABLE_1,
     SC21_TABLE_2,
     MEGASCALE,
+    MLPERF,
+    BRIDGE,
+    NEMO,
+    LONG_SEQUENCES,
+    MEGATRON_CORE,
+    TORCHTITAN,
+    ZERO_BUBBLE,
+    LLAMA3,
+    DEEPSEEK,
     SIMUMAX_MEMORY,
     TORCHTITAN_MEMORY,
     ZERO_BUBBLE_MEMORY,

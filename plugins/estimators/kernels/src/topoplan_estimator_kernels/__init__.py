@@ -38,9 +38,14 @@ class KernelTimes(Estimator):
     fp8: bool = option(
         False, help="products of layers and experts with their weights run in fp8; the head and all else stays as it is"
     )
+    fp4: bool = option(False, help="the same products in fp4, where the device has it (Blackwell)")
     experts: Literal["grouped", "batched"] = option(
         "grouped",
         help="how experts multiply: one grouped product, as Megatron runs them; or a batch, as PyTorch's einsum",
+    )
+    fused: bool = option(
+        False,
+        help="rotary embeddings, SwiGLU, and tokens to experts and back are one kernel each (Transformer Engine)",
     )
     launch: Literal["graphs", "eager", "stream"] = option(
         "graphs",

@@ -60,8 +60,8 @@ class KernelCosts(CostFunction):
         self._mode = _mode_of(options, graph)
         device = _device_of(options, cluster)
         self._kernels = Kernels.of(device)
-        self._batched = options.experts == "batched"
-        self._fp8 = _fp8_of(options, graph, device)
+        self._batched, self._fused = options.experts == "batched", options.fused
+        self._narrow = _narrow_of(options, graph, device)
         self._within = Within(options, self._kernels, self._mode)
         self._table = _table_of(options, graph)
         self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
@@ -77,8 +77,9 @@ class KernelCosts(CostFunction):
             "precision": self._mode,
             **({"device": options.device} if options.device else {}),
             "kernels": origin(device),
-            **({"fp8": "products of layers and experts with weights"} if options.fp8 else {}),
+            **({narrow: "products of layers and experts with weights"} if (narrow := _narrow(options)) else {}),
             **({"experts": "batched"} if self._batched else {}),
+            **({"fused": True} if self._fused else {}),
             "launch": options.launch,
             "optimizer": self._step,
             **({"table": options.table} if options.table else {}),
@@ -88,10 +89,10 @@ class KernelCosts(CostFunction):
         first: dict[object, int] = {}
         summed = [tuple(sorted(sums.items())) for sums in self._sums]
         columns = (first_equal(graph), self._flow.backward, self._gradients, self._weight_share, self._saved)
-        rows = zip(*columns, self._trained, self._gradient_tensors, summed, self._fp8, strict=True)
+        rows = zip(*columns, self._trained, self._gradient_tensors, summed, self._narrow, strict=True)
         self._like = [first.setdefault(row, number) for number, row in enumerate(rows)]
         self._of_one: dict[tuple[int, tuple[int, ...], int], PartCosts] = {}
-        self._shapes: dict[tuple[PartShape, bool], PartSeconds] = {}
+        self._shapes: dict[tuple[PartShape, str], PartSeconds] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
         whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
         kinds = [operator.kind for operator in graph.operators]
@@ -186,7 +187,7 @@ class KernelCosts(CostFunction):
         """Return what the largest part takes in a stream, with the sums of gradients of its outputs."""
         operator = self.graph.operators[op]
         shape = part_shape(operator, degrees, self._gradients[op], self._gpus)
-        key = shape, self._fp8[op]
+        key = shape, self._narrow[op]
         seconds = self._shapes.get(key)
         if seconds is None:
             seconds = self._shapes[key] = self._shape_seconds(*key)
@@ -198,11 +199,13 @@ class KernelCosts(CostFunction):
             backward += sums * added * self._within.options.passes
         return PartSeconds(seconds.forward, backward)
 
-    def _shape_seconds(self, shape: PartShape, fp8: bool) -> PartSeconds:
+    def _shape_seconds(self, shape: PartShape, narrow: str) -> PartSeconds:
         row = self._table.get(shape)
         if row is not None and row.forward is not None and row.backward is not None:
             return PartSeconds(row.forward.median, row.backward.median)
-        kernel_seconds = operator_seconds(self._kernels, self._mode, shape, fp8=fp8, batched=self._batched)
+        kernel_seconds = operator_seconds(
+            self._kernels, self._mode, shape, narrow=narrow, batched=self._batched, fused=self._fused
+        )
         return self._within.seconds(shape, kernel_seconds)
 
     def _accumulation(self, op: int, degrees: tuple[int, ...]) -> float:
@@ -222,18 +225,23 @@ def _sums_of_gradients(graph: OperatorGraph, gradients: list[tuple[bool, ...]]) 
     return [Counter({output: count - 1 for output, count in of.items() if count > 1}) for of in readers]
 
 
-def _fp8_of(options: KernelTimes, graph: OperatorGraph, device: str) -> list[bool]:
-    """Return which products run in fp8: not those that a loss reads, which trainers leave as they are."""
-    if not options.fp8:
-        return [False] * len(graph.operators)
-    if "fp8" not in sheet(device).flops or graph.precision not in ("bf16", "fp16"):
+def _narrow(options: KernelTimes) -> str:
+    return "fp4" if options.fp4 else "fp8" if options.fp8 else ""
+
+
+def _narrow_of(options: KernelTimes, graph: OperatorGraph, device: str) -> list[str]:
+    """Return the narrower precision of each product: none of those that a loss reads, which stay as they are."""
+    narrow = _narrow(options)
+    if not narrow:
+        return [""] * len(graph.operators)
+    if narrow not in sheet(device).flops or graph.precision not in ("bf16", "fp16"):
         raise TopoplanError(
-            f"estimator kernels: fp8: needs a device that has it and a model in bf16 or fp16, not {device} and "
+            f"estimator kernels: {narrow}: needs a device that has it and a model in bf16 or fp16, not {device} and "
             f"{graph.precision}"
         )
     losses = {op for op, operator in enumerate(graph.operators) if operator.kind in _LOSSES}
     heads = {int(u) for u, _, v, _ in graph.edges.reshape(-1, 4).tolist() if v in losses}
-    return [op not in heads for op in range(len(graph.operators))]
+    return ["" if op in heads else narrow for op in range(len(graph.operators))]
 
 
 def _mode_of(options: KernelTimes, graph: OperatorGraph) -> str:

@@ -29,12 +29,12 @@ class PartSeconds:
 
 @attrs.frozen
 class _Price:
-    """A device and a precision, the part that is priced, and whether its product with weights runs in fp8."""
+    """A device and a precision, the part that is priced, and the narrower precision of its product with weights."""
 
     kernels: Kernels
     mode: str
     part: PartShape
-    fp8: bool = False
+    narrow: str = ""
 
     def moving(self, kind: str, rows: float, row: float, way: str = "forward") -> float:
         """Return the seconds of a measured pass."""
@@ -56,14 +56,14 @@ class _Price:
     ) -> tuple[float, float]:
         """Return the seconds of a product, and of those of its gradients that are wanted.
 
-        In fp8 the input, and then the gradient of the output, are first written as fp8, in both layouts.
+        For a narrower product the input, and then the gradient of the output, are first written so, in both layouts.
         """
-        of, mode = self.kernels.product, "fp8" if self.fp8 else self.mode
+        of, mode = self.kernels.product, self.narrow or self.mode
         back = of(mode, "data", batch, rows, inputs, outputs) if data else 0.0
         if weight:
             back += of(mode, "weight", batch, outputs, inputs, rows)
         forward = of(mode, "forward", batch, rows, outputs, inputs)
-        if self.fp8:
+        if self.narrow:
             forward += self.moving("copy", 1, batch * rows * inputs)
             back += self.moving("copy", 1, batch * rows * outputs) if data or weight else 0.0
         return forward, back
@@ -71,7 +71,7 @@ class _Price:
     def grouped(self, rows: float, outputs: float, inputs: float, groups: float) -> tuple[float, float]:
         """Return the seconds of one product a group, all in one kernel, and of the gradients of its data and weights.
 
-        In fp8 a grouped product gains what a product of all rows does.
+        In a narrower precision a grouped product gains what a product of all rows does.
         """
         shapes = {
             "forward": (rows, outputs, inputs),
@@ -80,9 +80,11 @@ class _Price:
         }
         times = {role: self.kernels.product("bf16-grouped", role, groups, *sizes) for role, sizes in shapes.items()}
         forward, backward = times["forward"], times["data"] + times["weight"]
-        if not self.fp8:
+        if not self.narrow:
             return forward, backward
-        fast, plain = (attrs.evolve(self, fp8=fp8).linear(groups * rows, outputs, inputs) for fp8 in (True, False))
+        fast, plain = (
+            attrs.evolve(self, narrow=narrow).linear(groups * rows, outputs, inputs) for narrow in (self.narrow, "")
+        )
         return forward * fast[0] / plain[0], backward * fast[1] / plain[1]
 
 
@@ -404,12 +406,35 @@ _PRICES: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
 }
 
 
-#: Products with weights, which trainers run in fp8; attention and all else stays as it is.
-_IN_FP8 = ("expert_linear", "linear")
+#: Products with weights, which trainers run in fp8 or fp4; attention and all else stays as it is.
+_NARROW = ("expert_linear", "linear")
+
+
+def _fused_rotary(price: _Price) -> tuple[float, float]:
+    seconds = price.moving("copy", 1, _count(price.part.inputs[0]))
+    return seconds, seconds
+
+
+def _permuted(price: _Price) -> tuple[float, float]:
+    """Rows are copied to their places in one kernel, and their gradients back."""
+    rows = price.part.outputs[0] if price.part.kind == "dispatch" else price.part.inputs[0]
+    channels = rows.shape[-1]
+    seconds = price.moving("gather", _count(rows) / channels, channels)
+    return seconds, seconds
+
+
+#: Kernels that Transformer Engine and Megatron-LM fuse: rotary embeddings, tokens to experts and back, and SwiGLU,
+#: whose product with the activation is one pass.
+_FUSED: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
+    "combine": _permuted,
+    "dispatch": _permuted,
+    "rotary": _fused_rotary,
+    "silu": _view,
+}
 
 
 def operator_seconds(
-    kernels: Kernels, mode: str, part: PartShape, *, fp8: bool = False, batched: bool = False
+    kernels: Kernels, mode: str, part: PartShape, *, narrow: str = "", batched: bool = False, fused: bool = False
 ) -> PartSeconds:
     """Return the seconds of a part.
 
@@ -417,9 +442,12 @@ def operator_seconds(
         kernels: of the device.
         mode: ``fp32``, ``tf32`` or ``bf16``.
         part: as its kernels see it.
-        fp8: products with weights run in fp8.
+        narrow: ``fp8`` or ``fp4``, in which products with weights run; empty: as all others.
         batched: experts are a batch of products, as PyTorch's einsum runs them, not one grouped product.
+        fused: trainers' kernels take the place of several of PyTorch's.
     """
     of = _einsum if batched and part.kind == "expert_linear" else _PRICES.get(part.kind, _other)
-    forward, backward = of(_Price(kernels, mode, part, fp8=fp8 and part.kind in _IN_FP8))
+    if fused:
+        of = _FUSED.get(part.kind, of)
+    forward, backward = of(_Price(kernels, mode, part, narrow=narrow if part.kind in _NARROW else ""))
     return PartSeconds(forward, backward)

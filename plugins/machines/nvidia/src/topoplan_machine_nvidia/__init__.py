@@ -1,4 +1,4 @@
-"""Machines of NVIDIA: accelerators, V100 to GB200, and the hosts that hold them, DGX A100 to GB200 NVL72."""
+"""Machines of NVIDIA: accelerators, V100 to GB300, and the hosts that hold them, DGX A100 to GB300 NVL72."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accelerators of NVIDIA: V100 to GB200.
+"""Accelerators of NVIDIA: V100 to GB300.
 
 All arithmetic peaks are *dense*: NVIDIA's tables give tensor-core peaks with 2:4 sparsity since Ampere, which is twice
 as much and which training does not reach.  ``fp32`` runs on the CUDA cores, the others on the tensor cores.
@@ -116,6 +116,21 @@ DEVICES = (
         ),
     ),
     Device(
+        name="H800",
+        peak_flops=_HOPPER,
+        memory_bandwidth=3.35e12,
+        memory=80e9,
+        kernel_overhead=_H100_KERNEL,
+        matmul_efficiency=_hopper_matmul(51.51, 399.7),
+        sources=(
+            _HOPPER_SOURCE,
+            "assumption: an H100 but for its NVLinks, as DeepSeek-V3's report (arXiv 2412.19437) uses it",
+            _MATMUL_SOURCE,
+            _HOPPER_MATMUL_SOURCE,
+            _HOPPER_KERNEL_SOURCE,
+        ),
+    ),
+    Device(
         name="B200",
         peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15, "fp8": 4.5e15},
         memory_bandwidth=8e12,
@@ -138,6 +153,32 @@ DEVICES = (
         sources=(
             "NVIDIA GB200 NVL72 data sheet, a 72nd of the rack, half of the figures with sparsity; fp32, memory and "
             "its bandwidth (13.4 TB, 576 TB/s) alike",
+            _KERNEL_SOURCE,
+        ),
+    ),
+    Device(
+        name="B300",
+        peak_flops={"fp32": 75e12, "tf32": 1.125e15, "bf16": 2.25e15, "fp16": 2.25e15, "fp8": 4.5e15},
+        memory_bandwidth=8e12,
+        memory=270e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        matmul_efficiency=_best_matmul(1769, 2250),  # B300-SXM, 12288 x 18432 x 1024
+        sources=(
+            "NVIDIA HGX B300 specifications, an eighth of the board, half of the figures with sparsity; fp32 as B200",
+            "memory: NVIDIA DGX B300 data sheet, 2.1 TB of the board and less what is kept: 270 GB a GPU as it reports",
+            _MATMUL_SOURCE,
+            _KERNEL_SOURCE,
+        ),
+    ),
+    Device(
+        name="GB300",
+        peak_flops={"fp32": 80e12, "tf32": 1.25e15, "bf16": 2.5e15, "fp16": 2.5e15, "fp8": 5e15},
+        memory_bandwidth=8e12,
+        memory=279e9,
+        kernel_overhead=_SMALLEST_KERNEL,
+        sources=(
+            "NVIDIA GB300 NVL72 data sheet, a 72nd of the rack, half of the figures with sparsity; fp32 that of GB200; "
+            "memory 20.1 TB, 576 TB/s",
             _KERNEL_SOURCE,
         ),
     ),
@@ -191,10 +232,28 @@ class B200(_Accelerator):
     name = "b200"
 
 
+class H800(_Accelerator):
+    """NVIDIA H800: an H100 whose NVLinks have 200 GB/s each way."""
+
+    name = "h800"
+
+
+class B300(_Accelerator):
+    """NVIDIA B300: 270 GB at 8 TB/s."""
+
+    name = "b300"
+
+
+class GB300(_Accelerator):
+    """NVIDIA GB300, one of the two GPUs of a superchip: 279 GB at 8 TB/s."""
+
+    name = "gb300"
+
+
 class GB200(_Accelerator):
     """NVIDIA GB200, one of the two GPUs of a superchip: 186 GB at 8 TB/s."""
 
     name = "gb200"
 
 
-KINDS: list[type[Machine]] = [V100, A100With40, A100With80, H100, H200, B200, GB200]
+KINDS: list[type[Machine]] = [V100, A100With40, A100With80, H100, H200, H800, B200, GB200, B300, GB300]

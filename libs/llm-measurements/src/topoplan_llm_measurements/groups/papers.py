@@ -1,0 +1,196 @@
+"""Runs that papers report: Zero Bubble's schedules, Llama 3 405B, DeepSeek-V3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan.errors import TopoplanError
+from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.gpt import gpt_model
+from topoplan_llm_measurements.groups.published import published_model
+from topoplan_llm_measurements.rows import SAMPLES, Cells, Group, MeasuredRow, Predicted, Quantity, Run
+
+__all__ = ["DEEPSEEK", "LLAMA3", "ZERO_BUBBLE"]
+
+# ── Zero Bubble ────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Model -> layers, heads, channels, samples of a micro-batch: the paper's table 3.
+_MODELS = {
+    "1.5B": (22, 24, 2304, 6),
+    "6.2B": (30, 32, 4096, 3),
+    "14.6B": (46, 40, 5120, 1),
+    "28.3B": (62, 48, 6144, 1),
+}
+_SCHEDULES = {"1f1b": "1f1b", "zb-1p": "zb-h1", "zb-2p": "zb-h2", "zbv": "zbv", "v-half": "v-half", "v-min": "v-min"}
+_POSITIONS = 1024
+
+
+def _zero_bubble(cells: Cells) -> MeasuredRow:
+    name, schedule = cells.get("model", ""), cells.get("schedule", "")
+    if name not in _MODELS:
+        raise TopoplanError(f"model: {name} is not known (have: {', '.join(_MODELS)})")
+    layers, heads, hidden, samples = _MODELS[name]
+    stages, devices = count(cells, "pp"), count(cells, "gpus")
+    if schedule == "1f1b-interleaved":
+        # A chunk is one layer: the embedding and the head count as one each.
+        schedule = f"interleaved:{(layers + 2) // stages}"
+    elif schedule in _SCHEDULES:
+        schedule = _SCHEDULES[schedule]
+    else:
+        raise TopoplanError(f"schedule: {schedule} is not known (have: 1f1b-interleaved, {', '.join(_SCHEDULES)})")
+    run = Run(
+        model=gpt_model(hidden, heads, layers, _POSITIONS),
+        sequence_length=_POSITIONS,
+        batch=count(cells, "micro_batches") * samples * (devices // stages),
+        devices=devices,
+        cluster={"machine": "dgx-a100"},
+        plan={
+            "pp": stages,
+            "dp": devices // stages,
+            "micro_batch": samples,
+            "schedule": schedule,
+            "layers": "embedding+head",
+            "overlap": "megatron" if schedule.startswith(("1f1b", "interleaved")) else "all",
+        },
+        precision="fp16",
+    )
+    return MeasuredRow(
+        name="",
+        workload=f"{name}, {count(cells, 'micro_batches')} micro-batches",
+        left_out=name,
+        stack="A100, Zero Bubble",
+        run=run,
+        measured=number(cells, "samples_per_s_per_gpu"),
+        quantity=SAMPLES,
+    )
+
+
+ZERO_BUBBLE = Group(
+    name="zero-bubble",
+    title="GPT 1.5B to 28.3B on 8 to 32 A100 by four schedules (Zero Bubble, table 4)",
+    table="zero_bubble_table4",
+    columns=("model", "gpus", "pp", "micro_batches", "schedule", "samples_per_s_per_gpu"),
+    row=_zero_bubble,
+)
+
+# ── Llama 3 ────────────────────────────────────────────────────────────────────────────────────────────────
+
+#: Parameters of the matrices that a token of Llama 3 405B is multiplied with, layers, and channels of its heads.
+_MATRICES, _LAYERS, _CHANNELS = 403.75e9, 126, 16384
+
+
+def _model_tflops(run: Run, predicted: Predicted) -> float:
+    """Return model TFLOP/s with causal attention, which table 4 reports as shares of the peak in bf16."""
+    flops = 6 * _MATRICES + 6 * _LAYERS * run.sequence_length * _CHANNELS
+    return run.batch * run.sequence_length * flops / run.devices / predicted.seconds / 1e12
+
+
+def _llama3(cells: Cells) -> MeasuredRow:
+    tp, cp, pp, dp = (count(cells, word) for word in ("tp", "cp", "pp", "dp_fsdp"))
+    positions, each = count(cells, "seq_len"), count(cells, "batch_per_dp")
+    model = dict(published_model("llama3.1-405b"))
+    run = Run(
+        model={**model, "max_position_embeddings": max(positions, model["max_position_embeddings"])},
+        sequence_length=positions,
+        batch=each * dp,
+        devices=count(cells, "gpus"),
+        cluster={"machine": "dgx-h100"},
+        plan={
+            "tp": tp,
+            "cp": cp,
+            "pp": pp,
+            "dp": dp,
+            "sp": True,
+            "zero": 1,
+            "micro_batch": 1,
+            # Chunks are not published; a stage of eight layers in two chunks.
+            "schedule": "interleaved:2" if each % pp == 0 else "1f1b",
+            "layers": "embedding+head",
+            "overlap": "all",
+            "layout": "tp-cp-pp-dp-ep",
+        },
+        precision="bf16",
+    )
+    return MeasuredRow(
+        name="",
+        workload=f"{positions} positions",
+        left_out=f"{positions} positions, {run.devices} GPUs",
+        stack="H100, Llama 3",
+        run=run,
+        measured=number(cells, "tflops_per_gpu"),
+        quantity=Quantity(name="model TFLOP/s/GPU", of=_model_tflops, larger_is_better=True),
+    )
+
+
+LLAMA3 = Group(
+    name="llama3",
+    title="Llama 3 405B on 8,192 and 16,384 H100 (table 4)",
+    table="llama3_table4",
+    columns=("params_b", "gpus", "tp", "cp", "pp", "dp_fsdp", "seq_len", "batch_per_dp", "tflops_per_gpu"),
+    row=_llama3,
+)
+
+# ── DeepSeek-V3 ────────────────────────────────────────────────────────────────────────────────────────────
+
+_TRILLION = 1e12
+_TOKENS_OF_TRAINING = 14.8e12
+_HOUR = 3600.0
+
+
+def _tokens(run: Run, predicted: Predicted) -> float:
+    return run.batch * run.sequence_length / run.devices / predicted.seconds
+
+
+#: What is measured, by the name of its row.
+_QUANTITIES = {
+    "tokens_per_s_per_gpu_derived": Quantity(name="tokens/s/GPU", of=_tokens, larger_is_better=True),
+    "gpu_hours_per_trillion_tokens": Quantity(
+        name="GPU hours/10^12 tokens", of=lambda run, predicted: _TRILLION / _tokens(run, predicted) / _HOUR
+    ),
+    "pretraining_gpu_hours": Quantity(
+        name="GPU hours", of=lambda run, predicted: _TOKENS_OF_TRAINING / _tokens(run, predicted) / _HOUR
+    ),
+}
+
+
+def _deepseek(cells: Cells) -> MeasuredRow:
+    name = cells.get("quantity", "")
+    if name not in _QUANTITIES:
+        raise TopoplanError(f"quantity: {name} says what runs, and is no measurement")
+    plan: dict[str, Any] = {
+        "pp": 16,
+        "dp": 128,
+        "ep": 64,
+        "zero": 1,
+        "micro_batch": 1,
+        "schedule": "dualpipe",
+        "layers": "embedding+head",
+        "overlap": "all",
+    }
+    run = Run(
+        model=published_model("DeepSeekV3"),
+        sequence_length=4096,
+        batch=15360,
+        devices=2048,
+        cluster={"machine": "hgx-h800"},
+        plan=plan,
+        precision="fp8",
+    )
+    return MeasuredRow(
+        name="",
+        workload="DeepSeek-V3, 2,048 H800",
+        left_out="DeepSeek-V3",
+        stack="H800, DeepSeek",
+        run=run,
+        measured=number(cells, "value"),
+        quantity=_QUANTITIES[name],
+    )
+
+
+DEEPSEEK = Group(
+    name="deepseek-v3",
+    title="DeepSeek-V3 on 2,048 H800: what its report says",
+    table="deepseek_v3",
+    columns=("quantity", "value", "unit"),
+    row=_deepseek,
+)

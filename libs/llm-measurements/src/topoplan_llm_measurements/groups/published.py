@@ -1,0 +1,112 @@
+"""Published models by the names that tables of measurements give them.
+
+Most are presets of the frontend ``huggingface``; a few are written here in the keys of a family that has the same
+products.  A name that is neither is refused with what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from topoplan.errors import TopoplanError, shown
+from topoplan_frontend_huggingface.presets import presets
+from topoplan_llm_measurements.groups.gpt import gpt_model
+
+__all__ = ["published_model"]
+
+#: Name in a table, without underscores, spaces and notes -> preset.
+_PRESETS = {
+    "llama27b": "llama2-7b",
+    "llama213b": "llama2-13b",
+    "llama270b": "llama2-70b",
+    "llama38b": "llama3-8b",
+    "llama370b": "llama3-70b",
+    "llama318b": "llama3.1-8b",
+    "llama3170b": "llama3.1-70b",
+    "llama31405b": "llama3.1-405b",
+    "qwen330ba3b": "qwen3-30b-a3b",
+    "qwen3235ba22b": "qwen3-235b-a22b",
+    "deepseekv3": "deepseek-v3",
+    "kimik2": "kimi-k2",
+    "mixtral8x7b": "mixtral-8x7b",
+    "mixtral8x22b": "mixtral-8x22b",
+}
+
+
+def _squared_relu(hidden: int, layers: int, heads: int, groups: int, ffn: int) -> dict[str, Any]:
+    """Return Nemotron-4 in the keys of Llama: two matrices of ``ffn`` are as much work as three of two thirds of it."""
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": ffn * 2 // 3,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "vocab_size": 256000,
+        "max_position_embeddings": 4096,
+    }
+
+
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    """Return gpt-oss in the keys of Mixtral; every second layer's window of 128 positions is left out."""
+    return {
+        "model_type": "mixtral",
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 201088,
+        "max_position_embeddings": 131072,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 4,
+    }
+
+
+#: Models without a preset.  GPT-3's sizes beside 175B are NeMo's (24 layers of 4,096, 44 of 6,144), as is Nemotron-3.
+_WRITTEN: Mapping[str, Mapping[str, Any]] = {
+    "gptoss120b": _gpt_oss(36, 128),
+    "gptoss20b": _gpt_oss(24, 32),
+    "gpt35b": gpt_model(4096, 32, 24, 2048),
+    "gpt320b": gpt_model(6144, 48, 44, 2048),
+    "gpt3175b": gpt_model(12288, 96, 96, 2048, tp=8),
+    "nemotron8b": gpt_model(4096, 32, 32, 4096, 256000, tp=8),
+    "nemotron415b": _squared_relu(6144, 32, 48, 8, 24576),
+    "nemotron22b": gpt_model(6144, 48, 40, 4096, 256000, tp=8),
+    "nemotron340b": _squared_relu(18432, 96, 96, 8, 73728),
+    "nemotron4340b": _squared_relu(18432, 96, 96, 8, 73728),
+}
+#: What is refused, by the beginning of its name, and why.
+_REFUSED = {
+    "nemotron3": "has state-space (Mamba) layers, which the frontend does not build",
+    "nemotronh": "has state-space (Mamba) layers, which the frontend does not build",
+    "deepseekv4": "has sparse attention, which the frontend does not build",
+}
+
+
+def published_model(name: str) -> Mapping[str, Any]:
+    """Return the keys of a model by the name that a table gives it; what is in parentheses is a note.
+
+    Raises:
+        TopoplanError: it is not known, or of a form that cannot be built.
+
+    Examples:
+        >>> published_model("LLAMA3.1_405B")["num_hidden_layers"]
+        126
+    """
+    word = re.sub(r"\([^)]*\)", "", name).lower()
+    word = re.sub(r"[^a-z0-9]", "", word)
+    if word in _PRESETS:
+        keys = dict(presets()[_PRESETS[word]].keys)
+        if "num_nextn_predict_layers" in keys and "w/o MTP" in name:
+            keys["num_nextn_predict_layers"] = 0
+        return keys
+    if word in _WRITTEN:
+        return _WRITTEN[word]
+    for beginning, reason in _REFUSED.items():
+        if word.startswith(beginning):
+            raise TopoplanError(f"model: {shown(name)} {reason}")
+    raise TopoplanError(f"model: {shown(name)} is none whose dimensions are known here")

@@ -1,0 +1,85 @@
+"""What PyTorch publishes of torchtitan: Llama 2 and 3 with FSDP, tensor, pipeline and context parallelism.
+
+Selective activation checkpointing by operators keeps attention and every second product of a layer; by layers it runs
+every second layer again.  Stages of a pipeline work on micro-batches of one sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topoplan.errors import TopoplanError
+from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.published import published_model
+from topoplan_llm_measurements.rows import TOKENS, Cells, Group, MeasuredRow, Run
+
+__all__ = ["TORCHTITAN"]
+
+_RECOMPUTE = {
+    "none": "none",
+    "full": "full",
+    "selective-layer": "every:2",
+    "selective-op": "op",
+}
+_CLUSTERS = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100"}
+
+
+def _row(cells: Cells) -> MeasuredRow:
+    hardware, name, devices = cells.get("hardware", ""), cells.get("model", ""), count(cells, "gpus")
+    kind = next((word for word in _CLUSTERS if word in hardware), "")
+    if not kind:
+        raise TopoplanError(f"hardware: {hardware}: is not known (have: {', '.join(_CLUSTERS)})")
+    recompute = cells.get("recompute", "none")
+    if recompute not in _RECOMPUTE:
+        raise TopoplanError(f"recompute: {recompute} is not known (have: {', '.join(_RECOMPUTE)})")
+    positions, batch = count(cells, "seq_len"), count(cells, "global_batch")
+    model = dict(published_model(name))
+    model["max_position_embeddings"] = max(positions, int(model["max_position_embeddings"]))
+    how = "eager" if cells.get("compiled") == "eager" else "compile"
+    power = " 500 W" if "500 W" in hardware else ""
+    return MeasuredRow(
+        name="",
+        workload=f"{name}, {kind}{power}, {devices} GPUs, {positions} positions",
+        left_out=name,
+        stack=f"{kind}{power}, torchtitan{' eager' if how == 'eager' else ''}",
+        run=Run(
+            model=model,
+            sequence_length=positions,
+            batch=batch,
+            devices=devices,
+            cluster={"machine": _CLUSTERS[kind]},
+            plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
+            precision="fp8" if cells.get("linear_precision") == "float8" else "bf16",
+        ),
+        measured=number(cells, "tokens_per_s_per_gpu"),
+        quantity=TOKENS,
+    )
+
+
+def _degrees(cells: Cells) -> dict[str, Any]:
+    tp, pp, cp, dp = (count(cells, word, 1) for word in ("tp", "pp", "cp", "fsdp"))
+    schedule = cells.get("schedule", "")
+    plan: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "micro_batch": 1 if pp > 1 else count(cells, "local_batch"),
+        "zero": 3 if dp > 1 else 0,
+        "overlap": "fsdp",
+        "schedule": "interleaved:2" if schedule == "interleaved" else "1f1b",
+    }
+    if tp > 1:
+        plan |= {"sp": True, "async_tp": cells.get("async_tp") == "yes"}
+    if pp > 1:
+        plan |= {"layers": "embedding+head", "reshard": False}
+    return plan
+
+
+TORCHTITAN = Group(
+    name="torchtitan",
+    title="Llama 2 and 3 by torchtitan: A100, H100 of 500 W, H200; bf16 and fp8",
+    table="torchtitan",
+    columns=("model", "hardware", "gpus", "fsdp", "tp", "pp", "cp", "local_batch", "tokens_per_s_per_gpu"),
+    row=_row,
+)

@@ -1,0 +1,93 @@
+"""Rows of published tables mean the runs that their sources describe."""
+
+from __future__ import annotations
+
+import pytest
+
+from topoplan import TopoplanError
+from topoplan_llm_measurements.groups.machines import cluster_of
+from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
+from topoplan_llm_measurements.groups.published import published_model
+from topoplan_llm_measurements.rows import Predicted
+from topoplan_llm_measurements.stacks import stacks
+from topoplan_llm_measurements.tables import group_of, own_table
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "refused"),
+    [
+        ("mlperf", 21, 8),  # TPUs, and one submission, have no published degrees
+        ("bridge", 123, 30),  # state-space layers, sparse attention
+        ("nemo", 12, 0),
+        ("nemo-long", 9, 0),
+        ("megatron-core", 9, 0),
+        ("torchtitan", 36, 0),
+        ("zero-bubble", 48, 0),
+        ("llama3", 3, 0),
+        ("deepseek-v3", 3, 8),  # eight rows say what ran
+    ],
+)
+def test_every_row_is_a_run_or_says_why_not(name, rows, refused):
+    table = own_table(group_of(name))
+    assert (len(table.rows), len(table.refused)) == (rows, refused)
+    assert {row.stack for row in table.rows} <= set(stacks())
+    for row in table.rows:
+        plan = row.run.plan
+        degrees = [plan.get(word, 1) for word in ("tp", "pp", "cp", "dp")]
+        assert degrees[0] * degrees[1] * degrees[2] * degrees[3] == row.run.devices, row
+        assert row.run.batch % (plan["dp"] * plan["micro_batch"]) == 0, row
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_flop_per_token"),
+    # what NVIDIA's pages imply: TFLOP/s over tokens/s, without attention
+    [("LLAMA3_8B", 45.0), ("LLAMA3.1_405B", 2422.5), ("GPT3-20B", 121.3), ("Nemotron-340B", 2018.3)],
+)
+def test_published_models_have_the_matrices_of_their_names(name, giga_flop_per_token):
+    keys = published_model(name)
+    if "n_embd" in keys:
+        matrices = 12 * keys["n_layer"] * keys["n_embd"] ** 2 + keys["vocab_size"] * keys["n_embd"]
+    else:
+        hidden, heads = keys["hidden_size"], keys["num_attention_heads"]
+        size = keys.get("head_dim", hidden // heads)
+        projections = hidden * size * (2 * heads + 2 * keys["num_key_value_heads"])
+        layer = projections + 3 * hidden * keys["intermediate_size"]
+        matrices = keys["num_hidden_layers"] * layer + keys["vocab_size"] * hidden
+    assert 6 * matrices / 1e9 == pytest.approx(giga_flop_per_token, rel=0.005)
+
+
+def test_models_that_cannot_be_built_are_named():
+    with pytest.raises(TopoplanError, match="Nemotron_3_Nano' has state-space"):
+        published_model("Nemotron_3_Nano")
+    with pytest.raises(TopoplanError, match="model: 'Atlantis-7B' is none whose dimensions are known here"):
+        published_model("Atlantis-7B")
+    assert published_model("DeepSeekV3 (w/o MTP)")["num_nextn_predict_layers"] == 0
+
+
+def test_jobs_of_racks_take_as_many_gpus_of_each_as_divide_them():
+    assert cluster_of("NVIDIA Blackwell GPU (GB200)", 72) == {"machine": "gb200-nvl72"}
+    assert cluster_of("DGX-GB300", 8) == {"machine": "gb300-nvl72:gpus=8"}
+    assert cluster_of("DGX-B200", 256) == {"machine": "dgx-b200"}
+    with pytest.raises(TopoplanError, match="TPU-v5p"):
+        cluster_of("TPU-v5p", 8)
+
+
+def test_layers_are_dealt_where_chunks_do_not_divide_them():
+    cells = {"tp": "8", "pp": "8", "vp": "8", "micro_batch": "1"}
+    assert megatron_plan(cells, 512, 126)["layers"] == "embedding+head"
+    assert megatron_plan({"pp": "8"}, 64, 61)["layers"] == "7*3+8*5"
+    assert "layers" not in megatron_plan({"pp": "8"}, 64, 64)
+    assert megatron_plan({"tp": "2", "ep": "32"}, 64, 61, experts=256)["ep"] == 32
+    with pytest.raises(TopoplanError, match="tp 3 x pp 1 x cp 1 does not divide 64"):
+        megatron_plan({"tp": "3"}, 64, 60)
+    assert [precision_of(word) for word in ("BF16", "FP8-CS", "MXFP8", "NVFP4")] == ["bf16", "fp8", "fp8", "fp4"]
+    with pytest.raises(TopoplanError, match="precision: int3 is not known"):
+        precision_of("int3")
+
+
+def test_rates_follow_from_seconds():
+    row = own_table(group_of("deepseek-v3")).rows[0]
+    assert row.quantity.name == "GPU hours/10^12 tokens"
+    # 180,000 hours are 1,543 tokens/s of each GPU, and a batch takes 19.9 s
+    seconds = row.run.batch * row.run.sequence_length / row.run.devices / 1543.2
+    assert row.quantity.of(row.run, Predicted(seconds=seconds, memory=0)) == pytest.approx(180000, rel=1e-4)
