@@ -1,23 +1,25 @@
 """Published models by the names that tables of measurements give them.
 
-Most are presets of the frontend ``huggingface``; a few are written here in the keys of a family that has the same
-products.  A name that is neither is refused with what it is.
+Most are in ``models.json``, in the keys of their ``config.json``; a few are written here in the keys of a family that
+has the same products.  A name that is neither is refused with what it is.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 from topoplan.errors import TopoplanError, shown
-from topoplan_frontend_huggingface.presets import presets
 from topoplan_llm_measurements.groups.gpt import gpt_model
 
 __all__ = ["published_model"]
 
-#: Name in a table, without underscores, spaces and notes -> preset.
-_PRESETS = {
+#: Name in a table, without underscores, spaces and notes -> that in ``models.json``.
+_NAMES = {
     "llama27b": "llama2-7b",
     "llama213b": "llama2-13b",
     "llama270b": "llama2-70b",
@@ -87,6 +89,12 @@ _REFUSED = {
 }
 
 
+@functools.cache
+def _models() -> dict[str, dict[str, Any]]:
+    text = files("topoplan_llm_measurements").joinpath("data", "models.json").read_text("utf-8")
+    return dict(json.loads(text))
+
+
 def published_model(name: str) -> Mapping[str, Any]:
     """Return the keys of a model by the name that a table gives it; what is in parentheses is a note.
 
@@ -99,8 +107,8 @@ def published_model(name: str) -> Mapping[str, Any]:
     """
     word = re.sub(r"\([^)]*\)", "", name).lower()
     word = re.sub(r"[^a-z0-9]", "", word)
-    if word in _PRESETS:
-        keys = dict(presets()[_PRESETS[word]].keys)
+    if word in _NAMES:
+        keys = dict(_models()[_NAMES[word]])
         if "num_nextn_predict_layers" in keys and "w/o MTP" in name:
             keys["num_nextn_predict_layers"] = 0
         return keys
