@@ -283,7 +283,7 @@ def test_an_input_that_is_gone_is_named(tmp_path, there, why, run):
 )
 def test_a_result_that_no_run_wrote_is_refused(journal, key, value, run):
     copy, _ = journal
-    document = {"title": "t", "rows": [["a", "b"]], "notes": [], "status": 0, "json": {}} | {key: value}
+    document = {"title": "t", "rows": [["a", "b"]], "details": [], "notes": [], "status": 0, "json": {}} | {key: value}
     (copy / "result.json").write_text(json.dumps(document))
     status, out, err = run("resume", str(copy))
     assert (status, out, err.count("\n")) == (2, "", 1)
