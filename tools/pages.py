@@ -75,6 +75,14 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             *TIMES,
         ),
     ),
+    "docs/validation.md": (
+        "-m topoplan validate llm --write docs/validation.md --leave-out",
+        (
+            *("libs/llm-measurements/src", "libs/kernel-constants/src", "plugins/commands/validate/src"),
+            *("plugins/estimators/kernels/src", "plugins/frontends/huggingface/src", "plugins/machines/nvidia/src"),
+            *("plugins/searchers/stated/src", *TIMES),
+        ),
+    ),
     "docs/growth.md": ("benchmarks/growth.py", ("benchmarks/growth.py", *PLANS)),
 }
 _STAMP = re.compile(r"\n<!-- Made from sources with the hash ([0-9a-f]{16})\. -->\n?$")
