@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -118,7 +118,8 @@ def in_fp8(estimator: Estimator) -> Estimator:
         raise TopoplanError(
             f"precision: fp8: estimator {estimator.name} knows no products in fp8 (-e kernels or -e roofline do)"
         )
-    return attrs.evolve(estimator, fp8=True)
+    options: dict[str, Any] = {"fp8": True}
+    return attrs.evolve(estimator, **options)
 
 
 def weight_states(graph: OperatorGraph, copies: int | None = None, *, gradient: bool = True) -> tuple[int, int, int]:
