@@ -76,7 +76,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "docs/validation.md": (
-        "-m topoplan validate llm --write docs/validation.md --leave-out",
+        "core/src/topoplan/__main__.py validate llm --write docs/validation.md --leave-out",
         (
             *("libs/llm-measurements/src", "libs/kernel-constants/src", "plugins/commands/validate/src"),
             *("plugins/estimators/kernels/src", "plugins/frontends/huggingface/src", "plugins/machines/nvidia/src"),
