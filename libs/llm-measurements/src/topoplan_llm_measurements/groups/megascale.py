@@ -19,6 +19,8 @@ _COLUMNS = (
     "iteration_s",
 )
 _STACKS = {"megatron-lm": "A100, Megatron-LM 2023", "megascale": "A100, MegaScale"}
+#: MB that no device's gradients reach.
+_ONE_BUCKET = 1e6
 
 
 def _row(cells: Cells) -> MeasuredRow:
@@ -43,6 +45,8 @@ def _row(cells: Cells) -> MeasuredRow:
             "grads": "fp32",
             "overlap": "megatron" if method == "megatron-lm" else "all",
             "async_tp": method == "megascale",
+            # Megatron-LM sums gradients when all passes are done: one bucket holds all of them.
+            "bucket_mb": _ONE_BUCKET if method == "megatron-lm" else 0.0,
         },
     )
     return MeasuredRow(
