@@ -9,6 +9,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan_llm_measurements.groups import GROUPS
+from topoplan_llm_measurements.stacks import stacks, stacks_of_text, text_of
 from topoplan_llm_measurements.tables import group_of, own_table, source_of, tables_of_file
 
 HEAD = "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iteration_ms"
@@ -74,3 +75,29 @@ def test_rows_that_say_no_run_are_named_with_the_reason(tmp_path, row, reason):
 def test_an_unknown_group_has_a_neighbour():
     with pytest.raises(TopoplanError, match="did you mean 'vtrain'"):
         group_of("vtrian")
+
+
+def test_every_row_has_a_stack_and_every_stack_with_constants_of_its_own_has_rows():
+    used = {row.stack for group in GROUPS for row in own_table(group).rows}
+    assert used - set(stacks()) == set()
+    assert {name for name, stack in stacks().items() if not stack.constants_of} - used == set()
+
+
+def test_a_stack_takes_the_constants_of_another():
+    text = '[a]\ndevice = "h100"\nproducts = 1.2\n[b]\ndevice = "h200"\nconstants_of = "a"\n'
+    by_name = stacks_of_text(text, "file")
+    assert (by_name["b"].device, by_name["b"].constants.products) == ("h200", 1.2)
+    assert stacks_of_text(text_of(by_name), "file") == by_name
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('constants_of = "aa"', "no such stack"),
+        ('constants_of = "a"\npasses = 1.1', "this one have none beside"),
+        ("constants_of = 3", "wrong type"),
+    ],
+)
+def test_another_stack_that_cannot_be_taken_is_named(lines, message):
+    with pytest.raises(TopoplanError, match=message):
+        stacks_of_text(f'[a]\ndevice = "h100"\n[b]\ndevice = "h200"\n{lines}\n', "file")

@@ -50,6 +50,7 @@ class Stack:
         unfused_attention: scores are written to memory (Megatron-LM before FlashAttention).
         fused: trainers' kernels take the place of several of PyTorch's.
         fitted: names of the constants that a fit changes; the others are known, or add nothing.
+        constants_of: name of the stack whose constants it takes, where no rows of its own are public.
         constants: their values.
     """
 
@@ -58,6 +59,7 @@ class Stack:
     unfused_attention: bool = False
     fused: bool = False
     fitted: tuple[str, ...] = ()
+    constants_of: str = ""
     constants: Constants = Constants()
 
     @property
@@ -86,14 +88,28 @@ def stacks_of_text(text: str, who: str) -> dict[str, Stack]:
         sections = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise TopoplanError(f"{who}: is no TOML ({error})") from None
-    return {name: _stack(name, section, who) for name, section in sections.items()}
+    by_name = {name: _stack(name, section, who) for name, section in sections.items()}
+    return {name: _completed(stack, by_name, who) for name, stack in by_name.items()}
+
+
+def _completed(stack: Stack, by_name: Mapping[str, Stack], who: str) -> Stack:
+    """Return a stack with the constants of the one that it names, if it names one."""
+    if not stack.constants_of:
+        return stack
+    where = f"{who}: {stack.name}: constants_of: {shown(stack.constants_of)}"
+    if stack.constants_of not in by_name:
+        raise TopoplanError(f"{where}: no such stack{nearest(stack.constants_of, by_name)}")
+    source = by_name[stack.constants_of]
+    if source.constants_of or stack.fitted or stack.constants != Constants():
+        raise TopoplanError(f"{where}: must be a stack with own constants, and this one have none beside")
+    return attrs.evolve(stack, constants=source.constants)
 
 
 def _stack(name: str, section: Any, who: str) -> Stack:
     if not isinstance(section, dict):
         raise TopoplanError(f"{who}: {shown(name)} is no section")
     values = {field.name: field for field in attrs.fields(Constants)}
-    other_keys = {"device": str, "unfused_attention": bool, "fused": bool, "fitted": list}
+    other_keys = {"device": str, "unfused_attention": bool, "fused": bool, "fitted": list, "constants_of": str}
     for key, value in section.items():
         if key not in values and key not in other_keys:
             raise TopoplanError(f"{who}: {name}: no key {shown(key)}{nearest(key, [*values, *other_keys])}")
@@ -118,6 +134,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
         unfused_attention=section.get("unfused_attention", False),
         fused=section.get("fused", False),
         fitted=tuple(section.get("fitted", ())),
+        constants_of=section.get("constants_of", ""),
         constants=constants,
     )
 
@@ -132,6 +149,9 @@ def text_of(by_name: Mapping[str, Stack]) -> str:
             lines.append("unfused_attention = true")
         if stack.fused:
             lines.append("fused = true")
+        if stack.constants_of:
+            parts.append("\n".join([*lines, f'constants_of = "{stack.constants_of}"']))
+            continue
         lines.append(f"fitted = [{', '.join(f'{chr(34)}{word}{chr(34)}' for word in stack.fitted)}]")
         for field in attrs.fields(Constants):
             value = getattr(stack.constants, field.name)

@@ -44,7 +44,7 @@ def group_of(name: str) -> Group:
         if group.name == name:
             return group
     names = [group.name for group in GROUPS]
-    raise TopoplanError(f"group {shown(name)}: no such group{nearest(name, names)} (have: {', '.join(names)})")
+    raise TopoplanError(f"group {shown(name)}: no such group{nearest(name, names)}")
 
 
 def own_table(group: Group) -> Table:

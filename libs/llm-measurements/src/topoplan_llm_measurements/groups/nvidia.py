@@ -89,20 +89,6 @@ MLPERF = Group(
 # ── Performance pages ──────────────────────────────────────────────────────────────────────────────────────
 
 
-#: Releases of Megatron-Bridge from this one on are another software: what sends tokens to experts was written anew.
-_NEW_RELEASE = 26.05
-
-
-def _bridge_stack(release: str, system: str, model: Mapping[str, Any]) -> str:
-    """Return the stack of a row: a kind of device, a release, and whether tokens are sent to experts."""
-    year_and_month = release[:5]
-    try:
-        era = "26.06" if float(year_and_month) >= _NEW_RELEASE else "26.04"
-    except ValueError:
-        era = "26.06"
-    return f"{_generation(system)}, Megatron-Bridge {era}{', experts' if _experts(model) else ''}"
-
-
 def _bridge(cells: Cells) -> MeasuredRow:
     task = cells.get("task", "")
     if task and task != "pre-training":
@@ -113,7 +99,7 @@ def _bridge(cells: Cells) -> MeasuredRow:
         name="",
         workload=f"{name}, {system}, {devices} GPUs, batch {run.batch}",
         left_out=name.partition(" (")[0],
-        stack=_bridge_stack(cells.get("release", ""), system, run.model),
+        stack=f"{_generation(system)}, Megatron-Bridge",
         run=run,
         measured=number(cells, "tokens_per_s_per_gpu"),
         quantity=TOKENS,
