@@ -47,7 +47,7 @@ class Stack:
     Attributes:
         name: hardware and software, as rows name it.
         device: whose measured kernels price operators.
-        unfused_attention: scores are written to memory (Megatron-LM before FlashAttention).
+        attention: kernels of attention, as the estimator ``kernels`` names them: ``fused``, ``flash2``, ``written``.
         fused: trainers' kernels take the place of several of PyTorch's.
         fitted: names of the constants that a fit changes; the others are known, or add nothing.
         constants_of: name of the stack whose constants it takes, where no rows of its own are public.
@@ -56,7 +56,7 @@ class Stack:
 
     name: str
     device: str
-    unfused_attention: bool = False
+    attention: str = "fused"
     fused: bool = False
     fitted: tuple[str, ...] = ()
     constants_of: str = ""
@@ -70,7 +70,7 @@ class Stack:
             "device": self.device,
             "launch": "eager" if constants.host else "stream",
             "fused": self.fused,
-            "attention": "written" if self.unfused_attention else "fused",
+            "attention": self.attention,
             "products": constants.products,
             "passes": constants.passes,
             "accumulation": constants.accumulation,
@@ -109,7 +109,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
     if not isinstance(section, dict):
         raise TopoplanError(f"{who}: {shown(name)} is no section")
     values = {field.name: field for field in attrs.fields(Constants)}
-    other_keys = {"device": str, "unfused_attention": bool, "fused": bool, "fitted": list, "constants_of": str}
+    other_keys = {"device": str, "attention": str, "fused": bool, "fitted": list, "constants_of": str}
     for key, value in section.items():
         if key not in values and key not in other_keys:
             raise TopoplanError(f"{who}: {name}: no key {shown(key)}{nearest(key, [*values, *other_keys])}")
@@ -131,7 +131,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
     return Stack(
         name=name,
         device=section["device"],
-        unfused_attention=section.get("unfused_attention", False),
+        attention=section.get("attention", "fused"),
         fused=section.get("fused", False),
         fitted=tuple(section.get("fitted", ())),
         constants_of=section.get("constants_of", ""),
@@ -145,8 +145,8 @@ def text_of(by_name: Mapping[str, Stack]) -> str:
     parts = []
     for name, stack in by_name.items():
         lines = [f'["{name}"]', f'device = "{stack.device}"']
-        if stack.unfused_attention:
-            lines.append("unfused_attention = true")
+        if stack.attention != "fused":
+            lines.append(f'attention = "{stack.attention}"')
         if stack.fused:
             lines.append("fused = true")
         if stack.constants_of:

@@ -149,6 +149,18 @@ def test_products_with_weights_run_in_fp8(tmp_path):
         costs(llama(tmp_path, "fp32"), fp8=True)
 
 
+def test_flash_attention_2_takes_longer_on_hopper(tmp_path):
+    graph = llama(tmp_path, "bf16")
+    (op,) = (i for i, operator in enumerate(graph.operators) if operator.kind == "scaled_dot_product_attention")
+    whole = (1,) * len(graph.operators[op].dims)
+    fused, slower = (costs(graph, attention=word).price(op, whole, ONE) for word in ("fused", "flash2"))
+    assert slower.forward[0] / fused.forward[0] == pytest.approx(1.75, rel=0.01)
+    assert slower.backward[0] / fused.backward[0] == pytest.approx(1.625, rel=0.01)
+    assert costs(graph, attention="flash2").assumptions["attention"] == "flash2"
+    with pytest.raises(TopoplanError, match="attention flash2: is known beside others on h100, h200, h800 alone, not"):
+        costs(graph, attention="flash2", device="b200")
+
+
 @pytest.mark.parametrize(
     ("model_name", "machine", "estimator"),
     [

@@ -67,8 +67,11 @@ class KernelTimes(Estimator):
     passes: float = option(
         1.0, help="the same of kernels that move bytes, and of the optimizer's step", minimum=0.1, maximum=10
     )
-    attention: Literal["fused", "written"] = option(
-        "fused", help="written: scores are in memory, for mask, softmax and dropout (Megatron-LM before FlashAttention)"
+    attention: Literal["fused", "flash2", "written"] = option(
+        "fused",
+        help="fused: cuDNN's kernels, or FlashAttention 3; flash2: FlashAttention 2, as slow beside them on Hopper as "
+        "its authors say; written: scores are in memory, for mask, softmax and dropout (Megatron-LM before "
+        "FlashAttention)",
     )
     accumulation: float = option(
         0.0,

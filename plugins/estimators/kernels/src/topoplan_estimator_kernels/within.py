@@ -1,14 +1,16 @@
 """Kernels within an iteration, as a software runs them, where they are known one by one.
 
 Matrix products and kernels that move bytes take longer within an iteration than by themselves (clocks, caches, kernels
-of communication beside them); attention that keeps no scores on chip writes them to memory several times; and gradients
-of a micro-batch are added to those before it, in four bytes.
+of communication beside them); attention that keeps no scores on chip writes them to memory several times, and
+FlashAttention 2 leaves half of Hopper's rate unused; and gradients of a micro-batch are added to those before it, in
+four bytes.
 """
 
 from __future__ import annotations
 
 import attrs
 
+from topoplan.errors import TopoplanError
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.operators import PartSeconds
 from topoplan_kernel_constants.kernels import Kernels
@@ -19,6 +21,10 @@ __all__ = ["Within"]
 #: Operators that are matrix products.
 _PRODUCTS = frozenset({"bmm", "einsum", "expert_linear", "linear", "matmul"})
 _ATTENTION = "scaled_dot_product_attention"
+#: Seconds of FlashAttention 2 over those of FlashAttention 3 on Hopper: its paper (Shah et al. 2024, abstract and
+#: section 4.1) says 1.5 to 2.0 forward and 1.5 to 1.75 backward; the middle of both.
+_HOPPER = ("h100", "h200", "h800")
+_FLASH2_FORWARD, _FLASH2_BACKWARD = 1.75, 1.625
 #: Bytes moved for each score of 2 bytes.  Forward: scores are written, read and written by scale, mask and softmax in
 #: one kernel, read and written by dropout with a mask of one byte, and read by the product with values.  Backward:
 #: their gradient is written, passes dropout and softmax likewise, and is read by two products; the dropped scores are
@@ -36,6 +42,14 @@ class Within:
     kernels: Kernels
     mode: str
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse kernels of attention that are not slower on this device by what their authors say."""
+        if self.options.attention == "flash2" and self.kernels.device not in _HOPPER:
+            raise TopoplanError(
+                f"estimator kernels: attention flash2: is known beside others on {', '.join(_HOPPER)} alone, not on "
+                f"{self.kernels.device} (fused is what was measured there)"
+            )
+
     @property
     def changed(self) -> dict[str, float | str]:
         """The options that change something, as plans record them."""
@@ -49,9 +63,12 @@ class Within:
             return self._written_scores(part)
         is_product = part.kind in _PRODUCTS or part.kind == _ATTENTION
         factor = self.options.products if is_product else self.options.passes
-        if factor == 1:
+        forward, backward = factor, factor
+        if part.kind == _ATTENTION and self.options.attention == "flash2":
+            forward, backward = forward * _FLASH2_FORWARD, backward * _FLASH2_BACKWARD
+        if forward == backward == 1:
             return kernel_seconds
-        return PartSeconds(kernel_seconds.forward * factor, kernel_seconds.backward * factor)
+        return PartSeconds(kernel_seconds.forward * forward, kernel_seconds.backward * backward)
 
     def moving(self, elements: float, nbytes: float) -> float:
         """Return the seconds in which so many bytes are moved for each element, at the rate of a copy."""
