@@ -46,7 +46,8 @@ class Auto(Searcher):
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
-        kinds = (("spmd", self.programs), ("pipeline", self.pipelines), ("hybrid", self.hybrids))
+        # Hybrid plans are estimated in columns, so that models with layers soon have a plan that fits.
+        kinds = (("hybrid", self.hybrids), ("spmd", self.programs), ("pipeline", self.pipelines))
         planners = [name for name, takes_part in kinds if takes_part]
         options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False}}
         if self.unequal_layers:

@@ -5,6 +5,9 @@ and everything of its forms; or it copies placements along edges.  The chain acc
 ``d``, as a share of the best time, with probability ``exp(-alpha * d)``; the random number is drawn first, so that it
 is a cutoff.  Strategies that were priced before are not proposed again: what is known of them decides at once.
 
+A chain that is far behind the best strategy of another kind, which its moves do not fit, ends after some proposals; on
+large problems these are few.
+
 Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
 chain of single moves sees next to none of such strategies.
 """
@@ -35,6 +38,10 @@ _RESET_EVERY = 40
 _REMEMBERED = 10_000
 #: Proposals in one turn that may be decided by what is remembered.
 _TRIES = 50
+#: A chain whose best strategy takes this many times as long as one of another kind is behind.
+_BEHIND = 1.1
+#: Parts of operators in all proposals together that a chain makes while it is behind.
+_PARTS_BEHIND = 2**21
 
 
 class AutoSearch(Search):
@@ -51,6 +58,9 @@ class AutoSearch(Search):
         self._plans: Iterator[Strategy | None] | None = plans(problem) if options.plans else iter(())
         self._current: Trial | None = None
         self._best: Trial | None = None
+        #: The best state of another kind of strategy, and how many proposals are left while this is far better.
+        self._other: Trial | None = None
+        self._left_behind = max(1, _PARTS_BEHIND // (len(problem.graph.operators) * problem.cluster.n_devices))
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
         self._moved: State | None = None
         self._asked: Candidate | None = None
@@ -67,6 +77,8 @@ class AutoSearch(Search):
         """Continue from ``trial``; from its fabric alone if its strategy is of a kind that the moves do not fit."""
         if self._best is not None and type(trial.state.strategy) is not type(self._best.state.strategy):
             self._moved = State(self._best.state.strategy, trial.state.fabric)
+            if self._other is None or trial.rank < self._other.rank:
+                self._other = trial
             return
         self._current = trial
         self._since_reset = 0
@@ -89,6 +101,8 @@ class AutoSearch(Search):
                 if plan is not None:
                     self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
                     return [self._asked]
+        if not self._goes_on(self._best):
+            return []
         self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
 
@@ -99,6 +113,8 @@ class AutoSearch(Search):
         if self._plans is not None or self._moved is not None or self._current is None or self._best is None:
             return 0, self.ask()
         for rejected in range(most):
+            if not self._goes_on(self._best):
+                return rejected, []
             candidate = self._asked = self._new_proposal(self._current, self._best)
             if not rejects(candidate.base, candidate.placements, candidate.cutoff_seconds):
                 return rejected, [candidate]
@@ -112,6 +128,14 @@ class AutoSearch(Search):
     def plans(self) -> bool:
         """Whether it makes estimates, so that it may have nothing to propose yet."""
         return self._plans is not None and self._current is not None
+
+    def _goes_on(self, best: Trial) -> bool:
+        """Count a proposal of a chain that is behind, and say whether it may still be made."""
+        other = self._other
+        if other is None or not other.fits or (best.fits and best.cost <= _BEHIND * other.cost):
+            return True
+        self._left_behind -= 1
+        return self._left_behind >= 0
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it costs less than its cutoff."""
