@@ -85,8 +85,7 @@ def llm(
         write_file(fit, text_of(by_name).encode())
     judged = judged_tables(tables, by_name, predictor, quiet=as_json)
     if write is not None:
-        values = left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}
-        write_page(write, judged, values, by_name)
+        write_page(write, judged, left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}, by_name)
     if as_json:
         print_json(_json(judged, of_file=rows is not None))
         return
