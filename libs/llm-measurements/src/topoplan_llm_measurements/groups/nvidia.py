@@ -165,7 +165,7 @@ def _long(cells: Cells) -> MeasuredRow:
         name="",
         workload="LLAMA2-7B",
         left_out=f"{positions} positions",
-        stack="H100, NeMo 24",
+        stack="H100, NeMo 24.03",
         run=_run(words, model, "H100", devices, "fp8"),
         measured=number(cells, "tflops_with_cp"),
         quantity=_tflops(6.607e9, 32, 4096),
