@@ -61,6 +61,7 @@ LEFT_OUT = {
     "topoplan optimize torchgraph -o file=vgg16-pbs-2.txt": "likewise",
     "topoplan optimize torch -o module=": "needs PyTorch, which is no dependency (plugins/frontends/torch/tests)",
     "topoplan compare alexnet ncf --searchers mcmc,annealing": "that of examples/ (tests/test_example_searcher.py)",
+    "topoplan validate llm": "takes half an hour with all its rows (plugins/commands/validate/tests)",
     "topoplan share": "takes minutes with its 128 servers (tests/test_share_command.py runs a smaller one)",
     "topoplan plugins show chord": "the plugin that the README writes (tests/test_readme.py)",
     "topoplan optimize dlrm -t chord": "the plugin that the README writes (tests/test_readme.py)",

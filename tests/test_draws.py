@@ -237,7 +237,7 @@ def test_tables_and_json_tell_the_spread(run):
     seed = f"fluid:transport=wire,seed={draws['written_seed']}"
     replay = json.loads(run("simulate", "p.fbuf", "--simulator", seed, "--json")[1])
     assert replay["iteration_time_s"] == pytest.approx(draws["written_iteration_time_s"], rel=1e-3)
-    out = run("optimize", *words)[1]
+    out = run("optimize", *words, "--details")[1]
     assert f"over {draws['count']} draws of equal paths" in out
     assert f"(seed {draws['written_seed']})" in out
 

@@ -92,7 +92,7 @@ def test_what_the_command_prints(capsys):
     seconds = report["draws"]["written_iteration_time_s"]
     assert seconds == pytest.approx(report["rebuilding"]["iteration_time_without_delay_s"] + 6e-3)
     assert report["iteration_time_s"] == pytest.approx(seconds, rel=0.01)
-    code, out, err = command(capsys, "optimize", *FIRST)
+    code, out, err = command(capsys, "optimize", *FIRST, "--details")
     assert "break-even delay" in out
     assert "+ 2 x 3.0000 ms" in out
 

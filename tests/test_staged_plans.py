@@ -146,7 +146,7 @@ def test_a_search_that_starts_from_a_staged_plan_keeps_what_is_faster(plan, run,
     assert moved["strategy"]["stages"]
     status, out, err = run(*COMMAND, "--strategy", path, "--budget", 3, "-s", "cem")
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "operators of programs cannot be placed one by one" in err
+    assert "places operators one by one, which those of stages with programs cannot be" in err
 
 
 def test_another_model_does_not_take_its_stages(plan, run, tmp_path):

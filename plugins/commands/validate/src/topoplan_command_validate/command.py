@@ -72,10 +72,7 @@ def llm(
     from topoplan_llm_measurements.prediction import Predictor
     from topoplan_llm_measurements.stacks import text_of
 
-    if rows is not None and groups:
-        raise TopoplanError("--rows: beside groups (leave out one of them)")
-    if leave_out and write is None:
-        raise TopoplanError("--leave-out: without --write (its figures are on the page)")
+    _check(groups, rows, write, leave_out=leave_out)
     for path in filter(None, (fit, write)):
         check_writable(path)
     tables, by_name = _tables(groups, rows, memory=memory), _stacks(constants)
@@ -91,6 +88,14 @@ def llm(
         return
     for each in judged:
         print_judged(each)
+
+
+def _check(groups: list[str] | None, rows: Path | None, write: Path | None, *, leave_out: bool) -> None:
+    """Refuse options that contradict each other."""
+    if rows is not None and groups:
+        raise TopoplanError("--rows: beside groups (leave out one of them)")
+    if leave_out and write is None:
+        raise TopoplanError("--leave-out: without --write (its figures are on the page)")
 
 
 def _json(judged: list[Judged], *, of_file: bool) -> dict[str, object]:
