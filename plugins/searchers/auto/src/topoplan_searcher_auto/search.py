@@ -59,7 +59,7 @@ class AutoSearch(Search):
         self._current: Trial | None = None
         self._best: Trial | None = None
         #: The best state of another kind of strategy, and how many proposals are left while this is far better.
-        self._other: Trial | None = None
+        self._rival: Trial | None = None
         self._left_behind = max(1, _PARTS_BEHIND // (len(problem.graph.operators) * problem.cluster.n_devices))
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
         self._moved: State | None = None
@@ -77,8 +77,8 @@ class AutoSearch(Search):
         """Continue from ``trial``; from its fabric alone if its strategy is of a kind that the moves do not fit."""
         if self._best is not None and type(trial.state.strategy) is not type(self._best.state.strategy):
             self._moved = State(self._best.state.strategy, trial.state.fabric)
-            if self._other is None or trial.rank < self._other.rank:
-                self._other = trial
+            if self._rival is None or trial.rank < self._rival.rank:
+                self._rival = trial
             return
         self._current = trial
         self._since_reset = 0
@@ -131,8 +131,8 @@ class AutoSearch(Search):
 
     def _goes_on(self, best: Trial) -> bool:
         """Count a proposal of a chain that is behind, and say whether it may still be made."""
-        other = self._other
-        if other is None or not other.fits or (best.fits and best.cost <= _BEHIND * other.cost):
+        rival = self._rival
+        if rival is None or not rival.fits or (best.fits and best.cost <= _BEHIND * rival.cost):
             return True
         self._left_behind -= 1
         return self._left_behind >= 0
