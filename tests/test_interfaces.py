@@ -99,7 +99,9 @@ def test_four_interfaces_are_one_of_four_times_the_bandwidth():
 
 
 def test_the_table_says_what_a_host_has(run):
-    _, out, _ = run("optimize", *MODEL, "--budget", "0", "--degree", "8", "--interface-bandwidth-gbps", "400", "--details")
+    _, out, _ = run(
+        "optimize", *MODEL, "--budget", "0", "--degree", "8", "--interface-bandwidth-gbps", "400", "--details"
+    )
     assert "8 x 400 Gbps" in out
 
 

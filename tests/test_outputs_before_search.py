@@ -34,7 +34,9 @@ def no_search(event, progress):
 
 
 @pytest.mark.parametrize("output", ["strategy", "strategy-pb"])
-@pytest.mark.parametrize(("searcher", "kind"), [("spmd", "programs and pipelines"), ("pipeline", "programs and pipelines")])
+@pytest.mark.parametrize(
+    ("searcher", "kind"), [("spmd", "programs and pipelines"), ("pipeline", "programs and pipelines")]
+)
 def test_a_format_that_cannot_say_what_a_searcher_proposes_is_refused_before(output, searcher, kind):
     with pytest.raises(TopoplanError, match=f"^{output}: searcher '{searcher}' proposes {kind} alone, .*mcmc"):
         optimize(experiment(output, searcher), host=HOST, on_progress=no_search)
