@@ -43,6 +43,23 @@ class HuggingFace(Frontend):
         help="layers that predict further words, as DeepSeek-V3 trains one (multi-token prediction); default: none",
     )
 
+    lora_rank: int | None = option(
+        None,
+        minimum=1,
+        maximum=65536,
+        help="train adapters of this rank (LoRA) and freeze all else; default: all is trained",
+    )
+    lora_modules: str = option(
+        "",
+        help="matrices with an adapter: names or ends of paths, with * and ?; default: q_proj,v_proj",
+        metavar="NAME,...",
+    )
+    frozen: str = option(
+        "",
+        help="modules whose weights are not trained: names or parts of paths, such as embed_tokens,layers.0",
+        metavar="NAME,...",
+    )
+
     def build(self, batch_size: int | None) -> OperatorGraph:
         """Build the graph; see `model.build`."""
         from topoplan_frontend_huggingface.model import build as build_model

@@ -10,6 +10,7 @@ import attrs
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.errors import nearest, shown
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_frontend_huggingface.adapters import builder_of, trained_as
 from topoplan_frontend_huggingface.classes import Chosen, check_keys, chosen
 from topoplan_frontend_huggingface.decoders import decoder
 from topoplan_frontend_huggingface.encoders import Bert, BertHead, Vit, VitHead, bert, vit
@@ -47,11 +48,12 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     """Build the graph of a file.
 
     Raises:
-        TopoplanError: the file cannot be read, is of an unknown family or class, or has a key of a wrong type or value.
+        TopoplanError: the file cannot be read, is of an unknown family or class, or has a key of a wrong type or
+            value, or options name modules that it lacks.
     """
     document, where = _document(options)
     built = chosen(document, where)
-    builder = GraphBuilder(built.family, _BATCH if batch_size is None else batch_size)
+    builder = builder_of(options, built.family, _BATCH if batch_size is None else batch_size)
     if built.family in DECODERS:
         check_keys(document, built, where)
         _decoder(builder, built, document, options, where)
@@ -63,7 +65,8 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
         _bert(builder, built, document, options, where)
     else:
         _vit(builder, built, document, options, where)
-    graph = annotated(builder.build(), built, document, options, where)
+    graph = trained_as(builder.build(), builder, options, where)
+    graph = annotated(graph, built, document, options, where)
     # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
     drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
     return attrs.evolve(graph, tags={**graph.tags, "dropout": "yes"}) if drops else graph
