@@ -11,6 +11,7 @@ import attrs
 
 from topoplan_engine.files import write_file
 from topoplan_engine.reporting.tables import markdown_table
+from topoplan_llm_measurements.groups import GROUPS
 from topoplan_llm_measurements.judging import Judged
 from topoplan_llm_measurements.scoring import Score, score
 from topoplan_llm_measurements.stacks import Constants, Stack
@@ -31,10 +32,24 @@ def write_page(
         by_name: stacks.
     """
     head = files(__package__).joinpath("head.md").read_text("utf-8")
-    parts = [head, "## Errors by group\n", _summary(judged, left_out), "\n## Constants\n", _constants(judged, by_name)]
+    parts = [
+        head,
+        "## Errors by group\n",
+        _summary(judged, left_out),
+        _not_run(judged),
+        "\n## Constants\n",
+        _constants(judged, by_name),
+    ]
     for each in judged:
         parts.append(_rows(each, left_out))
     write_file(path, ("\n".join(parts).rstrip("\n") + "\n").encode())
+
+
+def _not_run(judged: Sequence[Judged]) -> str:
+    """Return a sentence that names the groups that are not on the page, if there are such."""
+    judged_names = {each.table.group.name for each in judged}
+    names = [group.name for group in GROUPS if group.name not in judged_names]
+    return f"\nNot run for this page: {', '.join(names)}." if names else ""
 
 
 def _summary(judged: Sequence[Judged], left_out: Mapping[int, float]) -> str:
