@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -149,3 +150,11 @@ def test_jobs_that_run_it_share_a_cluster(run, tmp_path):
     status, out, err = run("share", path, "--json")
     assert status == 0, err
     assert json.loads(out)
+
+
+@pytest.mark.parametrize(("stated", "words"), [("tp=4", "without computing"), ("pp=4", "in bubbles")])
+def test_a_report_calls_waits_of_pipelines_alone_bubbles(run, tmp_path, stated, words):
+    model = ("huggingface", "-o", "preset=gpt2", "-o", "layers=4", "--batch-size", "8", "--servers", "4")
+    report = tmp_path / "report.html"
+    assert run("optimize", *model, "--plan", stated, "-x", f"html={report}")[0] == 0
+    assert re.search(rf"devices spend [0-9.]+% of their time {words}", report.read_text(encoding="utf-8"))

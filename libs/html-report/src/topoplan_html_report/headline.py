@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topoplan.model.plan import Plan
+from topoplan.model.staged import StagedStrategy
 from topoplan.plugin.host import Host
 from topoplan_engine.reporting.critical_path import PathShare, path_shares
 from topoplan_engine.reporting.printing import spelled_time
@@ -30,7 +31,8 @@ def headline(plan: Plan, host: Host) -> dict[str, Any]:
 def _unused(plan: Plan) -> str:
     """Return how many devices compute nothing, and what share of the time those that compute do not, if it is worth it.
 
-    The share is that of the row ``bubbles`` of the table, and is named for pipelines.
+    The share is that of the row ``bubbles`` of the table, and is named for strategies with micro-batches; devices of a
+    single stage wait for messages alone, which are no bubbles.
     """
     assert plan.timeline is not None
     busy = plan.timeline.device_busy
@@ -40,7 +42,9 @@ def _unused(plan: Plan) -> str:
         parts.append(f"{idle:,} of {len(busy):,} devices compute nothing")
     bubbles = bubble_fraction(plan.timeline)
     if plan.strategy is not None and not plan.strategy.whole_batch and bubbles >= _WORTH_NAMING:
-        parts.append(f"{'the others' if parts else 'devices'} spend {bubbles:.1%} of their time in bubbles")
+        is_pipeline = isinstance(plan.strategy, StagedStrategy) and len(plan.strategy.stages) > 1
+        how = "in bubbles" if is_pipeline else "without computing"
+        parts.append(f"{'the others' if parts else 'devices'} spend {bubbles:.1%} of their time {how}")
     return " and ".join(parts)
 
 
