@@ -154,7 +154,7 @@ def test_jobs_that_run_it_share_a_cluster(run, tmp_path):
 
 @pytest.mark.parametrize(("stated", "words"), [("tp=4", "without computing"), ("pp=4", "in bubbles")])
 def test_a_report_calls_waits_of_pipelines_alone_bubbles(run, tmp_path, stated, words):
-    model = ("huggingface", "-o", "preset=gpt2", "-o", "layers=4", "--batch-size", "8", "--servers", "4")
+    model = ("huggingface", "-o", "preset=gemma-2b", "-o", "layers=4", "-o", "sequence-length=64", "--batch-size", "8")
     report = tmp_path / "report.html"
-    assert run("optimize", *model, "--plan", stated, "-x", f"html={report}")[0] == 0
+    assert run("optimize", *model, "--servers", "4", "--plan", stated, "-x", f"html={report}")[0] == 0
     assert re.search(rf"devices spend [0-9.]+% of their time {words}", report.read_text(encoding="utf-8"))
