@@ -16,20 +16,10 @@ from topoplan_exporter_json import Json
 from topoplan_exporter_json.runs import packed, unpacked
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_html_report import NamedPlan, report
+from topoplan_samples.stated import LLAMA
 from topoplan_searcher_stated import Stated
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "intermediate_size": 128,
-    "vocab_size": 256,
-    "max_position_embeddings": 256,
-    "hidden_act": "silu",
-}
+CONFIG = {**LLAMA, "num_key_value_heads": 8, "vocab_size": 256, "max_position_embeddings": 256}
 
 
 @pytest.fixture

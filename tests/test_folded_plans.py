@@ -25,6 +25,7 @@ from topoplan_engine.simulation.folds import FoldedStates
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_machine_nvidia import DEVICES
+from topoplan_samples.stated import LLAMA
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
@@ -33,18 +34,7 @@ from topoplan_simulator_fluid.folded import message_loads
 from topoplan_simulator_fluid.max_min import ALWAYS
 from topoplan_simulator_fluid.model import Model
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "intermediate_size": 128,
-    "vocab_size": 256,
-    "max_position_embeddings": 256,
-    "hidden_act": "silu",
-}
+CONFIG = {**LLAMA, "num_key_value_heads": 8, "vocab_size": 256, "max_position_embeddings": 256}
 EXPERTS = {
     "architectures": ["MixtralForCausalLM"],
     "model_type": "mixtral",

@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from topoplan import TopoplanError
-from topoplan_llm_measurements.groups.pipelines_memory import ZERO_BUBBLE_MEMORY
 from topoplan_llm_measurements.groups.simumax import SIMUMAX_MEMORY
 from topoplan_llm_measurements.groups.torchtitan_memory import TORCHTITAN_MEMORY
+from topoplan_llm_measurements.groups.zero_bubble import ZERO_BUBBLE_MEMORY
 from topoplan_llm_measurements.judging import judge
 from topoplan_llm_measurements.prediction import Predictor
 from topoplan_llm_measurements.stacks import stacks

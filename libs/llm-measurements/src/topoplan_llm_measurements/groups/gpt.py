@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from topoplan.errors import TopoplanError
+from topoplan_llm_measurements.cells import count
+from topoplan_llm_measurements.rows import Cells, Run
 
-__all__ = ["SELENE", "check_degrees", "gpt_model", "megatron_flops", "schedule"]
+__all__ = ["SELENE", "check_degrees", "gpt_model", "gpt_run", "megatron_flops", "schedule"]
 
 #: The stack of the papers of Megatron-LM's authors, 2021 and 2022: DGX A100 with eight NICs of 200 Gb/s.
 SELENE = "A100, Megatron-LM 2021-22"
@@ -45,6 +48,32 @@ def check_degrees(gpus: int, tp: int, pp: int, dp: int | None = None) -> None:
         raise TopoplanError(f"tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp}, not the {gpus} of gpus")
     if gpus % (tp * pp):
         raise TopoplanError(f"tp {tp} x pp {pp} = {tp * pp} does not divide the {gpus} of gpus")
+
+
+def gpt_run(cells: Cells, plan: Mapping[str, Any], *, words: int | None = 51200, chunks: int = 1) -> Run:
+    """Return the run of a row with the columns of Megatron-LM's papers, on DGX A100.
+
+    Args:
+        cells: ``hidden``, ``heads``, ``layers``, ``seq_len``, ``gpus``, ``tp``, ``pp``, ``global_batch``; perhaps
+            ``vocab``, and ``vp``, the chunks of a rank.
+        plan: what the plan says beside degrees, schedule, and gradients in fp32.
+        words: of the vocabulary, where the row has none; None where it must.
+        chunks: of a rank, where the row has none.
+
+    Raises:
+        TopoplanError: a cell is empty or no such number, or degrees do not make the number of GPUs.
+    """
+    tp, pp, gpus = (count(cells, name) for name in ("tp", "pp", "gpus"))
+    check_degrees(gpus, tp, pp)
+    hidden, heads, layers, positions = (count(cells, name) for name in ("hidden", "heads", "layers", "seq_len"))
+    return Run(
+        model=gpt_model(hidden, heads, layers, positions, count(cells, "vocab", words), tp),
+        sequence_length=positions,
+        batch=count(cells, "global_batch"),
+        devices=gpus,
+        cluster={"machine": "dgx-a100"},
+        plan={"tp": tp, "pp": pp, "schedule": schedule(pp, count(cells, "vp", chunks)), "grads": "fp32", **plan},
+    )
 
 
 def schedule(pp: int, chunks: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
-from topoplan_llm_measurements.groups.gpt import SELENE, check_degrees, gpt_model, schedule
-from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Run
+from topoplan_llm_measurements.groups.gpt import SELENE, gpt_run
+from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow
 
 __all__ = ["KORTHIKANTI"]
 
@@ -17,35 +17,22 @@ _RECOMPUTED = ("none", "selective", "full")
 
 
 def _row(cells: Cells) -> MeasuredRow:
-    tp, pp, gpus, batch = (count(cells, name) for name in ("tp", "pp", "gpus", "global_batch"))
-    check_degrees(gpus, tp, pp)
     recompute, sequence = cells.get("recompute") or "none", cells.get("sequence_parallel") or "no"
     if recompute not in _RECOMPUTED:
         raise TopoplanError(f"recompute: {shown(recompute)} is none of {', '.join(_RECOMPUTED)}")
     if sequence not in ("yes", "no"):
         raise TopoplanError(f"sequence_parallel: {shown(sequence)} is neither yes nor no")
-    hidden, layers, positions = (count(cells, name) for name in ("hidden", "layers", "seq_len"))
-    run = Run(
-        model=gpt_model(hidden, count(cells, "heads"), layers, positions, count(cells, "vocab", 51200), tp),
-        sequence_length=positions,
-        batch=batch,
-        devices=gpus,
-        cluster={"machine": "dgx-a100"},
-        plan={
-            "tp": tp,
-            "pp": pp,
-            "sp": sequence == "yes" and tp > 1,
-            "micro_batch": count(cells, "micro_batch", 1),
-            "recompute": recompute,
-            "schedule": schedule(pp, count(cells, "vp", 1)),
-            "grads": "fp32",
-            "overlap": "megatron",
-        },
-    )
-    model = cells["model"] or f"h{hidden} L{layers}"
+    plan = {
+        "sp": sequence == "yes" and count(cells, "tp") > 1,
+        "micro_batch": count(cells, "micro_batch", 1),
+        "recompute": recompute,
+        "overlap": "megatron",
+    }
+    run = gpt_run(cells, plan)
+    model = cells["model"] or f"h{cells['hidden']} L{cells['layers']}"
     return MeasuredRow(
         name="",
-        workload=f"GPT {model}, {gpus} GPUs, batch {batch}",
+        workload=f"GPT {model}, {run.devices} GPUs, batch {run.batch}",
         left_out=f"korthikanti {model}",
         stack=SELENE,
         run=run,

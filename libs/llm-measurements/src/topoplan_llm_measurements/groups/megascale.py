@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
-from topoplan_llm_measurements.groups.gpt import check_degrees, gpt_model, schedule
-from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Run
+from topoplan_llm_measurements.groups.gpt import gpt_run
+from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow
 
 __all__ = ["MEGASCALE"]
 
@@ -27,32 +27,19 @@ def _row(cells: Cells) -> MeasuredRow:
     method = cells.get("method", "")
     if method not in _STACKS:
         raise TopoplanError(f"method: {shown(method)} is none of {', '.join(_STACKS)}")
-    tp, pp, gpus, batch = (count(cells, name) for name in ("tp", "pp", "gpus", "global_batch"))
-    check_degrees(gpus, tp, pp)
-    hidden, layers, positions = (count(cells, name) for name in ("hidden", "layers", "seq_len"))
-    run = Run(
-        model=gpt_model(hidden, count(cells, "heads"), layers, positions, count(cells, "vocab"), tp),
-        sequence_length=positions,
-        batch=batch,
-        devices=gpus,
-        cluster={"machine": "dgx-a100"},
-        plan={
-            "tp": tp,
-            "pp": pp,
-            "micro_batch": count(cells, "micro_batch", 1),
-            "schedule": schedule(pp, count(cells, "vp", 1)),
-            "zero": 1,
-            "grads": "fp32",
-            "overlap": "megatron" if method == "megatron-lm" else "all",
-            "async_tp": method == "megascale",
-            # Megatron-LM sums gradients when all passes are done: one bucket holds all of them.
-            "bucket_mb": _ONE_BUCKET if method == "megatron-lm" else 0.0,
-        },
-    )
+    plan = {
+        "micro_batch": count(cells, "micro_batch", 1),
+        "zero": 1,
+        "overlap": "megatron" if method == "megatron-lm" else "all",
+        "async_tp": method == "megascale",
+        # Megatron-LM sums gradients when all passes are done: one bucket holds all of them.
+        "bucket_mb": _ONE_BUCKET if method == "megatron-lm" else 0.0,
+    }
+    run = gpt_run(cells, plan, words=None)
     return MeasuredRow(
         name="",
-        workload=f"{method}, batch {batch}, {gpus} GPUs",
-        left_out=f"megascale batch {batch}",
+        workload=f"{method}, batch {run.batch}, {run.devices} GPUs",
+        left_out=f"megascale batch {run.batch}",
         stack=_STACKS[method],
         run=run,
         measured=number(cells, "iteration_s"),

@@ -1,4 +1,4 @@
-"""Runs that papers report: Zero Bubble's schedules, Llama 3 405B, DeepSeek-V3."""
+"""Runs that papers report: Llama 3 405B, DeepSeek-V3."""
 
 from __future__ import annotations
 
@@ -6,72 +6,10 @@ from typing import Any
 
 from topoplan.errors import TopoplanError
 from topoplan_llm_measurements.cells import count, number
-from topoplan_llm_measurements.groups.gpt import gpt_model
 from topoplan_llm_measurements.groups.published import published_model
-from topoplan_llm_measurements.rows import SAMPLES, Cells, Group, MeasuredRow, Predicted, Quantity, Run
+from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Predicted, Quantity, Run
 
-__all__ = ["DEEPSEEK", "LLAMA3", "ZERO_BUBBLE"]
-
-# ── Zero Bubble ────────────────────────────────────────────────────────────────────────────────────────────
-
-#: Model -> layers, heads, channels, samples of a micro-batch: the paper's table 3.
-_MODELS = {
-    "1.5B": (22, 24, 2304, 6),
-    "6.2B": (30, 32, 4096, 3),
-    "14.6B": (46, 40, 5120, 1),
-    "28.3B": (62, 48, 6144, 1),
-}
-_SCHEDULES = {"1f1b": "1f1b", "zb-1p": "zb-h1", "zb-2p": "zb-h2", "zbv": "zbv", "v-half": "v-half", "v-min": "v-min"}
-_POSITIONS = 1024
-
-
-def _zero_bubble(cells: Cells) -> MeasuredRow:
-    name, schedule = cells.get("model", ""), cells.get("schedule", "")
-    if name not in _MODELS:
-        raise TopoplanError(f"model: {name} is not known (have: {', '.join(_MODELS)})")
-    layers, heads, hidden, samples = _MODELS[name]
-    stages, devices = count(cells, "pp"), count(cells, "gpus")
-    if schedule == "1f1b-interleaved":
-        # A chunk is one layer: the embedding and the head count as one each.
-        schedule = f"interleaved:{(layers + 2) // stages}"
-    elif schedule in _SCHEDULES:
-        schedule = _SCHEDULES[schedule]
-    else:
-        raise TopoplanError(f"schedule: {schedule} is not known (have: 1f1b-interleaved, {', '.join(_SCHEDULES)})")
-    run = Run(
-        model=gpt_model(hidden, heads, layers, _POSITIONS),
-        sequence_length=_POSITIONS,
-        batch=count(cells, "micro_batches") * samples * (devices // stages),
-        devices=devices,
-        cluster={"machine": "dgx-a100"},
-        plan={
-            "pp": stages,
-            "dp": devices // stages,
-            "micro_batch": samples,
-            "schedule": schedule,
-            "layers": "embedding+head",
-            "overlap": "megatron" if schedule.startswith(("1f1b", "interleaved")) else "all",
-        },
-        precision="fp16",
-    )
-    return MeasuredRow(
-        name="",
-        workload=f"{name}, {count(cells, 'micro_batches')} micro-batches",
-        left_out=name,
-        stack="A100, Zero Bubble",
-        run=run,
-        measured=number(cells, "samples_per_s_per_gpu"),
-        quantity=SAMPLES,
-    )
-
-
-ZERO_BUBBLE = Group(
-    name="zero-bubble",
-    title="GPT 1.5B to 28.3B on 8 to 32 A100 by four schedules (Zero Bubble, table 4)",
-    table="zero_bubble_table4",
-    columns=("model", "gpus", "pp", "micro_batches", "schedule", "samples_per_s_per_gpu"),
-    row=_zero_bubble,
-)
+__all__ = ["DEEPSEEK", "LLAMA3"]
 
 # ── Llama 3 ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
-from topoplan_llm_measurements.groups.gpt import SELENE, check_degrees, gpt_model, megatron_flops, schedule
+from topoplan_llm_measurements.groups.gpt import SELENE, check_degrees, gpt_model, gpt_run, megatron_flops, schedule
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Predicted, Quantity, Run
 
 __all__ = ["SC21_TABLE_1", "SC21_TABLE_2"]
@@ -42,31 +42,19 @@ _TFLOPS = Quantity(name="TFLOP/s/GPU", of=_tflops, larger_is_better=True)
 
 
 def _table_1(cells: Cells) -> MeasuredRow:
-    tp, pp, gpus, batch = (count(cells, name) for name in ("tp", "pp", "gpus", "global_batch"))
-    check_degrees(gpus, tp, pp)
-    hidden, layers, positions = (count(cells, name) for name in ("hidden", "layers", "seq_len"))
+    tp, pp = count(cells, "tp"), count(cells, "pp")
     micro_batch, chunks = _SCRIPT.get((tp, pp), (1 if pp > 1 else 8, 1))
-    run = Run(
-        model=gpt_model(hidden, count(cells, "heads"), layers, positions, count(cells, "vocab", _WORDS), tp),
-        sequence_length=positions,
-        batch=batch,
-        devices=gpus,
-        cluster={"machine": "dgx-a100"},
-        plan={
-            "tp": tp,
-            "pp": pp,
-            "sp": False,
-            "micro_batch": count(cells, "micro_batch", micro_batch),
-            "recompute": cells.get("recompute") or "full",
-            "schedule": schedule(pp, count(cells, "vp", chunks)),
-            "grads": "fp32",
-            "overlap": "megatron",
-        },
-    )
-    model = f"GPT {cells.get('params_b') or f'h{hidden} L{layers}'}B"
+    plan = {
+        "sp": False,
+        "micro_batch": count(cells, "micro_batch", micro_batch),
+        "recompute": cells.get("recompute") or "full",
+        "overlap": "megatron",
+    }
+    run = gpt_run(cells, plan, words=_WORDS, chunks=chunks)
+    model = f"GPT {cells['params_b']}B" if cells.get("params_b") else f"GPT h{cells['hidden']} L{cells['layers']}"
     return MeasuredRow(
         name="",
-        workload=f"{model}, {gpus} GPUs, batch {batch}",
+        workload=f"{model}, {run.devices} GPUs, batch {run.batch}",
         left_out=f"sc21 {model}",
         stack=SELENE,
         run=run,

@@ -91,7 +91,7 @@ def _constants(judged: Sequence[Judged], by_name: Mapping[str, Stack]) -> str:
         for word, meaning in meanings.items():
             value = getattr(stack.constants, word)
             if word in stack.fitted or value != getattr(default, word):
-                how = "fitted" if word in stack.fitted else "stated"
+                how = "free" if word in stack.fitted else "stated"
                 lines.append([name, f"`{word}`", f"{value:.4g}", how, meaning])
     return markdown_table(["stack", "constant", "value", "", "meaning"], lines)
 

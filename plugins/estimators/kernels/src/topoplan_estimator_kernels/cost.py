@@ -30,6 +30,7 @@ from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
 from topoplan_estimator_kernels.within import Within
 from topoplan_kernel_constants.kernels import Kernels
 from topoplan_kernel_constants.sheets import DEVICES, origin, sheet
+from topoplan_operator_times.equal_parts import for_equal_parts
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.speeds import at_speeds
@@ -132,12 +133,7 @@ class KernelCosts(CostFunction):
             return super().price_micro_batch(op, degrees, devices, batch)
         self._check(op, cut)
         price = self._costs(op, cut, of_one=True)
-        names = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
-        columns = {name: getattr(price, name) for name in names}
-        repeated: Mapping[str, Any] = {
-            name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()
-        }
-        self._of_one[key] = PartCosts(**repeated)
+        self._of_one[key] = for_equal_parts(price, key[2])
         return self._of_one[key]
 
     def _check(self, op: int, degrees: tuple[int, ...]) -> None:

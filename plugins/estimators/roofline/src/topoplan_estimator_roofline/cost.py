@@ -24,6 +24,7 @@ from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
 from topoplan_engine.training import has_sparse_gradient, trained_weights
 from topoplan_estimator_roofline import Roofline
+from topoplan_operator_times.equal_parts import for_equal_parts
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.work import PartWork, factors_of, part_work, parts_are_equal, weight_shares
 
@@ -123,12 +124,7 @@ class RooflineCosts(CostFunction):
             return super().price_micro_batch(op, degrees, devices, batch)
         self._check(op, cut)
         price = self._price(op, self._part_work(op, cut, of_one=True), devices)
-        names = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
-        columns = {name: getattr(price, name) for name in names}
-        repeated: Mapping[str, Any] = {
-            name: None if each is None else np.repeat(each, key[2], axis=-1) for name, each in columns.items()
-        }
-        self._of_one[key] = PartCosts(**repeated)
+        self._of_one[key] = for_equal_parts(price, key[2])
         return self._of_one[key]
 
     def _check(self, op: int, degrees: tuple[int, ...]) -> None:

@@ -101,7 +101,7 @@ class AutoSearch(Search):
                 if plan is not None:
                     self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
                     return [self._asked]
-        if not self._goes_on(self._best):
+        if not self._may_propose(self._best):
             return []
         self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
@@ -113,7 +113,7 @@ class AutoSearch(Search):
         if self._plans is not None or self._moved is not None or self._current is None or self._best is None:
             return 0, self.ask()
         for rejected in range(most):
-            if not self._goes_on(self._best):
+            if not self._may_propose(self._best):
                 return rejected, []
             candidate = self._asked = self._new_proposal(self._current, self._best)
             if not rejects(candidate.base, candidate.placements, candidate.cutoff_seconds):
@@ -129,8 +129,8 @@ class AutoSearch(Search):
         """Whether it makes estimates, so that it may have nothing to propose yet."""
         return self._plans is not None and self._current is not None
 
-    def _goes_on(self, best: Trial) -> bool:
-        """Count a proposal of a chain that is behind, and say whether it may still be made."""
+    def _may_propose(self, best: Trial) -> bool:
+        """Count a proposal if the chain is behind, and say whether it may still be made."""
         rival = self._rival
         if rival is None or not rival.fits or (best.fits and best.cost <= _BEHIND * rival.cost):
             return True
