@@ -4,14 +4,17 @@
       └─► cluster at the stack's rates ─► network ─► stated plan ─► folded iteration ─┴─► seconds, bytes
 
 Graphs, networks and prices are kept for the next run of the same kind, so that rows of one workload cost their plans
-alserver.
+alone, and rows of equal runs, as releases of one software repeat them, are predicted once.
+
+A pipeline that is full does the same again with each further round of micro-batches.  An iteration of many rounds is
+the one of `_ROUNDS` rounds, and what one more adds for each of the others; that is what the whole one takes, but for
+the first rounds of plans whose messages wait for each other otherwise than later ones.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +47,11 @@ __all__ = ["Predictor"]
 
 #: Problems that are kept.
 _KEPT = 4
+#: Rounds of micro-batches, as many as a pipeline has ranks or a multiple, after which a pipeline is full; and
+#: rounds from which on they stand for all.
+_ROUNDS, _MANY = 2, 5
+#: Micro-batches of a round at least.
+_FEWEST = 4
 
 
 class _Prepared(NamedTuple):
@@ -63,9 +71,9 @@ class Predictor:
 
     def __init__(self, host: Host | None = None) -> None:
         self._host = host or Host.discover()
-        self._kept: dict[Hashable, _Prepared] = {}
-        self._folded: tuple[Hashable, FoldedIteration, float] | None = None
-        self._predicted: dict[tuple[int, Stack], tuple[Run, Predicted]] = {}
+        self._kept: dict[tuple[str, Stack], _Prepared] = {}
+        self._folded: dict[str, tuple[FoldedIteration, float]] = {}
+        self._predicted: dict[tuple[str, Stack], Predicted] = {}
         simulate = self._host.make(Simulator, "fluid", {}).build()
         if not isinstance(simulate, Folds):
             raise TopoplanError("simulator fluid: runs no folded iterations")
@@ -81,21 +89,33 @@ class Predictor:
         Raises:
             TopoplanError: the model, the machine or the plan is not one that the product has.
         """
-        entry = self._predicted.get((id(run), stack))
-        if entry is None:
-            entry = self._predicted[id(run), stack] = run, self._simulated(run, stack)
-        return entry[1]
+        key = _text(attrs.asdict(run, recurse=False)), stack
+        if key not in self._predicted:
+            self._predicted[key] = self._of_rounds(run, stack)
+        return self._predicted[key]
+
+    def _of_rounds(self, run: Run, stack: Stack) -> Predicted:
+        """Return what a run takes, from few rounds of micro-batches where it has many."""
+        samples = _samples_of_a_round(run)
+        rounds = run.batch / samples if samples else 0.0
+        if rounds < _MANY:
+            return self._simulated(run, stack)
+        few, more = (self._simulated(attrs.evolve(run, batch=samples * k), stack) for k in (_ROUNDS, _ROUNDS + 1))
+        added = (more.seconds - few.seconds) * (rounds - _ROUNDS)
+        return Predicted(seconds=few.seconds + added, memory=max(few.memory, more.memory))
 
     def _simulated(self, run: Run, stack: Stack) -> Predicted:
-        """Return what a run takes; the iteration folded last is taken again where links alone are faster or slower."""
+        """Return what a run takes; iterations folded last are taken again where links alone are faster or slower."""
         prepared = self._prepared(run, stack)
         cluster, fabric = prepared.problem.cluster, prepared.fabric
-        key = id(run), json.dumps(stack.estimator, sort_keys=True), stack.constants.latency_us
-        if self._folded is None or self._folded[0] != key:
+        key = _text([attrs.asdict(run, recurse=False), stack.estimator, stack.constants.latency_us])
+        if key not in self._folded:
             strategy = self._strategy(run, prepared.problem)
             folded = prepared.lowering.fold(strategy, lambda t: self._simulate.message_loads(t, fabric, cluster))
-            self._folded = key, folded, float(prepared.lowering.memory(strategy).max())
-        _, folded, memory = self._folded
+            if len(self._folded) > 1:
+                del self._folded[next(iter(self._folded))]
+            self._folded[key] = folded, float(prepared.lowering.memory(strategy).max())
+        folded, memory = self._folded[key]
         return Predicted(seconds=self._simulate.run_folded(folded, fabric, cluster).makespan, memory=memory)
 
     def _strategy(self, run: Run, problem: Problem) -> StagedStrategy:
@@ -108,11 +128,7 @@ class Predictor:
         return strategy
 
     def _prepared(self, run: Run, stack: Stack) -> _Prepared:
-        cluster_key = json.dumps({**run.cluster, "devices": run.devices}, sort_keys=True)
-        model_key = json.dumps(
-            [dict(run.model), run.sequence_length, run.batch, run.precision, run.kernels], sort_keys=True
-        )
-        key = cluster_key, model_key, stack
+        key = _text({**attrs.asdict(run, recurse=False), "plan": None}), stack
         if key not in self._kept:
             if len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -156,6 +172,19 @@ class Predictor:
             values["gpus_per_server"] = run.devices
         cluster = build_cluster(attrs.evolve(options, **values), self._host)
         return attrs.evolve(cluster, host=_with_latency(cluster.host, constants.latency_us * 1e-6))
+
+
+def _text(values: Any) -> str:
+    """Return values as one text, the same for equal ones."""
+    return json.dumps(values, sort_keys=True, default=dict)
+
+
+def _samples_of_a_round(run: Run) -> int:
+    """Return the samples of a round of micro-batches; 0 where the batch has no whole number of micro-batches."""
+    plan = run.plan
+    ranks, model = int(plan.get("pp", 1)), int(plan.get("tp", 1)) * int(plan.get("cp", 1))
+    share = run.devices // (ranks * model) * int(plan.get("micro_batch", 1))
+    return 0 if not share or run.batch % share else share * ranks * -(-_FEWEST // ranks)
 
 
 def _narrow(run: Run) -> dict[str, bool]:
