@@ -76,7 +76,8 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "docs/validation.md": (
-        "core/src/topoplan/__main__.py validate llm --write docs/validation.md --leave-out",
+        "core/src/topoplan/__main__.py validate llm --write docs/validation.md --leave-out "
+        "--by-device plugins/estimators/kernels/src/topoplan_estimator_kernels/measured.csv",
         (
             *("libs/llm-measurements/src", "libs/kernel-constants/src", "plugins/commands/validate/src"),
             *("plugins/estimators/kernels/src", "plugins/frontends/huggingface/src", "plugins/machines/nvidia/src"),

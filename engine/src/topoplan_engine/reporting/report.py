@@ -13,7 +13,7 @@ import typer
 from topoplan.cli import command_began
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.plan import Plan
-from topoplan.plugin.components import Exporter, Searcher, Simulator, Topology
+from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.browser import check_pages, open_pages
 from topoplan_engine.experiment import Experiment, build_cluster, interfaces_unless_given
@@ -23,6 +23,7 @@ from topoplan_engine.host_models import host_text
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.network.building import host_links, used_interfaces
 from topoplan_engine.replay import written_seconds
+from topoplan_engine.reporting.accuracy import packet_errors_text, typical_error
 from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_json, memory_rows, print_stages
@@ -42,7 +43,6 @@ from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
 from topoplan_engine.search.trainers import launchable
-from topoplan_engine.simulation.component import SimulatorOfModel
 from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
@@ -181,12 +181,6 @@ def _time_as_run(of: Mapping[str, Any], seconds: float) -> str:
     return f"{spelled_time(mean)}{of_plan}{varies} ({of['simulator']})"
 
 
-def _observed(host: Host, experiment: Experiment, outcome: Outcome) -> str:
-    """Return how far times of the simulator on such a network were off; empty if not known."""
-    component = experiment.simulator.make(host, Simulator)
-    return component.observed(outcome.plan.fabric) if isinstance(component, SimulatorOfModel) else ""
-
-
 def _said(
     host: Host,
     experiment: Experiment,
@@ -207,19 +201,21 @@ def _said(
     written, line = writable(host, experiment)
     notes += [line for line in (line, launchable(host, written)[1]) if line]
     hint = toy(host, experiment, outcome.plan)
-    observed = _observed(host, experiment, outcome)
-    off = [("such times were off", observed)] if observed else []
+    error, packets = typical_error(host, experiment, outcome.plan), packet_errors_text(host, experiment, outcome.plan)
+    off = [("typical error", error)] if error else []
+    against = [("against packets", packets)] if packets and packets not in error else []
     run_as = [(f"as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()]
     return {
         "title": outcome_title(outcome),
         "rows": [*summary_rows(outcome, experiment, host), *off, *run_as],
-        "details": outcome_rows(outcome),
+        "details": [*outcome_rows(outcome), *against],
         "notes": [*notes, *([] if hint is None else [hint])],
         "status": 0 if outcome.fits or outcome.memory_ignored else 1,
         "json": json_values(
             {
                 **_summary(experiment, outcome, outputs),
-                "such_times_were_off": observed or None,
+                "typical_error": error or None,
+                "against_packets": packets or None,
                 "to_launch": launch_text(outcome.plan, host) or None,
                 **({"as_run": as_run} if as_run else {}),
                 **({"kept": kept_file} if kept_file else {}),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topoplan.model.plan import Plan
+from topoplan_engine.reporting.accuracy import measured_errors_text
 from topoplan_engine.search.optimize import Outcome
 from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
@@ -55,6 +56,8 @@ def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     shares = [f"{share:.0%} of the peak of {name}" for name, share in efficiencies if isinstance(share, float | int)]
     if shares:
         rows.append(("kernels reach at most", ", ".join(shares)))
+    if errors := measured_errors_text(plan):
+        rows.append(("typical error", errors))
     rows += [(f"assumed {what}", str(text)) for what, text in _mapping(assumptions.get("notes")).items()]
     return rows
 

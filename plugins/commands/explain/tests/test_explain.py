@@ -126,7 +126,7 @@ def test_no_term_lists_all():
         ("memory", "memory per device: Bytes"),
         ("network ($)", "the prices of the study"),
         ("hosts (USD)", "without the network"),
-        ("such times were off", "packet simulation"),
+        ("typical error", "packet simulation"),
         ("spmd's own: iteration time", "by its own cost model"),
     ],
 )

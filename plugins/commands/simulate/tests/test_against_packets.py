@@ -32,9 +32,9 @@ def file(tmp_path, monkeypatch, capsys):
 
 
 def test_fluid_states_its_error(file, capsys):
-    assert "such times were off" in simulate(capsys, file)
+    assert "typical error" in simulate(capsys, file)
     as_program, wire = (
-        json.loads(simulate(capsys, file, *options, "--json"))["such_times_were_off"]
+        json.loads(simulate(capsys, file, *options, "--json"))["typical_error"]
         for options in ((), ("--simulator", "fluid:transport=wire"))
     )
     assert "on one switch, 8 to 16 hosts; none of 2 hosts" in as_program
@@ -52,8 +52,8 @@ def test_what_is_said_is_of_the_kind_of_network():
 
 
 def test_a_simulator_that_was_not_compared_says_nothing(file, capsys):
-    assert "such times were off" not in simulate(capsys, file, "--simulator", "flexnet")
-    assert json.loads(simulate(capsys, file, "--simulator", "flexnet", "--json"))["such_times_were_off"] is None
+    assert "typical error" not in simulate(capsys, file, "--simulator", "flexnet")
+    assert json.loads(simulate(capsys, file, "--simulator", "flexnet", "--json"))["typical_error"] is None
 
 
 def test_a_file_whose_messages_draw_paths_says_what_other_draws_take(tmp_path, monkeypatch, capsys):

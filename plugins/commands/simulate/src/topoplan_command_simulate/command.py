@@ -70,7 +70,7 @@ def simulate(
         rows = [
             time_row,
             *([] if draws is None else [("mean of 8 draws of equal paths", _spread(draws))]),
-            *([("such times were off", agreement)] if agreement else []),
+            *([("typical error", agreement)] if agreement else []),
             *other_rows,
             *memory_rows(plan),
             ("network of a host", host_links(plan.fabric, plan.cluster)),
@@ -112,7 +112,7 @@ def _as_json(
     assert plan.timeline is not None
     return {
         "iteration_time_s": plan.timeline.makespan,
-        "such_times_were_off": agreement or None,
+        "typical_error": agreement or None,
         "draws": None
         if draws is None
         else {

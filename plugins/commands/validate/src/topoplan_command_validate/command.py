@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,16 +56,19 @@ def llm(
         bool,
         typer.Option(
             "--leave-out",
-            help="On the page, predict each row also by constants fitted without its model: several times as long.",
+            help="Written also: predictions by constants fitted without the model; takes several times as long.",
         ),
     ] = False,
+    by_device: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Write a table of errors by device and stack, as plans quote them."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict iterations of language models that were measured: errors, bias, and the order of plans.
 
     Constants belong to a hardware with its software, never to a row or a model.
     """
-    from topoplan_command_validate.page import write_page
     from topoplan_command_validate.results import print_judged
     from topoplan_command_validate.work import fitted, judged_tables, left_out
     from topoplan_engine.files import check_writable, write_file
@@ -72,8 +76,8 @@ def llm(
     from topoplan_llm_measurements.prediction import Predictor
     from topoplan_llm_measurements.stacks import text_of
 
-    _check(groups, rows, write, leave_out=leave_out)
-    for path in filter(None, (fit, write)):
+    _check(groups, rows, leave_out=leave_out, writes=bool(write or by_device))
+    for path in filter(None, (fit, write, by_device)):
         check_writable(path)
     tables, by_name = _tables(groups, rows, memory=memory), _stacks(constants)
     predictor = Predictor()
@@ -81,8 +85,8 @@ def llm(
         by_name |= fitted(tables, by_name, predictor, quiet=as_json)
         write_file(fit, text_of(by_name).encode())
     judged = judged_tables(tables, by_name, predictor, quiet=as_json)
-    if write is not None:
-        write_page(write, judged, left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}, by_name)
+    values = left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}
+    _write(judged, values, by_name, page=write, table=by_device)
     if as_json:
         print_json(_json(judged, of_file=rows is not None))
         return
@@ -90,12 +94,31 @@ def llm(
         print_judged(each)
 
 
-def _check(groups: list[str] | None, rows: Path | None, write: Path | None, *, leave_out: bool) -> None:
+def _write(
+    judged: list[Judged],
+    left_out: Mapping[int, float],
+    by_name: Mapping[str, Stack],
+    *,
+    page: Path | None,
+    table: Path | None,
+) -> None:
+    """Write the page, and the table of errors by device, of one run."""
+    from topoplan_command_validate.page import write_page
+    from topoplan_engine.files import write_file
+    from topoplan_llm_measurements.by_device import device_errors, table_of
+
+    if page is not None:
+        write_page(page, judged, left_out, by_name)
+    if table is not None:
+        write_file(table, table_of(device_errors(judged, by_name, left_out)).encode())
+
+
+def _check(groups: list[str] | None, rows: Path | None, *, leave_out: bool, writes: bool) -> None:
     """Refuse options that contradict each other."""
     if rows is not None and groups:
         raise TopoplanError("--rows: beside groups (leave out one of them)")
-    if leave_out and write is None:
-        raise TopoplanError("--leave-out: without --write (its figures are on the page)")
+    if leave_out and not writes:
+        raise TopoplanError("--leave-out: without --write or --by-device (its figures are there)")
 
 
 def _json(judged: list[Judged], *, of_file: bool) -> dict[str, object]:

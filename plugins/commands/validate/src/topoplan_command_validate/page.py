@@ -11,6 +11,7 @@ import attrs
 
 from topoplan_engine.files import write_file
 from topoplan_engine.reporting.tables import markdown_table
+from topoplan_llm_measurements.by_device import device_errors
 from topoplan_llm_measurements.groups import GROUPS
 from topoplan_llm_measurements.judging import Judged
 from topoplan_llm_measurements.scoring import Score, score
@@ -37,6 +38,8 @@ def write_page(
         "## Errors by group\n",
         _summary(judged, left_out),
         _not_run(judged),
+        "\n## Errors by device\n",
+        _by_device(judged, by_name, left_out),
         "\n## Constants\n",
         _constants(judged, by_name),
     ]
@@ -69,6 +72,20 @@ def _summary(judged: Sequence[Judged], left_out: Mapping[int, float]) -> str:
                 *(_text(value, ".1f") for value in order),
             ]
         )
+    return markdown_table(head, lines)
+
+
+def _by_device(judged: Sequence[Judged], by_name: Mapping[str, Stack], left_out: Mapping[int, float]) -> str:
+    """Return the errors that plans quote; of rates those of the time."""
+    head = ["device", "of", "group", "stack", "rows", "GPUs", "MAPE, %", "left out, %", "bias, %"]
+    head += ["too low, %", "too high, %"]
+    lines = []
+    for each in device_errors(judged, by_name, left_out):
+        sizes = f"{each.fewest:,}" if each.fewest == each.most else f"{each.fewest:,} to {each.most:,}"
+        percents = [each.mape_percent, each.left_out_percent, each.bias_percent]
+        percents += [each.too_low_percent, each.too_high_percent]
+        words = [each.device, each.quantity, each.group, each.stack or "-"]
+        lines.append([*words, str(each.rows), sizes, *(_text(percent, ".1f") for percent in percents)])
     return markdown_table(head, lines)
 
 

@@ -23,9 +23,11 @@ from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import optimizer_of, weight_states
+from topoplan_engine.throughput import sequence_length
 from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.launching import Launching
+from topoplan_estimator_kernels.measured import measured_errors
 from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
 from topoplan_estimator_kernels.within import Within
 from topoplan_kernel_constants.kernels import Kernels
@@ -85,6 +87,7 @@ class KernelCosts(CostFunction):
             "optimizer": self._step,
             **({"table": options.table} if options.table else {}),
             **self._within.changed,
+            **(_measured(options, graph, device, cluster) if sequence_length(graph) is not None else {}),
         }
         # For each operator, the first one that differs in its name only: layers of a model share their prices.
         first: dict[object, int] = {}
@@ -250,6 +253,13 @@ def _mode_of(options: KernelTimes, graph: OperatorGraph) -> str:
             f"{', '.join(allowed)}; --precision sets the model's)"
         )
     return "bf16" if mode == "fp16" else mode
+
+
+def _measured(options: KernelTimes, graph: OperatorGraph, device: str, cluster: Cluster) -> dict[str, Any]:
+    """Return how far predictions of language models on such devices were off."""
+    precision = _narrow(options) or options.precision or graph.precision
+    gpus = cluster.n_devices * cluster.gpus_per_device
+    return {"measured_errors": measured_errors(device, gpus, precision, options.products)}
 
 
 def _device_of(options: KernelTimes, cluster: Cluster) -> str:
