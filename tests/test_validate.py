@@ -23,7 +23,7 @@ def test_rows_of_a_file_are_judged(run, tmp_path):
     assert status == 0
     # 8 heads are not cut by 16; 3 x 8 are not 16 devices; the last row was not measured.
     assert found["rows"] == 2
-    assert [each["row"] for each in found["refused"]] == ["line 4", "line 6", "line 3"]
+    assert [each["row"] for each in found["refused"]] == ["line 3", "line 4", "line 6"]
     assert {"mape_percent", "bias_percent", "kendall_tau", "kendall_tau_within", "pairs_in_order_percent"} <= set(found)
     row = found["each"][0]
     assert row["measured"] == pytest.approx(0.1)
@@ -35,7 +35,7 @@ def test_rows_are_shown_with_their_reasons(run, tmp_path):
     write(tmp_path, ROWS[0], ROWS[1])
     status, out, _ = run("validate", "llm", "--rows", "rows.csv")
     assert status == 0
-    assert "line 3: not predicted: plan: tp=16 does not divide the 8 heads" in " ".join(out.split())
+    assert "rows.csv, line 3: not predicted: plan: tp=16 does not divide the 8 heads" in " ".join(out.split())
     assert "1 rows" in out
 
 
@@ -56,6 +56,17 @@ def test_what_cannot_be_judged_is_refused_in_a_line(run, tmp_path, words, messag
     assert status == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_file_without_a_row_that_can_be_predicted_is_refused(run, tmp_path):
+    write(tmp_path, "12,64,4,512,8,4,512,2,6,1,100", "16,64,4,510,8,4,512,2,8,1,100")
+    status, out, err = run("validate", "llm", "--rows", "rows.csv")
+    assert status == 2
+    assert (
+        "rows.csv, line 2: not predicted, nor any of 1 others: gpus: 12 do not fill hosts of 8 (nearest: 8 or 16)"
+        in err
+    )
+    assert "line 3: not predicted: model: n_head: 8 does not divide n_embd 510" in " ".join(out.split())
 
 
 @pytest.mark.slow

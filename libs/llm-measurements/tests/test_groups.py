@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from topoplan import TopoplanError
-from topoplan_llm_measurements.groups.machines import cluster_of
+from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Predicted
-from topoplan_llm_measurements.stacks import stacks
+from topoplan_llm_measurements.stacks import stack_of, stacks
 from topoplan_llm_measurements.tables import group_of, own_table
 
 
@@ -61,15 +61,47 @@ def test_models_that_cannot_be_built_are_named():
         published_model("Nemotron_3_Nano")
     with pytest.raises(TopoplanError, match="model: 'Atlantis-7B' is none whose dimensions are known here"):
         published_model("Atlantis-7B")
+    with pytest.raises(TopoplanError, match="did you mean 'gemma2-27b'"):
+        published_model("Gemma3_27B")
+    assert published_model("Qwen3 32B")["num_hidden_layers"] == 64
     assert published_model("DeepSeekV3 (w/o MTP)")["num_nextn_predict_layers"] == 0
 
 
 def test_jobs_of_racks_take_as_many_gpus_of_each_as_divide_them():
-    assert cluster_of("NVIDIA Blackwell GPU (GB200)", 72) == {"machine": "gb200-nvl72"}
-    assert cluster_of("DGX-GB300", 8) == {"machine": "gb300-nvl72:gpus=8"}
-    assert cluster_of("DGX-B200", 256) == {"machine": "dgx-b200"}
-    with pytest.raises(TopoplanError, match="TPU-v5p"):
-        cluster_of("TPU-v5p", 8)
+    assert cluster_of("GB200", 72) == {"machine": "gb200-nvl72"}
+    assert cluster_of("GB300", 8) == {"machine": "gb300-nvl72:gpus=8"}
+    assert cluster_of("B200", 256) == {"machine": "dgx-b200"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware"),
+    [
+        ("NVIDIA Blackwell GPU (GB200)", "GB200"),
+        ("DGX-GB300", "GB300"),
+        ("NVIDIA Blackwell Ultra GPU (B300-SXM-270GB)", "B300"),
+        ("dgx-h100", "H100"),
+        ("NVIDIA H200-SXM5-141GB", "H200"),
+        ("HGX-H800", "H800"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+    ],
+)
+def test_hardware_is_found_in_names_and_all_software_has_constants_for_it(name, hardware):
+    assert hardware_of(name, "system") == hardware
+    for software in ("NeMo in MLPerf", "Megatron-Bridge", "torchtitan", "torchtitan eager"):
+        assert stack_of(stacks(), f"{hardware}, {software}").device.startswith(hardware.lower())
+
+
+@pytest.mark.parametrize("name", ["TPU-v5p", "DGX-GH200", "AMD Instinct MI300X", "NVIDIA H1000", ""])
+def test_other_hardware_is_refused(name):
+    with pytest.raises(TopoplanError, match=r"system: '.*': its kernels were not measured"):
+        hardware_of(name, "system")
+
+
+def test_precisions_that_a_device_has_not_are_refused():
+    with pytest.raises(TopoplanError, match="precision: H100 has no products in fp4"):
+        check_precision("H100", "fp4")
+    with pytest.raises(TopoplanError, match="precision: A100 has no products in fp8"):
+        check_precision("A100", "fp8")
 
 
 def test_layers_are_dealt_where_chunks_do_not_divide_them():
@@ -80,9 +112,19 @@ def test_layers_are_dealt_where_chunks_do_not_divide_them():
     assert megatron_plan({"tp": "2", "ep": "32"}, 64, 61, experts=256)["ep"] == 32
     with pytest.raises(TopoplanError, match="tp 3 x pp 1 x cp 1 does not divide 64"):
         megatron_plan({"tp": "3"}, 64, 60)
-    assert [precision_of(word) for word in ("BF16", "FP8-CS", "MXFP8", "NVFP4")] == ["bf16", "fp8", "fp8", "fp4"]
-    with pytest.raises(TopoplanError, match="precision: int3 is not known"):
-        precision_of("int3")
+
+
+def test_precisions_are_found_in_names():
+    names = {
+        "bf16": ("BF16", "bfloat16", "bf16_mixed"),
+        "fp8": ("FP8-CS", "FP8-SC", "MXFP8", "float8"),
+        "fp4": ("NVFP4",),
+    }
+    for precision, words in names.items():
+        assert {precision_of(word) for word in words} == {precision}
+    for word in ("int3", "", "BF16/FP8"):
+        with pytest.raises(TopoplanError, match="precision: "):
+            precision_of(word)
 
 
 def test_rates_follow_from_seconds():

@@ -9,7 +9,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan_llm_measurements.groups import GROUPS
-from topoplan_llm_measurements.stacks import stacks, stacks_of_text, text_of
+from topoplan_llm_measurements.stacks import stack_of, stacks, stacks_of_text, text_of
 from topoplan_llm_measurements.tables import group_of, own_table, source_of, tables_of_file
 
 HEAD = "gpus,global_batch,micro_batch,hidden,heads,layers,seq_len,tp,dp,pp,iteration_ms"
@@ -68,8 +68,27 @@ def test_files_that_are_no_such_table_are_refused(tmp_path, head, row, message):
 def test_rows_that_say_no_run_are_named_with_the_reason(tmp_path, row, reason):
     (table,) = tables_of_file(written(tmp_path, HEAD, ROW, row))
     assert len(table.rows) == 1
-    assert [name for name, _ in table.refused] == ["line 3"]
-    assert reason in table.refused[0][1]
+    ((name, line, found),) = [(each.name, each.line, each.reason) for each in table.refused]
+    assert (name, line) == ("line 3", 3)
+    assert reason in found
+
+
+def test_columns_that_follow_from_others_may_be_missing(tmp_path):
+    """Data-parallel devices are what other degrees leave; 40 layers on 16 stages are dealt unevenly."""
+    head, row = HEAD.replace("tp,dp,pp", "tp,pp"), "256,1024,4,6144,48,40,2048,8,16,9000"
+    (table,) = tables_of_file(written(tmp_path, head, row))
+    assert (table.rows[0].run.plan["dp"], table.rows[0].run.plan["layers"]) == (2, "2*8+3*8")
+
+
+def test_a_stack_without_rows_takes_constants_of_the_nearest_hardware():
+    by_name = stacks()
+    stack = stack_of(by_name, "H200, NeMo in MLPerf")
+    assert (stack.device, stack.constants_of) == ("h200", "H100, NeMo in MLPerf")
+    assert stack.constants == by_name["H100, NeMo in MLPerf"].constants
+    eager = stack_of(by_name, "A100, torchtitan eager")
+    assert (eager.constants_of, eager.fused) == ("A100, torchtitan", False)
+    with pytest.raises(TopoplanError, match="stack 'TPU, MaxText': has no constants"):
+        stack_of(by_name, "TPU, MaxText")
 
 
 def test_an_unknown_group_has_a_neighbour():

@@ -38,15 +38,22 @@ class MeshStep:
 
 
 def mesh_steps(
-    source: MeshSharding, target: MeshSharding, mesh: tuple[int, ...], *, any_order: bool = False
+    source: MeshSharding,
+    target: MeshSharding,
+    mesh: tuple[int, ...],
+    *,
+    any_order: bool = False,
+    stored: bool = False,
 ) -> tuple[tuple[MeshStep, ...], tuple[MeshStep, ...]] | None:
     """Return the steps from ``source`` to ``target`` on a mesh, and those of the gradients; None if there are none.
 
     Axes of the mesh come one after the other, in the first order in which slices of slices are joined before the
     slices that they belong to; axes along which everything is summed come together.  With ``any_order`` an all-to-all
     may make slices that a later axis slices, too: which ones devices then have, their order says, not that of axes.
+    With ``stored`` this is a weight that is stored in slices of the slices that its operator uses, whatever the order
+    of axes, as in PyTorch's FSDP2 beside tensor parallelism: joining them gives back the slice of the operator.
     """
-    steps = any_mesh_steps(source, target, any_order)
+    steps = any_mesh_steps(source, target, any_order, stored)
     if steps is None:
         return None
     forward, backward = (
@@ -66,7 +73,7 @@ class AnyMeshStep(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def any_mesh_steps(
-    source: MeshSharding, target: MeshSharding, any_order: bool = False
+    source: MeshSharding, target: MeshSharding, any_order: bool = False, stored: bool = False
 ) -> tuple[tuple[AnyMeshStep, ...], tuple[AnyMeshStep, ...]] | None:
     """Return the steps of `mesh_steps`, which depend on the sizes of axes by their shares alone."""
     summed = _summed_axes(source, target)
@@ -77,8 +84,8 @@ def any_mesh_steps(
         for axis in order:
             axes = summed if axis in summed else (axis,)
             conversion = convert(current[axis], target[axis])
-            exchanged = any_order and current[axis].sliced and target[axis].sliced
-            if conversion is None or (not exchanged and any(_sliced_again(current, target, each) for each in axes)):
+            in_order = not current[axis].sliced or not (any_order if target[axis].sliced else stored)
+            if conversion is None or (in_order and any(_sliced_again(current, target, each) for each in axes)):
                 break
             sliced = tuple(k for k, sharding in enumerate(current) if k not in axes and sharding.sliced)
             forward += [AnyMeshStep(step, axes, sliced) for step in conversion.forward]

@@ -105,14 +105,14 @@ def reshards_under(
         operator = graph.operators[u]
         tensor = operator.outputs[output] if output >= 0 else arguments(operator)[k]
         source = program.made(u, output) if output >= 0 else program.stored[u][k]
-        steps = mesh_steps(source, target, program.mesh, any_order=any_order)
+        parameter = output < 0 and (k >= len(operator.inputs) or (u, k) in copies)
+        steps = mesh_steps(source, target, program.mesh, any_order=any_order, stored=any_order and parameter)
         if steps is None:
             raise TopoplanError(
                 f"program: operator {graph.operators[ops[0]].name!r} wants {tensor.name!r} as {_text(target)}, which "
                 f"cannot be made of {_text(source)}"
             )
         forward, backward = steps
-        parameter = output < 0 and (k >= len(operator.inputs) or (u, k) in copies)
         if output >= 0:
             trained = any(flow.inputs[v][argument] for v, argument in readers[u, output] if v in ops)
         elif k < len(operator.inputs):

@@ -12,18 +12,26 @@ from topoplan_llm_measurements.prediction import Predictor
 from topoplan_llm_measurements.rows import MeasuredRow, Predicted
 from topoplan_llm_measurements.scoring import Score, score
 from topoplan_llm_measurements.stacks import Stack, stack_of
-from topoplan_llm_measurements.tables import Table
+from topoplan_llm_measurements.tables import Refused, Table
 
 __all__ = ["Judged", "JudgedRow", "judge"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class JudgedRow:
-    """A row, what was predicted of its run, and the same as the quantity that was measured."""
+    """A row, what was predicted of its run, and the same as the quantity that was measured.
+
+    Attributes:
+        row: what was measured.
+        prediction: of the run.
+        predicted: the same as the row's quantity.
+        constants_of: name of the stack whose constants the row's own takes; empty where it has some.
+    """
 
     row: MeasuredRow
     prediction: Predicted
     predicted: float
+    constants_of: str = ""
 
     @property
     def error_percent(self) -> float:
@@ -34,8 +42,10 @@ class JudgedRow:
         """Return the row for ``--json``."""
         return {
             "row": self.row.name,
+            "line": self.row.line,
             "workload": self.row.workload,
             "stack": self.row.stack,
+            "constants_of": self.constants_of or self.row.stack,
             "quantity": self.row.quantity.name,
             "measured": self.row.measured,
             "predicted": self.predicted,
@@ -50,12 +60,12 @@ class Judged:
     Attributes:
         table: what was judged.
         rows: those that were predicted.
-        refused: (name, reason) of the others.
+        refused: the others, in the order of lines.
     """
 
     table: Table
     rows: tuple[JudgedRow, ...]
-    refused: tuple[tuple[str, str], ...]
+    refused: tuple[Refused, ...]
 
     @property
     def score(self) -> Score:
@@ -72,7 +82,7 @@ class Judged:
         return {
             "group": self.table.group.name,
             **attrs.asdict(self.score),
-            "refused": [{"row": name, "reason": reason} for name, reason in self.refused],
+            "refused": [{"row": each.name, "line": each.line, "reason": each.reason} for each in self.refused],
             "each": [row.as_json() for row in self.rows],
         }
 
@@ -95,10 +105,13 @@ def judge(
     refused = list(table.refused)
     for row in table.rows:
         try:
-            prediction = predictor.predicted(row.run, stack_of(by_name, row.stack))
+            stack = stack_of(by_name, row.stack)
+            prediction = predictor.predicted(row.run, stack)
         except TopoplanError as error:
-            refused.append((row.name, str(error)))
+            refused.append(Refused(name=row.name, line=row.line, reason=str(error)))
         else:
-            rows.append(JudgedRow(row=row, prediction=prediction, predicted=row.quantity.of(row.run, prediction)))
+            predicted = row.quantity.of(row.run, prediction)
+            rows.append(JudgedRow(row, prediction, predicted, stack.constants_of))
         on_progress(row.name)
+    refused.sort(key=lambda each: each.line)
     return Judged(table=table, rows=tuple(rows), refused=tuple(refused))

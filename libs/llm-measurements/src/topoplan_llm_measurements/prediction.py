@@ -151,7 +151,10 @@ class Predictor:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(dict(run.model)), encoding="utf-8")
             options = {"config": str(path), "sequence-length": run.sequence_length}
-            graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
+            try:
+                graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
+            except TopoplanError as error:
+                raise TopoplanError(str(error).replace(str(path), "model")) from None
         graph = with_kernels(in_precision(graph, "bf16" if _narrow(run) else run.precision), run.kernels)
         return attrs.evolve(graph, optimizer=optimizer_of(graph))
 
@@ -161,7 +164,9 @@ class Predictor:
         server = build_cluster(attrs.evolve(options, servers=1), self._host)
         per_host = len(server.device_host)
         if run.devices % per_host and run.devices > per_host:
-            raise TopoplanError(f"{run.devices} devices do not fill hosts of {per_host}")
+            raise TopoplanError(
+                f"gpus: {run.devices} do not fill hosts of {per_host} (nearest: {_filled(run.devices, per_host)})"
+            )
         constants = stack.constants
         values: dict[str, Any] = {
             "servers": max(run.devices // per_host, 1),
@@ -185,6 +190,12 @@ def _samples_of_a_round(run: Run) -> int:
     ranks, model = int(plan.get("pp", 1)), int(plan.get("tp", 1)) * int(plan.get("cp", 1))
     share = run.devices // (ranks * model) * int(plan.get("micro_batch", 1))
     return 0 if not share or run.batch % share else share * ranks * -(-_FEWEST // ranks)
+
+
+def _filled(devices: int, per_host: int) -> str:
+    """Return the numbers of devices that fill hosts, below and above."""
+    below = devices // per_host * per_host
+    return f"{below} or {below + per_host}"
 
 
 def _narrow(run: Run) -> dict[str, bool]:

@@ -90,6 +90,7 @@ class MeasuredRow:
 
     Attributes:
         name: tells rows of a table apart.
+        line: of the file; 0 if it is in none.
         workload: rows of one workload (model, devices, batch) are plans to choose from: they are put in order.
         left_out: rows of one such name are left out of a fit together.
         stack: name of the stack that ran it.
@@ -104,6 +105,7 @@ class MeasuredRow:
     run: Run
     measured: float
     quantity: Quantity = SECONDS
+    line: int = 0
 
 
 @attrs.frozen(kw_only=True)

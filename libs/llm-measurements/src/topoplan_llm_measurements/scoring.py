@@ -26,7 +26,8 @@ class Score:
     Attributes:
         rows: how many.
         mape_percent: mean of |predicted / measured - 1|.
-        bias_percent: mean of log(predicted / measured), as a share: what all predictions are off by together.
+        bias_percent: mean of predicted / measured - 1: what all predictions are off by together, below 0 where they
+            are too low.
         worst_percent: the largest error.
         kendall_tau: tau-b of predicted and measured over all rows.
         kendall_tau_within: the same over the pairs of one workload alone.
@@ -82,7 +83,7 @@ def score(
     return Score(
         rows=len(truth),
         mape_percent=float(100 * errors.mean()),
-        bias_percent=float(100 * np.log(guess / truth).mean()),
+        bias_percent=float(100 * (guess / truth - 1).mean()),
         worst_percent=float(100 * errors.max()),
         kendall_tau=kendall_tau(truth, guess),
         kendall_tau_within=same.tau,

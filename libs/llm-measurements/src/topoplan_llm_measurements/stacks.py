@@ -18,6 +18,20 @@ from topoplan.errors import TopoplanError, nearest, shown
 
 __all__ = ["Constants", "Stack", "stack_of", "stacks", "stacks_of_text", "text_of"]
 
+#: Kind of hardware -> the device whose kernels were measured; generations, one after the other.
+_DEVICES = {
+    "A100": "a100-80",
+    "H800": "h800",
+    "H100": "h100",
+    "H200": "h200",
+    "B200": "b200",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "B300": "b300",
+}
+#: Software that is not compiled, behind its name.
+_EAGER = " eager"
+
 
 def _constant(default: float, meaning: str, minimum: float, maximum: float) -> Any:
     return attrs.field(default=default, metadata={"meaning": meaning, "minimum": minimum, "maximum": maximum})
@@ -61,6 +75,11 @@ class Stack:
     fitted: tuple[str, ...] = ()
     constants_of: str = ""
     constants: Constants = Constants()
+
+    @property
+    def software(self) -> str:
+        """What trains, by the name without the hardware."""
+        return self.name.partition(", ")[2]
 
     @property
     def estimator(self) -> dict[str, Any]:
@@ -167,11 +186,36 @@ def stacks() -> dict[str, Stack]:
 
 
 def stack_of(by_name: Mapping[str, Stack], name: str) -> Stack:
-    """Return a stack.
+    """Return a stack; one without rows takes the constants of the same software on the nearest hardware that has some.
+
+    Hardware is near where it is of the same kind, then of the same generation.  The device stays its own, so that
+    kernels are those that were measured on it.  What runs eagerly, and has no constants, takes those of the compiled
+    software.
 
     Raises:
-        TopoplanError: there is none of the name.
+        TopoplanError: the software has constants on no hardware.
+
+    Examples:
+        >>> stack_of(stacks(), "H200, NeMo in MLPerf").constants_of
+        'H100, NeMo in MLPerf'
     """
-    if name not in by_name:
+    if name in by_name:
+        return by_name[name]
+    hardware, _, software = name.partition(", ")
+    kind, compiled = hardware.split(" ")[0], software.removesuffix(_EAGER)
+    sources = [stack for stack in by_name.values() if stack.software in (software, compiled) and not stack.constants_of]
+    if kind not in _DEVICES or not sources:
         raise TopoplanError(f"stack {shown(name)}: has no constants{nearest(name, by_name)}")
-    return by_name[name]
+    order = list(_DEVICES)
+
+    def distance(stack: Stack) -> tuple[bool, int, bool]:
+        stack_kind, *more = stack.name.partition(", ")[0].split(" ")
+        return (
+            bool(more),
+            abs(order.index(stack_kind) - order.index(kind)) if stack_kind in order else len(order),
+            stack.software != software,
+        )
+
+    source = min(sources, key=distance)
+    fused = source.fused and not software.endswith(_EAGER)
+    return attrs.evolve(source, name=name, device=_DEVICES[kind], fused=fused, fitted=(), constants_of=source.name)

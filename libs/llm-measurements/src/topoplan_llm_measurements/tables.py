@@ -16,7 +16,22 @@ from topoplan_engine.files import read_file
 from topoplan_llm_measurements.groups import GROUPS
 from topoplan_llm_measurements.rows import Group, MeasuredRow
 
-__all__ = ["Table", "group_of", "own_table", "source_of", "tables_of_file"]
+__all__ = ["Refused", "Table", "group_of", "own_table", "source_of", "tables_of_file"]
+
+
+@attrs.frozen(kw_only=True)
+class Refused:
+    """A row that is not predicted.
+
+    Attributes:
+        name: of the row.
+        line: of the file.
+        reason: names the column, its value and what would be right.
+    """
+
+    name: str
+    line: int
+    reason: str
 
 
 @attrs.frozen(kw_only=True)
@@ -25,13 +40,15 @@ class Table:
 
     Attributes:
         group: whose rows they are.
+        file: that has them, as messages name it.
         rows: what can be predicted.
-        refused: (name, reason) of the other rows.
+        refused: the other rows.
     """
 
     group: Group
+    file: str
     rows: tuple[MeasuredRow, ...]
-    refused: tuple[tuple[str, str], ...]
+    refused: tuple[Refused, ...]
 
 
 def group_of(name: str) -> Group:
@@ -49,7 +66,7 @@ def group_of(name: str) -> Group:
 
 def own_table(group: Group) -> Table:
     """Return the public rows of a group."""
-    return _table(group, _text(f"{group.table}.csv"), group.table)
+    return _table(group, _text(f"{group.table}.csv"), f"{group.table}.csv")
 
 
 def source_of(group: Group) -> dict[str, Any]:
@@ -80,28 +97,32 @@ def tables_of_file(path: Path) -> list[Table]:
 def _what_is_missing(names: set[str]) -> str:
     nearest_group = max(GROUPS, key=lambda group: len(names & set(group.columns)) / len(group.columns))
     missing = [name for name in nearest_group.columns if name not in names]
-    if len(missing) == len(nearest_group.columns):
-        tables = ", ".join(f"{group.table}.csv" for group in GROUPS)
+    if 2 * len(missing) > len(nearest_group.columns):
+        tables = ", ".join(dict.fromkeys(f"{group.table}.csv" for group in GROUPS))
         return f"has the columns of no table of measured rows (expected those of one of {tables})"
     return f"has not the columns of {nearest_group.table}.csv: {', '.join(missing)} missing"
 
 
 def _table(group: Group, text: str, who: str) -> Table:
     reader = csv.DictReader(io.StringIO(text), restval="", restkey="")
-    cells = [{(name or "").strip(): _stripped(value) for name, value in row.items()} for row in reader]
+    cells: list[dict[str, str]] = []
+    lines: list[int] = []
+    for row in reader:
+        cells.append({(name or "").strip(): _stripped(value) for name, value in row.items()})
+        lines.append(reader.line_num)
     if not cells:
         raise TopoplanError(f"{who}: has no rows")
     if reason := group.refusal(list(cells)):
         raise TopoplanError(f"{who}: {reason}")
     rows: list[MeasuredRow] = []
-    refused: list[tuple[str, str]] = []
-    for number, row in enumerate(cells, start=2):
-        name = row.get("row") or row.get("case") or f"line {number}"
+    refused: list[Refused] = []
+    for line, row in zip(lines, cells, strict=True):
+        name = row.get("row") or row.get("case") or f"line {line}"
         try:
-            rows.append(attrs.evolve(group.row(row), name=name))
+            rows.append(attrs.evolve(group.row(row), name=name, line=line))
         except TopoplanError as error:
-            refused.append((name, str(error)))
-    return Table(group=group, rows=tuple(rows), refused=tuple(refused))
+            refused.append(Refused(name=name, line=line, reason=str(error)))
+    return Table(group=group, file=who, rows=tuple(rows), refused=tuple(refused))
 
 
 def _stripped(value: Any) -> str:

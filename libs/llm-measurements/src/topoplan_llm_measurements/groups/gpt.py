@@ -7,6 +7,7 @@ from typing import Any
 
 from topoplan.errors import TopoplanError
 from topoplan_llm_measurements.cells import count
+from topoplan_llm_measurements.groups.plans import uneven_layers
 from topoplan_llm_measurements.rows import Cells, Run
 
 __all__ = ["SELENE", "check_degrees", "gpt_model", "gpt_run", "megatron_flops", "schedule"]
@@ -66,13 +67,21 @@ def gpt_run(cells: Cells, plan: Mapping[str, Any], *, words: int | None = 51200,
     tp, pp, gpus = (count(cells, name) for name in ("tp", "pp", "gpus"))
     check_degrees(gpus, tp, pp)
     hidden, heads, layers, positions = (count(cells, name) for name in ("hidden", "heads", "layers", "seq_len"))
+    chunks = count(cells, "vp", chunks) if pp > 1 else 1
     return Run(
         model=gpt_model(hidden, heads, layers, positions, count(cells, "vocab", words), tp),
         sequence_length=positions,
         batch=count(cells, "global_batch"),
         devices=gpus,
         cluster={"machine": "dgx-a100"},
-        plan={"tp": tp, "pp": pp, "schedule": schedule(pp, count(cells, "vp", chunks)), "grads": "fp32", **plan},
+        plan={
+            "tp": tp,
+            "pp": pp,
+            "schedule": schedule(pp, chunks),
+            "grads": "fp32",
+            **uneven_layers(layers, pp * chunks),
+            **plan,
+        },
     )
 
 

@@ -10,8 +10,7 @@ from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow
 __all__ = ["KORTHIKANTI"]
 
 _COLUMNS = (
-    *("model", "heads", "hidden", "layers", "seq_len", "vocab", "gpus", "tp", "pp", "vp", "global_batch"),
-    *("micro_batch", "recompute", "sequence_parallel", "iteration_s"),
+    *("heads", "hidden", "layers", "seq_len", "gpus", "tp", "pp", "global_batch", "micro_batch", "iteration_s"),
 )
 _RECOMPUTED = ("none", "selective", "full")
 
@@ -29,7 +28,7 @@ def _row(cells: Cells) -> MeasuredRow:
         "overlap": "megatron",
     }
     run = gpt_run(cells, plan)
-    model = cells["model"] or f"h{cells['hidden']} L{cells['layers']}"
+    model = cells.get("model") or f"h{cells['hidden']} L{cells['layers']}"
     return MeasuredRow(
         name="",
         workload=f"GPT {model}, {run.devices} GPUs, batch {run.batch}",

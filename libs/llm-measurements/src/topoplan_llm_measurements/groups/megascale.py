@@ -15,7 +15,7 @@ from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow
 __all__ = ["MEGASCALE"]
 
 _COLUMNS = (
-    *("method", "heads", "hidden", "layers", "seq_len", "vocab", "gpus", "tp", "pp", "vp", "global_batch"),
+    *("method", "heads", "hidden", "layers", "seq_len", "vocab", "gpus", "tp", "pp", "global_batch"),
     "iteration_s",
 )
 _STACKS = {"megatron-lm": "A100, Megatron-LM 2023", "megascale": "A100, MegaScale"}

@@ -10,21 +10,15 @@ from typing import Any
 
 import attrs
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
 from topoplan_llm_measurements.groups.gpt import gpt_model
-from topoplan_llm_measurements.groups.machines import cluster_of
+from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import SECONDS, TOKENS, Cells, Group, MeasuredRow, Quantity, Run
 
 __all__ = ["BRIDGE", "LONG_SEQUENCES", "MEGATRON_CORE", "MLPERF", "NEMO"]
-
-_GENERATIONS = {"GB300": "GB300", "GB200": "GB200", "B300": "B300", "B200": "B200", "H200": "H200", "H100": "H100"}
-
-
-def _generation(name: str) -> str:
-    return next((kind for kind in _GENERATIONS if kind in name), name)
 
 
 def _layers(model: Mapping[str, Any]) -> int:
@@ -36,7 +30,8 @@ def _experts(model: Mapping[str, Any]) -> int:
     return int(next((model[word] for word in words if word in model), 0))
 
 
-def _run(cells: Cells, model: Mapping[str, Any], system: str, devices: int, precision: str) -> Run:
+def _run(cells: Cells, model: Mapping[str, Any], hardware: str, devices: int, precision: str) -> Run:
+    check_precision(hardware, precision)
     positions = count(cells, "seq_len")
     word = "n_positions" if "n_positions" in model else "max_position_embeddings"
     return Run(
@@ -44,7 +39,7 @@ def _run(cells: Cells, model: Mapping[str, Any], system: str, devices: int, prec
         sequence_length=positions,
         batch=count(cells, "global_batch"),
         devices=devices,
-        cluster=cluster_of(system, devices),
+        cluster=cluster_of(hardware, devices),
         plan=megatron_plan(cells, devices, _layers(model), experts=_experts(model)),
         precision=precision,
     )
@@ -56,22 +51,20 @@ _BENCHMARKS = {"gpt3": "GPT3-175B", "llama31_405b": "LLAMA3.1-405B", "llama31_8b
 
 
 def _mlperf(cells: Cells) -> MeasuredRow:
-    accelerator, devices = cells.get("accelerator", ""), count(cells, "accelerators")
-    if "NVIDIA" not in accelerator:
-        raise TopoplanError(f"accelerator: {accelerator}: its degrees are not published")
+    benchmark, devices = cells.get("benchmark", ""), count(cells, "accelerators")
     if not cells.get("tp") or not cells.get("micro_batch"):
-        raise TopoplanError("tp, micro_batch: are not published")
-    benchmark = cells.get("benchmark", "")
+        raise TopoplanError("tp, micro_batch: are empty (the plan is not published)")
     if benchmark not in _BENCHMARKS:
-        raise TopoplanError(f"benchmark: {benchmark} is not known (have: {', '.join(_BENCHMARKS)})")
-    model = published_model(_BENCHMARKS[benchmark])
-    # Submissions of these benchmarks run in fp8 unless they say fp4.
-    run = _run(cells, model, accelerator, devices, precision_of(cells.get("precision") or "fp8"))
+        raise TopoplanError(f"benchmark: {shown(benchmark)} is not known (have: {', '.join(_BENCHMARKS)})")
+    hardware = hardware_of(cells.get("accelerator", ""), "accelerator")
+    # Submissions of these benchmarks run in fp8 unless they say fp4, where the device has it.
+    precision = precision_of(cells.get("precision") or ("bf16" if hardware == "A100" else "fp8"))
+    run = _run(cells, published_model(_BENCHMARKS[benchmark]), hardware, devices, precision)
     return MeasuredRow(
         name="",
-        workload=f"{benchmark}, {_generation(accelerator)}",
-        left_out=f"{benchmark}, {_generation(accelerator)}",
-        stack=f"{_generation(accelerator)}, NeMo in MLPerf",
+        workload=f"{benchmark}, {hardware}",
+        left_out=f"{benchmark}, {hardware}",
+        stack=f"{hardware}, NeMo in MLPerf",
         run=run,
         measured=number(cells, "step_s_median" if cells.get("step_s_median") else "block_step_s_median"),
     )
@@ -92,14 +85,15 @@ MLPERF = Group(
 def _bridge(cells: Cells) -> MeasuredRow:
     task = cells.get("task", "")
     if task and task != "pre-training":
-        raise TopoplanError(f"task: {task} is not pre-training")
+        raise TopoplanError(f"task: {shown(task)} is not pre-training")
     system, name, devices = cells.get("system", ""), cells.get("model", ""), count(cells, "gpus")
-    run = _run(cells, published_model(name), system, devices, precision_of(cells.get("precision", "")))
+    hardware = hardware_of(system, "system")
+    run = _run(cells, published_model(name), hardware, devices, precision_of(cells.get("precision", "")))
     return MeasuredRow(
         name="",
         workload=f"{name}, {system}, {devices} GPUs, batch {run.batch}",
         left_out=name.partition(" (")[0],
-        stack=f"{_generation(system)}, Megatron-Bridge",
+        stack=f"{hardware}, Megatron-Bridge",
         run=run,
         measured=number(cells, "tokens_per_s_per_gpu"),
         quantity=TOKENS,

@@ -5,39 +5,90 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count
 from topoplan_llm_measurements.rows import Cells
 
-__all__ = ["megatron_plan", "precision_of"]
+__all__ = ["megatron_plan", "precision_of", "torchtitan_schedule", "uneven_layers"]
 
-_PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8", "fp8cs": "fp8", "fp8mx": "fp8", "float8": "fp8"}
-_FP4 = ("nvfp4", "fp4")
+#: Part of a name -> precision.  What is beside it says how values are scaled: FP8-CS, FP8-SC, MXFP8, NVFP4.
+_PRECISIONS = {
+    "fp4": "fp4",
+    "float4": "fp4",
+    "fp8": "fp8",
+    "float8": "fp8",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+}
 
 
 def precision_of(text: str) -> str:
-    """Return bf16, fp8 or fp4, in which products with weights run.
+    """Return bf16, fp16, fp8 or fp4, in which products with weights run.
 
     Examples:
-        >>> precision_of("FP8-MX")
-        'fp8'
+        >>> precision_of("FP8-MX"), precision_of("NVFP4"), precision_of("bf16_mixed")
+        ('fp8', 'fp4', 'bf16')
+    """
+    precisions = {precision for part, precision in _PRECISIONS.items() if part in text.lower()}
+    if "bfloat16" in text.lower():
+        precisions.discard("fp16")
+    if not text:
+        raise TopoplanError("precision: is empty (expected one such as BF16, FP8-CS, MXFP8 or NVFP4)")
+    if len(precisions) != 1:
+        raise TopoplanError(
+            f"precision: {shown(text)} is not known (expected one such as BF16, FP8-CS, MXFP8 or NVFP4)"
+        )
+    return precisions.pop()
+
+
+#: Schedule as torchtitan names it, without signs -> as a plan does; no name is 1F1B.
+_SCHEDULES = {
+    "": "1f1b",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved:2",
+    "interleaved1f1b": "interleaved:2",
+    "zbvzerobubble": "zbv",
+    "zbv": "zbv",
+}
+
+
+def torchtitan_schedule(text: str) -> str:
+    """Return a schedule by torchtitan's name.
+
+    Raises:
+        TopoplanError: plans have none of the name.
+
+    Examples:
+        >>> torchtitan_schedule("Interleaved1F1B")
+        'interleaved:2'
     """
     word = text.lower().replace("-", "").replace("_", "")
-    if word in _FP4:
-        return "fp4"
-    if word not in _PRECISIONS:
-        raise TopoplanError(f"precision: {text or 'is not said'}" if not text else f"precision: {text} is not known")
-    return _PRECISIONS[word]
+    if word not in _SCHEDULES:
+        raise TopoplanError(f"schedule: {shown(text)} is not known (have: {', '.join(filter(None, _SCHEDULES))})")
+    return _SCHEDULES[word]
 
 
-def _uneven(layers: int, chunks: int) -> str:
-    """Return how layers that chunks do not divide are dealt: with the embedding and the head, or fewer at first."""
-    if (layers + 2) % chunks == 0:
-        return "embedding+head"
+def uneven_layers(layers: int, chunks: int) -> Mapping[str, str]:
+    """Return how layers that chunks do not divide are dealt: with the embedding and the head, or fewer at first.
+
+    Raises:
+        TopoplanError: there are more chunks than layers.
+
+    Examples:
+        >>> uneven_layers(126, 16), uneven_layers(61, 8), uneven_layers(64, 8)
+        ({'layers': 'embedding+head'}, {'layers': '7*3+8*5'}, {})
+    """
     size, more = divmod(layers, chunks)
+    if not more:
+        return {}
+    if (layers + 2) % chunks == 0:
+        return {"layers": "embedding+head"}
     if not size:
         raise TopoplanError(f"pp x vp = {chunks} chunks are more than the {layers} layers")
-    return f"{size}*{chunks - more}+{size + 1}*{more}"
+    return {"layers": f"{size}*{chunks - more}+{size + 1}*{more}"}
 
 
 def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) -> Mapping[str, Any]:
@@ -68,8 +119,7 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
     }
     if tp > 1:
         plan["sp"] = True
-    if layers % (pp * chunks):
-        plan["layers"] = _uneven(layers, pp * chunks)
+    plan |= uneven_layers(layers, pp * chunks)
     if experts and (ep := count(cells, "ep", 1)) > 1:
         # Megatron-LM lets experts span tensor and context parallel devices too; here they span data parallel ones.
         plan["ep"] = max(size for size in range(1, min(ep, dp) + 1) if dp % size == 0 and experts % size == 0)

@@ -13,28 +13,10 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_llm_measurements.groups.gpt import gpt_model
 
 __all__ = ["published_model"]
-
-#: Name in a table, without underscores, spaces and notes -> that in ``models.json``.
-_NAMES = {
-    "llama27b": "llama2-7b",
-    "llama213b": "llama2-13b",
-    "llama270b": "llama2-70b",
-    "llama38b": "llama3-8b",
-    "llama370b": "llama3-70b",
-    "llama318b": "llama3.1-8b",
-    "llama3170b": "llama3.1-70b",
-    "llama31405b": "llama3.1-405b",
-    "qwen330ba3b": "qwen3-30b-a3b",
-    "qwen3235ba22b": "qwen3-235b-a22b",
-    "deepseekv3": "deepseek-v3",
-    "kimik2": "kimi-k2",
-    "mixtral8x7b": "mixtral-8x7b",
-    "mixtral8x22b": "mixtral-8x22b",
-}
 
 
 def _squared_relu(hidden: int, layers: int, heads: int, groups: int, ffn: int) -> dict[str, Any]:
@@ -91,8 +73,13 @@ _REFUSED = {
 
 @functools.cache
 def _models() -> dict[str, dict[str, Any]]:
+    """Return the models of ``models.json`` by name."""
     text = files("topoplan_llm_measurements").joinpath("data", "models.json").read_text("utf-8")
     return dict(json.loads(text))
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def published_model(name: str) -> Mapping[str, Any]:
@@ -105,16 +92,16 @@ def published_model(name: str) -> Mapping[str, Any]:
         >>> published_model("LLAMA3.1_405B")["num_hidden_layers"]
         126
     """
-    word = re.sub(r"\([^)]*\)", "", name).lower()
-    word = re.sub(r"[^a-z0-9]", "", word)
-    if word in _NAMES:
-        keys = dict(_models()[_NAMES[word]])
+    word = _word(re.sub(r"\([^)]*\)", "", name))
+    if word in _WRITTEN:
+        return _WRITTEN[word]
+    if name_there := next((each for each in _models() if _word(each) == word), ""):
+        keys = dict(_models()[name_there])
         if "num_nextn_predict_layers" in keys and "w/o MTP" in name:
             keys["num_nextn_predict_layers"] = 0
         return keys
-    if word in _WRITTEN:
-        return _WRITTEN[word]
     for beginning, reason in _REFUSED.items():
         if word.startswith(beginning):
             raise TopoplanError(f"model: {shown(name)} {reason}")
-    raise TopoplanError(f"model: {shown(name)} is none whose dimensions are known here")
+    names = [*_WRITTEN, *_models()]
+    raise TopoplanError(f"model: {shown(name)} is none whose dimensions are known here{nearest(word, names)}")

@@ -108,7 +108,7 @@ SC21_TABLE_1 = Group(
     title="GPT 1.7B to 1T on 32 to 3,072 A100, weak scaling of Megatron-LM (Narayanan et al. 2021, table 1)",
     table="megatron_sc21_table1",
     columns=(
-        *("heads", "hidden", "layers", "seq_len", "gpus", "tp", "pp", "dp", "global_batch", "recompute"),
+        *("heads", "hidden", "layers", "seq_len", "gpus", "tp", "pp", "global_batch"),
         "achieved_tflops_per_gpu",
     ),
     row=_table_1,

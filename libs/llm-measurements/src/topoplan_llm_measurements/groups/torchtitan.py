@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
+from topoplan_llm_measurements.groups.plans import precision_of, torchtitan_schedule
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import TOKENS, Cells, Group, MeasuredRow, Run
 
@@ -21,20 +23,19 @@ _RECOMPUTE = {
     "selective-layer": "every:2",
     "selective-op": "op",
 }
-_CLUSTERS = {"H200": "dgx-h200", "H100": "dgx-h100", "A100": "dgx-a100"}
 
 
 def _row(cells: Cells) -> MeasuredRow:
     hardware, name, devices = cells.get("hardware", ""), cells.get("model", ""), count(cells, "gpus")
-    kind = next((word for word in _CLUSTERS if word in hardware), "")
-    if not kind:
-        raise TopoplanError(f"hardware: {hardware}: is not known (have: {', '.join(_CLUSTERS)})")
-    recompute = cells.get("recompute", "none")
+    kind = hardware_of(hardware, "hardware")
+    recompute = cells.get("recompute") or "none"
     if recompute not in _RECOMPUTE:
-        raise TopoplanError(f"recompute: {recompute} is not known (have: {', '.join(_RECOMPUTE)})")
+        raise TopoplanError(f"recompute: {shown(recompute)} is not known (have: {', '.join(_RECOMPUTE)})")
     positions, batch = count(cells, "seq_len"), count(cells, "global_batch")
     model = dict(published_model(name))
     model["max_position_embeddings"] = max(positions, int(model["max_position_embeddings"]))
+    precision = precision_of(cells.get("linear_precision") or "bf16")
+    check_precision(kind, precision)
     how = "eager" if cells.get("compiled") == "eager" else "compile"
     power = " 500 W" if "500 W" in hardware else ""
     return MeasuredRow(
@@ -47,9 +48,9 @@ def _row(cells: Cells) -> MeasuredRow:
             sequence_length=positions,
             batch=batch,
             devices=devices,
-            cluster={"machine": _CLUSTERS[kind]},
+            cluster=cluster_of(kind, devices),
             plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
-            precision="fp8" if cells.get("linear_precision") == "float8" else "bf16",
+            precision=precision,
         ),
         measured=number(cells, "tokens_per_s_per_gpu"),
         quantity=TOKENS,
@@ -57,8 +58,8 @@ def _row(cells: Cells) -> MeasuredRow:
 
 
 def _degrees(cells: Cells) -> dict[str, Any]:
-    tp, pp, cp, dp = (count(cells, word, 1) for word in ("tp", "pp", "cp", "fsdp"))
-    schedule = cells.get("schedule", "")
+    tp, pp, cp = (count(cells, word, 1) for word in ("tp", "pp", "cp"))
+    dp = count(cells, "fsdp", max(count(cells, "gpus") // (tp * pp * cp), 1))
     plan: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
@@ -67,7 +68,7 @@ def _degrees(cells: Cells) -> dict[str, Any]:
         "micro_batch": 1 if pp > 1 else count(cells, "local_batch"),
         "zero": 3 if dp > 1 else 0,
         "overlap": "fsdp",
-        "schedule": "interleaved:2" if schedule == "interleaved" else "1f1b",
+        "schedule": torchtitan_schedule(cells.get("schedule", "") if pp > 1 else ""),
     }
     if tp > 1:
         plan |= {"sp": True, "async_tp": cells.get("async_tp") == "yes"}
@@ -80,6 +81,6 @@ TORCHTITAN = Group(
     name="torchtitan",
     title="Llama 2 and 3 by torchtitan: A100, H100 of 500 W, H200; bf16 and fp8",
     table="torchtitan",
-    columns=("model", "hardware", "gpus", "fsdp", "tp", "pp", "cp", "local_batch", "tokens_per_s_per_gpu"),
+    columns=("model", "hardware", "gpus", "global_batch", "local_batch", "seq_len", "tokens_per_s_per_gpu"),
     row=_row,
 )

@@ -12,6 +12,9 @@ from typing import Any
 from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_llm_measurements.cells import count, number
 from topoplan_llm_measurements.groups.llama import llama_model
+from topoplan_llm_measurements.groups.machines import cluster_of, hardware_of
+from topoplan_llm_measurements.groups.plans import torchtitan_schedule
+from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Quantity, Run
 
 __all__ = ["TORCHTITAN_MEMORY"]
@@ -28,32 +31,21 @@ _MODELS = {
     "llama3-405B": llama_model(16384, 53248, 128, 8, 126),
 }
 _RECOMPUTE = {"none": "none", "full": "full", "selective-op": "op", "selective-layer": "every:2"}
-#: Part of the hardware's name -> machine, and whose stack.
-_CLUSTERS = {
-    "H200": ("dgx-h200", "H200, torchtitan"),
-    "H100": ("dgx-h100", "H100, torchtitan"),
-    "A100": ("dgx-a100", "A100, torchtitan"),
-}
 
 
 def _row(cells: Cells) -> MeasuredRow:
-    name, hardware, recompute = (cells.get(word, "") for word in ("model", "hardware", "recompute"))
-    model = name.replace("llama3.1", "llama3")
-    if model not in _MODELS:
-        raise TopoplanError(f"model: {shown(name)} is not known{nearest(model, _MODELS)}")
-    kind = next((word for word in _CLUSTERS if word in hardware), "")
-    if not kind:
-        raise TopoplanError(f"hardware: {shown(hardware)} is not known (have: {', '.join(_CLUSTERS)})")
+    name, recompute = cells.get("model", ""), cells.get("recompute") or "none"
+    model = dict(_MODELS.get(name.replace("llama3.1", "llama3")) or published_model(name))
+    kind = hardware_of(cells.get("hardware", ""), "hardware")
     if recompute not in _RECOMPUTE:
         raise TopoplanError(f"recompute: {shown(recompute)} is not known{nearest(recompute, _RECOMPUTE)}")
     positions, devices = count(cells, "seq_len"), count(cells, "gpus")
-    machine, stack = _CLUSTERS[kind]
     run = Run(
-        model=_MODELS[model],
+        model={**model, "max_position_embeddings": max(positions, model["max_position_embeddings"])},
         sequence_length=positions,
         batch=count(cells, "global_batch"),
         devices=devices,
-        cluster={"machine": machine},
+        cluster=cluster_of(kind, devices),
         plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
         kernels="torchtitan" if _compiles_loss(cells.get("source", "")) else "torchtitan-2024",
     )
@@ -61,7 +53,7 @@ def _row(cells: Cells) -> MeasuredRow:
         name="",
         workload=f"{name}, {kind}, {devices} GPUs, {positions} positions",
         left_out=name,
-        stack=stack,
+        stack=f"{kind}, torchtitan",
         run=run,
         measured=number(cells, "memory_gib"),
         quantity=_QUANTITY,
@@ -75,13 +67,17 @@ def _compiles_loss(source: str) -> bool:
 
 
 def _degrees(cells: Cells) -> dict[str, Any]:
-    tp, pp, cp, dp, samples = (count(cells, word, 1) for word in ("tp", "pp", "cp", "fsdp", "local_batch"))
+    tp, pp, cp, samples = (count(cells, word, 1) for word in ("tp", "pp", "cp", "local_batch"))
+    dp = count(cells, "fsdp", max(count(cells, "gpus") // (tp * pp * cp), 1))
     if samples % pp:
         raise TopoplanError(f"pp {pp} does not divide a local_batch of {samples}")
     plan: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "zero": 3, "micro_batch": samples // pp}
     if pp > 1:
-        schedule = "interleaved:2" if cells.get("schedule") == "interleaved" else "1f1b"
-        plan |= {"schedule": schedule, "layers": "embedding+head", "reshard": False}
+        plan |= {
+            "schedule": torchtitan_schedule(cells.get("schedule", "")),
+            "layers": "embedding+head",
+            "reshard": False,
+        }
     return plan
 
 
@@ -89,7 +85,7 @@ TORCHTITAN_MEMORY = Group(
     name="torchtitan-memory",
     title="Bytes reserved by torchtitan on H100 and H200: Llama 3.1 8B, 70B, 405B",
     table="torchtitan",
-    columns=("model", "hardware", "gpus", "fsdp", "tp", "pp", "cp", "local_batch", "recompute", "memory_gib"),
+    columns=("model", "hardware", "gpus", "global_batch", "local_batch", "seq_len", "memory_gib"),
     row=_row,
     of_memory=True,
 )

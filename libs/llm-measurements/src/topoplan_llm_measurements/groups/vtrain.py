@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from topoplan_llm_measurements.cells import count, number
 from topoplan_llm_measurements.groups.gpt import check_degrees, gpt_model
+from topoplan_llm_measurements.groups.plans import uneven_layers
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Run
 
 __all__ = ["VTRAIN"]
 
 _COLUMNS = (
     *("gpus", "global_batch", "micro_batch", "hidden", "heads", "layers", "seq_len"),
-    *("tp", "dp", "pp", "iteration_ms"),
+    *("tp", "pp", "iteration_ms"),
 )
 _STACK = "A100, Megatron-DeepSpeed"
 _NIC_GBPS = 800 / 8
@@ -23,7 +24,8 @@ _NIC_GBPS = 800 / 8
 def _row(cells: Cells) -> MeasuredRow:
     hidden, heads, layers = count(cells, "hidden"), count(cells, "heads"), count(cells, "layers")
     gpus, batch, positions = count(cells, "gpus"), count(cells, "global_batch"), count(cells, "seq_len")
-    tp, dp, pp = count(cells, "tp"), count(cells, "dp"), count(cells, "pp")
+    tp, pp = count(cells, "tp"), count(cells, "pp")
+    dp = count(cells, "dp", max(gpus // (tp * pp), 1))
     check_degrees(gpus, tp, pp, dp)
     run = Run(
         model=gpt_model(hidden, heads, layers, positions, tp=tp),
@@ -40,6 +42,7 @@ def _row(cells: Cells) -> MeasuredRow:
             "recompute": "full",
             "grads": "fp32",
             "overlap": "megatron",
+            **uneven_layers(layers, pp),
         },
     )
     model = f"GPT h{hidden} L{layers}"

@@ -89,9 +89,20 @@ def llm(
     _write(judged, values, by_name, page=write, table=by_device)
     if as_json:
         print_json(_json(judged, of_file=rows is not None))
+    else:
+        for each in judged:
+            print_judged(each)
+    _refuse_if_none(judged)
+
+
+def _refuse_if_none(judged: list[Judged]) -> None:
+    """Raise `TopoplanError` with the first reason where no row was predicted."""
+    if any(each.rows for each in judged):
         return
-    for each in judged:
-        print_judged(each)
+    table = judged[0]
+    first, count = table.refused[0], len(table.refused) - 1
+    more = f", nor any of {count} others" if count else ""
+    raise TopoplanError(f"{table.table.file}, line {first.line}: not predicted{more}: {first.reason}")
 
 
 def _write(

@@ -15,7 +15,7 @@ from topoplan_llm_measurements.by_device import device_errors
 from topoplan_llm_measurements.groups import GROUPS
 from topoplan_llm_measurements.judging import Judged
 from topoplan_llm_measurements.scoring import Score, score
-from topoplan_llm_measurements.stacks import Constants, Stack
+from topoplan_llm_measurements.stacks import Constants, Stack, stack_of
 from topoplan_llm_measurements.tables import source_of
 
 __all__ = ["write_page"]
@@ -104,7 +104,7 @@ def _constants(judged: Sequence[Judged], by_name: Mapping[str, Stack]) -> str:
     default = Constants()
     lines = []
     for name in used:
-        stack = by_name[name]
+        stack = stack_of(by_name, name)
         for word, meaning in meanings.items():
             value = getattr(stack.constants, word)
             if word in stack.fitted or value != getattr(default, word):
@@ -125,5 +125,5 @@ def _rows(judged: Judged, left_out: Mapping[int, float]) -> str:
         lines.append([each.row.name, each.row.workload, *values])
     quantity = judged.rows[0].row.quantity.name if judged.rows else "measured"
     parts.append(markdown_table(["row", "workload", quantity, "predicted", "error, %", "left out, %"], lines))
-    parts += [f"\n- {name}: not predicted: {reason}" for name, reason in judged.refused]
+    parts += [f"\n- {each.name}: not predicted: {each.reason}" for each in judged.refused]
     return "\n".join(parts)

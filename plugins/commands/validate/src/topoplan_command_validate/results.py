@@ -17,8 +17,12 @@ def print_judged(judged: Judged) -> None:
     print_line(f"{group.name}: {group.title}")
     if judged.rows:
         _table(judged).print()
-    for name, reason in judged.refused:
-        print_line(f"{name}: not predicted: {reason}")
+    for stack, source in dict.fromkeys((each.row.stack, each.constants_of) for each in judged.rows):
+        if source:
+            print_line(f"{stack}: constants of {source}")
+    for each in judged.refused:
+        name = "" if each.name == f"line {each.line}" else f" ({each.name})"
+        print_line(f"{judged.table.file}, line {each.line}{name}: not predicted: {each.reason}")
     print_line(score_text(judged.score, len(judged.refused)))
     print_line("")
 
@@ -37,6 +41,8 @@ def _table(judged: Judged) -> RowTable[JudgedRow]:
 
 def score_text(score: Score, refused: int) -> str:
     """Return scores in a line."""
+    if not score.rows:
+        return f"none of {refused} rows was predicted"
     parts = [
         f"{score.rows} rows",
         f"MAPE {score.mape_percent:.1f} %",
