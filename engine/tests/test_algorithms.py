@@ -8,7 +8,7 @@ import pytest
 from topoplan import Cluster, Collective, CollectiveGroup, Host, TaskKind, TopologyContext, TopoplanError
 from topoplan.plugin.components import CollectiveAlgorithm
 from topoplan_engine.network.protocols import NCCL, PCI, Protocol
-from topoplan_engine.network.rounds import grouped, priced
+from topoplan_engine.network.rounds import grouped, grouped_rows, priced, priced_groups
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.algorithms import CollectiveChoice
 from topoplan_samples.tasks import collective, task_graph, transfer
@@ -259,3 +259,36 @@ def test_an_all_to_all_by_an_algorithm_is_one_entity(name):
     latencies = 7 if name == "pairwise" else 1
     expected = 2 * latencies * LATENCY + SIZE * 7 / 8 / NETWORK
     assert seconds(fabric, cluster, tasks, algorithms=f"all-to-all={name}") == pytest.approx(expected, rel=1e-6)
+
+
+def test_auto_is_never_a_ring_of_an_all_to_all():
+    """Rings of several hosts pass few bytes through interfaces, but leave no member what is meant for it."""
+    fabric, cluster = built(8, 8)
+    tasks = [collective(range(64), SIZE, kind=Collective.ALL_TO_ALL)]
+    each = [
+        seconds(fabric, cluster, tasks, algorithms=f"all-to-all={name}")
+        for name in ("direct", "staggered", "pairwise", "pxn")
+    ]
+    assert seconds(fabric, cluster, tasks, algorithms="all-to-all=auto") == pytest.approx(min(each))
+
+
+def test_groups_priced_together_cost_what_each_costs():
+    fabric, cluster = built(8, 4, "torus")
+    network = Network(fabric, cluster)
+    rows = np.arange(32, dtype=np.int32).reshape(4, 8)[:, [0, 4, 1, 5, 2, 6, 3, 7]]
+    for name, label in (
+        ("ring", "all-reduce"),
+        ("tree", "all-reduce"),
+        ("hierarchical", "all-gather"),
+        ("pxn", "all-to-all"),
+    ):
+        kind, algorithm = next(c for c in Collective if c.label == label), HOST.make(CollectiveAlgorithm, name)
+        ((numbers, members, group),) = grouped_rows(rows, cluster.device_host)
+        together = priced_groups(network, members, algorithm.rounds(kind, group))
+        assert numbers.tolist() == [0, 1, 2, 3]
+        for number, price in zip(numbers, together, strict=True):
+            listed, alone_group = grouped(rows[number], cluster.device_host)
+            alone = priced(network, listed, algorithm.rounds(kind, alone_group))
+            assert alone[:4] == pytest.approx(price[:4], rel=1e-12)
+            assert np.array_equal(alone.links, price.links)
+            assert alone.load == pytest.approx(price.load, rel=1e-12)

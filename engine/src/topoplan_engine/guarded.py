@@ -34,7 +34,7 @@ from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
 
-__all__ = ["FindsAlgorithms", "KnowsBest", "build_search", "build_simulate", "strategy_fault"]
+__all__ = ["FindsAlgorithms", "KnowsBest", "build_search", "build_simulate", "runs_all_to_alls", "strategy_fault"]
 
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
@@ -57,6 +57,11 @@ class FindsAlgorithms(Protocol):
 
     def with_host(self, host: Host) -> Simulate:
         """Return the same simulator, which finds algorithms in a host."""
+
+
+def runs_all_to_alls(simulate: Simulate) -> bool:
+    """Return whether a simulator has an algorithm for all-to-alls, so that each may be one task."""
+    return isinstance(simulate, FindsAlgorithms) and simulate.runs_all_to_alls
 
 
 def build_simulate(simulator: Simulator, host: Host | None = None) -> Simulate:

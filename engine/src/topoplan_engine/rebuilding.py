@@ -23,7 +23,7 @@ from topoplan.search.protocol import State
 from topoplan_engine.blame import naming_plugins
 from topoplan_engine.checked_prices import build_costs
 from topoplan_engine.experiment import Choice, with_machines
-from topoplan_engine.guarded import build_simulate
+from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed
 from topoplan_engine.simulation.deferred import DeferredTaskGraph, simulated_words
@@ -109,7 +109,9 @@ def with_tasks(plan: Plan, host: Host, where: str) -> Plan:
         choice = recorded_simulator(plan) or Choice("fluid")
         try:
             with naming_plugins(host):
-                folded = folded_again(plan, build_simulate(choice.make(host, Simulator), host), lowering)
+                simulate = build_simulate(choice.make(host, Simulator), host)
+                lowering = lowering_of(plan, host, where, one_task=runs_all_to_alls(simulate))
+                folded = folded_again(plan, simulate, lowering)
         except TopoplanError as error:
             raise TopoplanError(f"{where}: {error}") from None
         if folded is not None and folded.timeline is not None:
@@ -156,8 +158,8 @@ def recorded_simulator(plan: Plan) -> Choice | None:
         return None
 
 
-def lowering_of(plan: Plan, host: Host, where: str) -> Lowering:
-    """Return what lowers strategies of a plan's model, priced as the plan says.
+def lowering_of(plan: Plan, host: Host, where: str, *, one_task: bool = False) -> Lowering:
+    """Return what lowers strategies of a plan's model, priced as the plan says; ``one_task``: see `Lowering`.
 
     Raises:
         TopoplanError: it does not say how, or its estimator is not installed or finds something wrong.
@@ -174,4 +176,4 @@ def lowering_of(plan: Plan, host: Host, where: str) -> Lowering:
             costs = at_speed(estimator, costs, plan.graph, speedup if isinstance(speedup, float | int) else None)
     except TopoplanError as error:
         raise TopoplanError(f"{where}: {error}") from None
-    return Lowering(plan.graph, cluster, training_costs(costs, plan.graph))
+    return Lowering(plan.graph, cluster, training_costs(costs, plan.graph), one_task=one_task)

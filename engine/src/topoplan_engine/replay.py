@@ -19,7 +19,7 @@ from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.recording import MemoryLevels, Recording
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Exporter, Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
@@ -28,7 +28,7 @@ from topoplan_engine.blame import naming_plugins
 from topoplan_engine.experiment import Choice, with_collectives
 from topoplan_engine.exporting import read_plan, runs_as
 from topoplan_engine.files import read_file
-from topoplan_engine.guarded import build_simulate
+from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
 from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of, recorded_simulator
@@ -114,7 +114,9 @@ def _checked(plan: Plan, rates: RateOptions | None, host: Host, where: str) -> t
 
 def _run(plan: Plan, simulate: Simulate, host: Host, where: str, *, record: bool) -> tuple[Timeline, Recording | None]:
     """Simulate a plan; a folded one again so, and without a recording, if the simulator can."""
-    folded = folded_again(plan, simulate, lowering_of(plan, host, where)) if is_folded(plan) else None
+    folded = None
+    if is_folded(plan):
+        folded = folded_again(plan, simulate, lowering_of(plan, host, where, one_task=runs_all_to_alls(simulate)))
     if folded is None or folded.timeline is None:
         return simulated(simulate, plan.taskgraph, plan.fabric, plan.cluster, record=record)
     return folded.timeline, None
@@ -175,7 +177,8 @@ def _memory_levels(plan: Plan, host: Host) -> MemoryLevels:
     if plan.graph is None or plan.strategy is None or plan.timeline is None:
         return nothing
     try:
-        lowering = lowering_of(plan, host, "plan")
+        one_task = bool((plan.taskgraph.collective == Collective.ALL_TO_ALL).any())
+        lowering = lowering_of(plan, host, "plan", one_task=one_task)
         tasks = lowering.lower(plan.strategy)
         if not (np.array_equal(tasks.kind, plan.taskgraph.kind) and np.array_equal(tasks.op, plan.taskgraph.op)):
             return nothing

@@ -20,7 +20,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import Kind, Simulator, Topology, TopologyContext
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
-from topoplan_engine.guarded import build_simulate
+from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of
 from topoplan_engine.replay import between_ends, simulator_of
@@ -87,7 +87,8 @@ def _folded(name: str, plan: Plan, host: Host) -> Change:
     """Simulate a folded plan, whose network was changed."""
     try:
         simulate = build_simulate(simulator_of(plan).make(host, Simulator), host)
-        folded = folded_again(plan, simulate, lowering_of(plan, host, "plan"))
+        one_task = runs_all_to_alls(simulate)
+        folded = folded_again(plan, simulate, lowering_of(plan, host, "plan", one_task=one_task))
     except TopoplanError as error:
         return Change(name=name, remark=str(error))
     if folded is None or folded.timeline is None:

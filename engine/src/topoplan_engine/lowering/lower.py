@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from topoplan.arrays import F64, I64
@@ -13,7 +13,7 @@ from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryLevels, MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PlacedStrategy, Strategy
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.edge_numbers import EdgeNumbers
 from topoplan_engine.lowering.fragment_cache import FragmentCache
@@ -162,15 +162,20 @@ class Lowering:
 
         return quotient(symmetry, self._fragments.op_names, self.cluster.n_devices)
 
-    def fold(self, strategy: StagedStrategy, loads_of: Callable[[TaskGraph], MessageLoads]) -> FoldedIteration:
+    def fold(
+        self,
+        strategy: StagedStrategy,
+        loads_of: Callable[[TaskGraph], MessageLoads],
+        chosen: Collection[Collective] = (),
+    ) -> FoldedIteration:
         """Return one iteration with a task for each class of tasks.
 
         Args:
             strategy: to lower.
-            loads_of: see `topoplan_engine.lowering.staged.StagedLowering.fold`.
+            loads_of, chosen: see `topoplan_engine.lowering.staged.StagedLowering.fold`.
         """
         lowering: StagedLowering = self._of(strategy)  # type: ignore[assignment]
-        return lowering.fold(strategy, loads_of)
+        return lowering.fold(strategy, loads_of, chosen)
 
     def edges_at(self, ops: Iterable[int]) -> list[int]:
         """Return the edges at any of these operators."""

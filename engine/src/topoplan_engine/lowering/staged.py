@@ -12,7 +12,7 @@ a message takes longer than the passes between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,18 +77,24 @@ class StagedLowering:
             n_devices=self._cluster.n_devices,
         )
 
-    def fold(self, strategy: StagedStrategy, loads_of: Callable[[TaskGraph], MessageLoads]) -> FoldedIteration:
+    def fold(
+        self,
+        strategy: StagedStrategy,
+        loads_of: Callable[[TaskGraph], MessageLoads],
+        chosen: Collection[Collective] = (),
+    ) -> FoldedIteration:
         """Return one iteration with a task for each class of tasks.
 
         Args:
             strategy: to lower.
             loads_of: says what messages put on links, given a task graph of messages that do not wait.
+            chosen: collectives that run by algorithms.
         """
         stages, costs = self._stages(strategy)
         listed = in_one_stage(strategy) if strategy.one_stream else strategy
-        exchanges, n_devices = exchanges_of(listed, stages, costs), self._cluster.n_devices
-        patterns = Patterns(listed, self._graph, n_devices, stages, costs, exchanges)
-        layout = FoldedLayout(listed, patterns, loads_of(patterns.taskgraph()))
+        exchanges = exchanges_of(listed, stages, costs, one_task=self._one_task)
+        patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen)
+        layout = FoldedLayout(listed, patterns, loads_of(patterns.taskgraph()), one_task=self._one_task)
         columns, successors = _columns(strategy, stages, costs, layout)
         names = tuple(op.name for op in self._graph.operators)
         return layout.iteration(columns, successors, names, self._cluster.device_host)

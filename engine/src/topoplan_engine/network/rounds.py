@@ -14,6 +14,7 @@ add to them (`topoplan_engine.network.protocols`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +25,15 @@ from topoplan.model.collective import CollectiveGroup, CollectiveRounds
 from topoplan_engine.csr import select
 from topoplan_engine.network.tables import Network
 
-__all__ = ["RoundsPrice", "grouped", "priced"]
+__all__ = ["RoundsPrice", "grouped", "grouped_rows", "priced", "priced_groups"]
 
 #: Messages of rows whose target moves on that are put on paths one by one; of more, as many rounds are, spread evenly.
 _MOST_TURNS = 1 << 18
 _GOLDEN = (5**0.5 - 1) / 2
 #: Loads of links that are held at a time, of several rounds: some tens of MB.
 _MOST_LOADS = 1 << 22
+#: Messages of groups that are priced at a time.
+_MOST_MESSAGES = 1 << 18
 
 
 class RoundsPrice(NamedTuple):
@@ -67,30 +70,135 @@ def grouped(members: I32, host: I32) -> tuple[I32, CollectiveGroup]:
     return members[order], CollectiveGroup(tuple(counts[np.argsort(first)].tolist()))
 
 
+def grouped_rows(members: I32, host: I32) -> list[tuple[I64, I32, CollectiveGroup]]:
+    """Return many groups of n members, as `grouped` lists each: rows that have as many in each host, and their members.
+
+    Args:
+        members: (G, n) devices.
+        host: (D,) of each device.
+
+    Example:
+        >>> ((rows, members, group),) = grouped_rows(np.array([[0, 8, 1, 9], [2, 10, 3, 11]]), np.arange(16) // 8)
+        >>> rows.tolist(), members.tolist(), group.in_hosts
+        ([0, 1], [[0, 1, 8, 9], [2, 3, 10, 11]], (2, 2))
+    """
+    hosts, n = host[members].astype(np.int64), members.shape[1]
+    order = np.argsort(hosts, axis=1, kind="stable")
+    ordered = np.take_along_axis(hosts, order, axis=1)
+    begins = np.ones(hosts.shape, dtype=bool)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    start = np.maximum.accumulate(np.where(begins, np.arange(n), 0), axis=1)
+    first = np.empty_like(order)  # where the host of each member is first listed
+    np.put_along_axis(first, order, np.take_along_axis(order, start, axis=1), axis=1)
+    by_host = np.argsort(first, axis=1, kind="stable")
+    ordered = np.take_along_axis(first, by_host, axis=1)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    several = []
+    patterns, place = np.unique(np.packbits(begins, axis=1), axis=0, return_inverse=True)
+    for number in range(len(patterns)):
+        rows = np.flatnonzero(place.ravel() == number)
+        counts = np.diff(np.append(np.flatnonzero(begins[rows[0]]), n))
+        listed = np.take_along_axis(members[rows], by_host[rows], axis=1)
+        several.append((rows, listed, CollectiveGroup(tuple(counts.tolist()))))
+    return several
+
+
 def priced(network: Network, members: I32, rounds: CollectiveRounds) -> RoundsPrice:
     """Return what rounds cost among devices (n,), listed as `grouped` does.
 
     Raises:
         TopoplanError: two members that must communicate cannot, or there are no switches to add.
     """
-    messages = _messages(rounds, len(members))
+    (price,) = _priced(network, members[None], _messages(rounds, len(members)), rounds)
+    return price
+
+
+def priced_groups(network: Network, members: I32, rounds: CollectiveRounds) -> list[RoundsPrice | TopoplanError]:
+    """Return what the same rounds cost in each of several groups, or why they cannot run there.
+
+    Args:
+        network: of all groups.
+        members: (G, n) devices, each row listed as `grouped` does, with as many in each host.
+        rounds: of such a group.
+    """
+    messages = _messages(rounds, members.shape[1])
+    at_a_time = max(1, _MOST_MESSAGES // max(1, len(messages.source)))
+    prices: list[RoundsPrice | TopoplanError] = []
+    for first in range(0, len(members), at_a_time):
+        several = members[first : first + at_a_time]
+        try:
+            prices += _priced(network, several, messages, rounds)
+        except TopoplanError:
+            prices += [_price_or_refusal(network, each[None], messages, rounds) for each in several]
+    return prices
+
+
+def _price_or_refusal(
+    network: Network, members: I32, messages: _Messages, rounds: CollectiveRounds
+) -> RoundsPrice | TopoplanError:
+    try:
+        return _priced(network, members, messages, rounds)[0]
+    except TopoplanError as error:
+        return error
+
+
+def _priced(network: Network, members: I32, messages: _Messages, rounds: CollectiveRounds) -> list[RoundsPrice]:
+    """Return the prices of groups (G, n)."""
     paths = _Paths.of(network, members, messages)
-    total, seconds = np.zeros(network.n_links), 0.0
+    seconds, loads = np.zeros(len(members)), [paths.nothing]
     step = np.unique(messages.step)
     for number in step.tolist() if not rounds.overlaps else []:
         rows = messages.step == number
-        loads = [paths.load(among, np.full(len(among), times)) for among, times in _alike(messages, rows)]
-        total += sum(loads)
-        seconds += sum(float((load / network.bandwidth).max()) for load in loads)
-        turned = paths.turned(np.flatnonzero(rows & (messages.turn >= 0)))
-        total += turned[0]
-        seconds += turned[1]
+        for among, times in _alike(messages, rows):
+            loads.append(paths.load(among, np.full(len(among), times)))
+            seconds += paths.seconds(loads[-1])
+        turned, of_turns = paths.turned(np.flatnonzero(rows & (messages.turn >= 0)))
+        loads.append(turned)
+        seconds += of_turns
     if rounds.overlaps:
-        total = paths.load(np.arange(len(messages.source)), messages.times)
-        seconds = float((total / network.bandwidth).max())
-    links = np.flatnonzero(total)
+        loads.append(paths.load(np.arange(len(messages.source)), messages.times))
+        seconds = paths.seconds(loads[-1])
+    total = _Loads.summed(loads)
+    group, link = np.divmod(total.cell, network.n_links)
+    ptr = np.searchsorted(group, np.arange(len(members) + 1))
     latency, inside, between = _latencies(messages, paths)
-    return RoundsPrice(latency, inside, between, seconds, links, total[links], messages.part)
+    return [
+        RoundsPrice(
+            float(latency[g]),
+            int(inside[g]),
+            int(between[g]),
+            float(seconds[g]),
+            link[ptr[g] : ptr[g + 1]],
+            total.load[ptr[g] : ptr[g + 1]],
+            messages.part,
+        )
+        for g in range(len(members))
+    ]
+
+
+class _Loads(NamedTuple):
+    """Bytes on links for a byte of the tensor: ascending cells (group x links + link) that carry something."""
+
+    cell: I64
+    load: F64
+
+    @classmethod
+    def of(cls, cell: I64, load: F64) -> _Loads:
+        """Sum what is listed, in the order of the list."""
+        if not len(cell):
+            return cls(cell, load)
+        most = int(cell.max()) + 1
+        if most <= 4 * len(cell):
+            total = np.bincount(cell, load, minlength=most).astype(np.float64)
+            cells = np.flatnonzero(total)
+            return cls(cells, total[cells])
+        cells, place = np.unique(cell, return_inverse=True)
+        return cls(cells, np.bincount(place.ravel(), load).astype(np.float64))
+
+    @classmethod
+    def summed(cls, loads: Sequence[_Loads]) -> _Loads:
+        """Return the sum of several."""
+        return cls.of(np.concatenate([each.cell for each in loads]), np.concatenate([each.load for each in loads]))
 
 
 class _Messages(NamedTuple):
@@ -166,95 +274,124 @@ class _Paths(NamedTuple):
     """Which links messages cross: those between members on rows of paths, those with switches on a tree of links.
 
     Attributes:
-        network, messages: what they are of.
-        pair: (m,) which pair of members a message is of; -1 with switches.
-        owner, link, weight: (i,) the links of each pair, and its share of traffic on each.
-        delay: (m,) seconds of the longest path.
+        network, members, messages: what they are of; G groups.
+        pairs: pairs of members between which messages are sent.
+        pair: (m,) which of these a message is of; -1 with switches.
+        owner, link, weight: (i,) the links of each pair of each group (group x pairs + pair), and its share of traffic
+            on each.
+        place, cells: (i,) the cell of each of these, and the different ones.
+        delay: (G, m) seconds of the longest path.
         leaves: (m,) whether it leaves a host.
-        device: (m,) device of a message with switches; else -1.
+        member: (m,) of a message with switches; else -1.
         tree: where messages with switches go; None if there are none.
     """
 
     network: Network
+    members: I32
     messages: _Messages
+    pairs: int
     pair: I64
     owner: I64
     link: I32
     weight: F64
+    place: I64
+    cells: I64
     delay: F64
     leaves: np.ndarray
-    device: I64
+    member: I64
     tree: _Tree | None
 
     @classmethod
     def of(cls, network: Network, members: I32, messages: _Messages) -> _Paths:
-        n = len(members)
+        groups, n = members.shape
         direct = np.flatnonzero((messages.source < n) & (messages.target < n))
-        devices = members.astype(np.int64)
-        key = devices[messages.source[direct]] * network.cluster.n_devices + devices[messages.target[direct]]
-        keys, place = np.unique(key, return_inverse=True)
-        source, target = np.divmod(keys, network.cluster.n_devices)
-        rows = network.rows_between(source.astype(np.int32), target.astype(np.int32))
+        keys, place = np.unique(messages.source[direct] * n + messages.target[direct], return_inverse=True)
+        source, target = np.divmod(keys, n)
+        rows = network.rows_between(members[:, source].ravel(), members[:, target].ravel())
         paths = network.paths
         owner, path = select(paths.row_ptr, rows)
         first = np.append(True, owner[1:] != owner[:-1]) if len(owner) else np.zeros(0, bool)
         weight = np.diff(paths.cumulative_weight[path], prepend=0.0)
         weight[first] = paths.cumulative_weight[path][first]
         of_path, entry = select(paths.path_ptr, path)
-        delay, leaves = np.zeros(len(messages.source)), np.zeros(len(messages.source), dtype=bool)
+        count = len(messages.source)
+        delay, leaves = np.zeros((groups, count)), np.zeros(count, dtype=bool)
         longest = np.maximum.reduceat(paths.delay[path], np.flatnonzero(first)) if len(owner) else np.zeros(0)
-        host = network.cluster.device_host
-        delay[direct] = longest[place]
-        leaves[direct] = (host[source] != host[target])[place]
-        pair, device = np.full(len(delay), -1), np.full(len(delay), -1)
-        pair[direct] = place
+        host = network.cluster.device_host[members[0]]
+        delay[:, direct] = longest.reshape(groups, len(keys))[:, place.ravel()]
+        leaves[direct] = (host[source] != host[target])[place.ravel()]
+        pair, member = np.full(count, -1), np.full(count, -1)
+        pair[direct] = place.ravel()
         tree = None
-        if len(direct) < len(delay):
+        if len(direct) < count:
             tree = _Tree.of(network, members)
             switched = np.flatnonzero(pair < 0)
-            ends = np.where(messages.source[switched] < n, messages.source[switched], messages.target[switched])
-            device[switched] = devices[ends]
-            delay[switched], leaves[switched] = tree.delay, tree.between_hosts
-        return cls(
-            network, messages, pair, owner[of_path], paths.links[entry], weight[of_path], delay, leaves, device, tree
-        )
+            member[switched] = np.minimum(messages.source[switched], messages.target[switched])
+            delay[:, switched], leaves[switched] = tree.delay[:, None], tree.between_hosts
+        owner, link = owner[of_path], paths.links[entry]
+        cells, of_entry = np.unique(owner // max(1, len(keys)) * network.n_links + link, return_inverse=True)
+        columns = len(keys), pair, owner, link, weight[of_path], of_entry.ravel(), cells
+        return cls(network, members, messages, *columns, delay, leaves, member, tree)
 
-    def load(self, rows: I64, times: F64) -> F64:
-        """(E,) bytes on each link for a byte of the tensor, of messages that are each sent so many times."""
+    @property
+    def nothing(self) -> _Loads:
+        """No loads."""
+        return _Loads(np.zeros(0, np.int64), np.zeros(0))
+
+    def load(self, rows: I64, times: F64) -> _Loads:
+        """Return bytes on links for a byte of the tensor, of messages that are each sent so many times."""
         nbytes: F64 = self.messages.share[rows] * times
         direct = self.pair[rows] >= 0
-        pairs = int(self.pair.max(initial=-1)) + 1
-        of_pair = np.bincount(self.pair[rows][direct], nbytes[direct], minlength=pairs)
-        on_links = of_pair[self.owner] * self.weight
-        load: F64 = np.bincount(self.link, on_links, minlength=self.network.n_links).astype(np.float64)
+        of_pair = np.bincount(self.pair[rows][direct], nbytes[direct], minlength=self.pairs)
+        on_links = of_pair[self.owner % max(1, self.pairs)] * self.weight
+        load = np.bincount(self.place, on_links, minlength=len(self.cells)).astype(np.float64)
+        used = np.flatnonzero(load)
+        loads = [_Loads(self.cells[used], load[used])]
         if self.tree is not None and not direct.all():
             m, switched = self.messages, rows[~direct]
             up = m.source[switched] < m.target[switched]  # switches have the highest number
             for way in (True, False):
                 ends = switched[up == way]
-                load += self.tree.load(self.device[ends], m.key[ends], nbytes[~direct][up == way], up=way)
-        return load
+                loads.append(self.tree.load(self.member[ends], m.key[ends], nbytes[~direct][up == way], up=way))
+        return _Loads.summed(loads) if len(loads) > 1 else loads[0]
 
-    def turned(self, rows: I64) -> tuple[F64, float]:
-        """Return bytes on each link of messages whose target moves on, and the seconds of their rounds together."""
-        messages, bandwidth = self.messages, self.network.bandwidth
-        total, seconds = np.zeros(len(bandwidth)), 0.0
+    def seconds(self, loads: _Loads) -> F64:
+        """(G,) seconds that the busiest link of each group needs."""
+        group, link = np.divmod(loads.cell, self.network.n_links)
+        seconds = np.zeros(len(self.members))
+        np.maximum.at(seconds, group, loads.load / self.network.bandwidth[link])
+        return seconds
+
+    def turned(self, rows: I64) -> tuple[_Loads, F64]:
+        """Return bytes on links of messages whose target moves on, and (G,) the seconds of their rounds together."""
+        messages, groups = self.messages, len(self.members)
+        seconds, loads = np.zeros(groups), [self.nothing]
         if not len(rows):
-            return total, seconds
-        ptr = np.searchsorted(self.owner, np.arange(int(self.pair.max()) + 2))
+            return self.nothing, seconds
+        ptr = np.searchsorted(self.owner, np.arange(groups * self.pairs + 1))
         turns, number = np.unique(messages.turn[rows], return_inverse=True)
-        at_a_time = max(1, _MOST_LOADS // len(bandwidth))
+        bandwidth = self.network.bandwidth[self.cells % self.network.n_links]
+        group = self.cells // self.network.n_links
+        at_a_time, times = max(1, _MOST_LOADS // max(1, len(self.cells))), float(messages.times[rows[0]])
+        total = np.zeros(len(self.cells))
         for first in range(0, len(turns), at_a_time):
-            among = (number >= first) & (number < first + at_a_time)
-            message, entry = select(ptr, self.pair[rows[among]])
-            place = (number[among][message] - first) * len(bandwidth) + self.link[entry]
-            nbytes = (messages.share[rows[among]])[message] * self.weight[entry]
+            among = np.flatnonzero((number >= first) & (number < first + at_a_time))
+            pair = (np.arange(groups)[:, None] * self.pairs + self.pair[rows[among]]).ravel()
+            message, entry = select(ptr, pair)
+            row = among[message % len(among)]
+            place = (number[row] - first) * len(self.cells) + self.place[entry]
+            nbytes = messages.share[rows[row]] * self.weight[entry]
             count = min(at_a_time, len(turns) - first)
-            load = np.bincount(place, nbytes, minlength=count * len(bandwidth)).reshape(count, -1)
-            times = float(messages.times[rows[0]])
+            load = np.bincount(place, nbytes, minlength=count * len(self.cells)).reshape(count, -1)
             total += load.sum(axis=0) * times
-            seconds += float((load / bandwidth).max(axis=1).sum()) * times
-        return total, seconds
+            longest = np.zeros((count, groups))
+            if len(self.cells):
+                starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+                longest[:, group[starts]] = np.maximum.reduceat(load / bandwidth, starts, axis=1)
+            seconds += longest.sum(axis=0) * times
+        used = np.flatnonzero(total)
+        loads.append(_Loads(self.cells[used], total[used]))
+        return loads[-1], seconds
 
 
 class _Tree(NamedTuple):
@@ -265,82 +402,91 @@ class _Tree(NamedTuple):
 
     Attributes:
         network: whose links these are.
-        members: (n,) devices.
+        members: (G, n) devices.
         between_hosts: whether switches of the network add; otherwise those inside the host.
-        delay: seconds of the longest way up, and down again.
+        delay: (G,) seconds of the longest way up, and down again.
     """
 
     network: Network
     members: I32
     between_hosts: bool
-    delay: float
+    delay: F64
 
     @classmethod
     def of(cls, network: Network, members: I32) -> _Tree:
         """Look for switches between members."""
         hosts = network.cluster.device_host[members]
-        between_hosts = bool((hosts != hosts[0]).any())
-        fabric, peers = network.fabric, members[hosts != hosts[0]] if between_hosts else members[1:]
-        _, links, delay = _first_paths(network, np.full(len(peers), members[0]), peers)
+        between_hosts = bool((hosts[0] != hosts[0, 0]).any())
+        peers = np.flatnonzero(hosts[0] != hosts[0, 0]) if between_hosts else np.arange(1, members.shape[1])
+        fabric, groups = network.fabric, len(members)
+        ends = np.repeat(members[:, 0], len(peers)), members[:, peers].ravel()
+        owner, links, delay = _first_paths(network, *ends)
+        group = owner // max(1, len(peers))
         if between_hosts:
-            on_fabric = links[links < fabric.n_links]
-            has_switch = bool((fabric.link_dst[on_fabric] >= fabric.n_hosts).any())
+            of_fabric = links < fabric.n_links
+            switched = fabric.link_dst[links[of_fabric]] >= fabric.n_hosts
+            has_switch = np.bincount(group[of_fabric], switched, minlength=groups) > 0
         else:
-            has_switch = len(links) > len(peers)
-        if not has_switch:
+            has_switch = np.bincount(group, minlength=groups) > len(peers)
+        if not has_switch.all():
             where = "hosts" if between_hosts else "devices"
             raise TopoplanError(f"fabric {fabric.name!r}: no switch between its {where}, which could add")
-        return cls(network, members, between_hosts, delay)
+        return cls(network, members, between_hosts, delay.reshape(groups, -1).max(axis=1, initial=0.0))
 
-    def load(self, device: I64, key: I64, nbytes: F64, *, up: bool) -> F64:
-        """(E,) bytes on each link: where the same sum comes from two sides, or goes to them, it is one message."""
+    def load(self, member: I64, key: I64, nbytes: F64, *, up: bool) -> _Loads:
+        """Return bytes on links: where the same sum comes from two sides, or goes to them, it is one message."""
         _, first, number = np.unique(key, return_index=True, return_inverse=True)
-        if self.between_hosts:
-            far = device[first][number]
-        else:
-            far = np.where(device == self.members[0], self.members[1], self.members[0])
-        source, target = (device, far) if up else (far, device)
+        number = number.ravel()
+        far = member[first][number] if self.between_hosts else np.where(member == 0, 1, 0)
+        source, target = (member, far) if up else (far, member)
         rows = np.flatnonzero(source != target)
-        owner, links, _ = _first_paths(self.network, source[rows], target[rows])
+        ends = self.members[:, source[rows]].ravel(), self.members[:, target[rows]].ravel()
+        owner, links, _ = _first_paths(self.network, *ends)
+        group, row = np.divmod(owner, max(1, len(rows)))
+        cell: I64 = group * np.int64(self.network.n_links) + links
         if self.between_hosts:
-            _, once = np.unique(number[rows][owner] * self.network.n_links + links, return_index=True)
+            _, once = np.unique(number[rows][row] + (len(first) * cell), return_index=True)
         else:
-            ends = np.append(owner[1:] != owner[:-1], True) if len(owner) else np.zeros(0, dtype=bool)
-            once = np.flatnonzero(np.roll(ends, 1) if up else ends)
-        on_links = np.bincount(links[once], nbytes[rows][owner[once]], minlength=self.network.n_links)
-        return on_links.astype(np.float64)
+            last = np.append(owner[1:] != owner[:-1], True) if len(owner) else np.zeros(0, dtype=bool)
+            once = np.flatnonzero(np.roll(last, 1) if up else last)
+        return _Loads.of(cell[once], nbytes[rows][row[once]])
 
 
-def _first_paths(network: Network, source: I64 | I32, target: I64 | I32) -> tuple[I64, I32, float]:
-    """Return the links of the first path of each pair, which pair each is of, and the longest latency."""
+def _first_paths(network: Network, source: I64 | I32, target: I64 | I32) -> tuple[I64, I32, F64]:
+    """Return the links of the first path of each pair, which pair each is of, and the latency of each pair's."""
     rows = network.rows_between(source.astype(np.int32), target.astype(np.int32))
     paths = network.paths
     path = paths.row_ptr[rows]
     owner, entry = select(paths.path_ptr, path)
-    return owner, paths.links[entry], float(paths.delay[path].max(initial=0.0))
+    return owner, paths.links[entry], paths.delay[path]
 
 
-def _latencies(messages: _Messages, paths: _Paths) -> tuple[float, int, int]:
-    """Return the seconds of all latencies in a row, and how many are inside hosts and between them.
+def _latencies(messages: _Messages, paths: _Paths) -> tuple[F64, I64, I64]:
+    """(G,) Return the seconds of all latencies in a row, and how many are inside hosts and between them.
 
     Of the messages of a step those count that wait longest; where latencies between hosts are fewer than repeats, the
     others are inside hosts.
     """
-    seconds, inside, between = 0.0, 0, 0
+    groups = len(paths.members)
+    if not len(messages.source):
+        return np.zeros(groups), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     kinds = np.stack([messages.step, messages.latencies, messages.between])
     rows, kind = np.unique(kinds, axis=1, return_inverse=True)
     kind = kind.ravel()
-    count = rows.shape[1]
-    longest_inside, longest_between = np.zeros(count), np.zeros(count)
-    np.maximum.at(longest_inside, kind[~paths.leaves], paths.delay[~paths.leaves])
-    np.maximum.at(longest_between, kind[paths.leaves], paths.delay[paths.leaves])
-    leaves = np.bincount(kind, paths.leaves, minlength=count) > 0
+    order = np.argsort(kind, kind="stable")
+    starts = np.searchsorted(kind[order], np.arange(rows.shape[1]))
+    of_side = [np.where(side, paths.delay, 0.0)[:, order] for side in (~paths.leaves, paths.leaves)]
+    longest_inside, longest_between = (np.maximum.reduceat(delay, starts, axis=1) for delay in of_side)
+    leaves = np.bincount(kind, paths.leaves, minlength=rows.shape[1]) > 0
     outside = np.where(rows[2] < 0, np.where(leaves, rows[1], 0), rows[2])
-    total = outside * longest_between + (rows[1] - outside) * longest_inside
-    order = np.lexsort((rows[1], outside, total, rows[0]))  # the last of each step is the slowest
-    last = np.append(rows[0][order][1:] != rows[0][order][:-1], True)
-    slowest = order[last]
-    seconds = float(total[slowest].sum())
-    between = int(outside[slowest].sum())
-    inside = int((rows[1] - outside)[slowest].sum())
-    return seconds, inside, between
+    totals = outside * longest_between + (rows[1] - outside) * longest_inside
+    different, place = np.unique(totals, axis=0, return_inverse=True)
+    seconds, inside, between = [], [], []
+    for total in different:
+        by_step = np.lexsort((rows[1], outside, total, rows[0]))  # the last of each step is the slowest
+        slowest = by_step[np.append(rows[0][by_step][1:] != rows[0][by_step][:-1], True)]
+        seconds.append(float(total[slowest].sum()))
+        between.append(int(outside[slowest].sum()))
+        inside.append(int((rows[1] - outside)[slowest].sum()))
+    place = place.ravel()
+    return np.array(seconds)[place], np.array(inside)[place], np.array(between)[place]

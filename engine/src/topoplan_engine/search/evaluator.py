@@ -29,7 +29,7 @@ from topoplan.plugin.components import Exporter
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
-from topoplan_engine.guarded import FindsAlgorithms
+from topoplan_engine.guarded import runs_all_to_alls
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
@@ -116,7 +116,7 @@ class Evaluator:
         self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
         self._paths = simulate if isinstance(simulate, KnowsPaths) else NoQuotients()
         self._memory_policy = memory
-        one_task = isinstance(simulate, FindsAlgorithms) and simulate.runs_all_to_alls
+        one_task = runs_all_to_alls(simulate)
         self._lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None

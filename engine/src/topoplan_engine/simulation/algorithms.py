@@ -1,16 +1,16 @@
 """Collectives by chosen algorithms: one entity each, which loads links as all of its messages together.
 
-Data flow: users name algorithms for kinds of collectives (`CollectiveChoice`, from ``--collective``); `with_algorithms`
-prices those of every group on the network (`topoplan_engine.network.rounds`), takes the fastest for each group and
-size, and puts an entity in the place of the collective's rings.  Like a coupled ring it waits for its latencies and
-then moves bytes over all of its links at one rate: no faster than its rounds take one after the other, and as fast as
-the links let it that others use at the time.
+Data flow: users name algorithms for kinds of collectives (`CollectiveChoice`, from ``--collective``); `selected`
+prices those of every group on the network (`topoplan_engine.network.rounds`) and takes the fastest for each group and
+size, and `with_algorithms` puts an entity in the place of the collective's rings.  Like a coupled ring it waits for its
+latencies and then moves bytes over all of its links at one rate: no faster than its rounds take one after the other,
+and as fast as the links let it that others use at the time.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -18,21 +18,24 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.errors import TopoplanError, shown
+from topoplan.model.collective import CollectiveGroup
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.options import parse_component
 from topoplan.plugin.components import CollectiveAlgorithm
 from topoplan.plugin.host import Host
 from topoplan_engine.network.protocols import Protocol, tuning_of
-from topoplan_engine.network.rounds import RoundsPrice, grouped, priced
+from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.wordlists import listed_components
 
-__all__ = ["AUTO", "CollectiveChoice", "tensor_bytes", "with_algorithms"]
+__all__ = ["AUTO", "CollectiveChoice", "Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
 
 #: The word for all algorithms that need nothing but links; the fabric's own rings are one of them.
 AUTO = "auto"
 _IN_SWITCHES = ("nvls", "collnet")
+#: Algorithms, and rings of the network, are as fast if rounding alone tells them apart: the first one runs.
+_LESS, _MORE = 1 - 1e-9, 1 + 1e-9
 _LABELS = {each.label: each for each in Collective if each is not Collective.JOIN}
 #: Names of protocols as users write them.
 _PROTOCOLS = {"ll": Protocol.LL, "ll128": Protocol.LL128, "simple": Protocol.SIMPLE}
@@ -86,13 +89,23 @@ class CollectiveChoice:
 
     @property
     def keeps_rings(self) -> frozenset[Collective]:
-        """Collectives that may stay as the network has them: with ``auto``, unless a protocol has other latencies."""
+        """Collectives that may stay as the network has them: with ``auto``, unless a protocol has other latencies.
+
+        All-to-alls and broadcasts have no rings.
+        """
         if self.protocol != "none":
             return frozenset()
         named = (part.partition("=") for part in self.text.split(";"))
-        return frozenset(
+        collectives = {
             _LABELS[label.strip()] for label, _, names in named if AUTO in names.replace("+", ",").split(",")
-        )
+        }
+        return frozenset(collectives) - {Collective.ALL_TO_ALL, Collective.BROADCAST}
+
+    @functools.cached_property
+    def variants(self) -> Mapping[tuple[Collective, CollectiveAlgorithm], int]:
+        """A number for each collective and algorithm, from 1 on."""
+        pairs = [(collective, each) for collective, several in self.algorithms.items() for each in several]
+        return {pair: number for number, pair in enumerate(pairs, 1)}
 
 
 def _all(host: Host, label: str) -> list[str]:
@@ -124,17 +137,48 @@ def tensor_bytes(collective: Collective, size: int) -> int:
 
 
 class _Replacement(NamedTuple):
-    """The entity of one kind of task: its seconds of latency, bytes, rate, and row of loads."""
+    """The entity of one kind of task: its seconds of latency, bytes, rate, row of loads, and algorithm."""
 
     latency: float
     volume: float
     rate: float
     row: int
+    variant: int
+
+
+class WithAlgorithms(NamedTuple):
+    """Entities, and (T,) the number of the algorithm that runs each task (`CollectiveChoice.variants`), 0 for none."""
+
+    entities: Entities
+    variant: I64
+
+
+class Selected(NamedTuple):
+    """The algorithm that runs a collective in a group.
+
+    Attributes:
+        key: of group, collective and algorithm in `Network.prices`.
+        price: of its rounds.
+        latency, per_byte: seconds with the protocol that sends it.
+        variant: number of the algorithm (`CollectiveChoice.variants`).
+    """
+
+    key: tuple[bytes, Collective, CollectiveAlgorithm]
+    price: RoundsPrice
+    latency: float
+    per_byte: float
+    variant: int
+
+    @property
+    def units(self) -> I64:
+        """The load of each of its links, in units of 1 / `LOAD` of the highest one."""
+        units: I64 = np.maximum(1, np.rint(self.price.load / self.price.load.max() * LOAD)).astype(np.int64)
+        return units
 
 
 def with_algorithms(
     choice: CollectiveChoice, taskgraph: TaskGraph, entities: Entities, network: Network, ring_seconds: F64
-) -> Entities:
+) -> WithAlgorithms:
     """Put an entity in the place of the rings of each collective that an algorithm is chosen for.
 
     Args:
@@ -151,35 +195,145 @@ def with_algorithms(
     chosen &= (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
     tasks = np.flatnonzero(chosen)
     tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
+    variant = np.zeros(taskgraph.n_tasks, dtype=np.int64)
     if not len(tasks):
-        return entities
+        return WithAlgorithms(entities, variant)
+    first, place, selections = selected(choice, taskgraph, tasks, network, ring_seconds)
+    kinds = [_runnable(kind, taskgraph, task) for kind, task in zip(selections, tasks[first].tolist(), strict=True)]
+    stays = np.array([kind is None for kind in kinds])[place]
+    sizes = [tensor_bytes(Collective(taskgraph.collective[t]), int(taskgraph.size[t])) for t in tasks[first].tolist()]
+    columns = np.array(
+        [
+            (0.0, 0.0, 0.0, -1.0, 0.0) if kind is None else _replacement(kind, nbytes, network)
+            for kind, nbytes in zip(kinds, sizes, strict=True)
+        ]
+    )
+    variant[tasks] = columns[place, 4]
+    return WithAlgorithms(_replaced(entities, tasks[~stays], columns[place[~stays]], network), variant)
+
+
+def selected(
+    choice: CollectiveChoice, taskgraph: TaskGraph, tasks: I64, network: Network, ring_seconds: F64
+) -> tuple[I64, I64, list[Selected | TopoplanError | None]]:
+    """Return the algorithms that run some collectives.
+
+    Args:
+        choice: of algorithms.
+        taskgraph: has the collectives.
+        tasks: (n,) which these are, of several members each.
+        network: keeps the prices.
+        ring_seconds: (T,) seconds that each task takes by itself, with the rings of the network.
+
+    Returns:
+        (k,) the first task of each group, collective and size, by its place in ``tasks``; (n,) which of these each
+        task is; and their algorithms, None where the rings of the network are as fast and may run it, or why no chosen
+        one can.
+    """
+    priced = _prices_of(choice, taskgraph, tasks, network)
     keys = np.stack([taskgraph.group[tasks], taskgraph.collective[tasks], taskgraph.size[tasks]])
     _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    kinds = [_replacement(choice, taskgraph, int(tasks[i]), network, float(ring_seconds[tasks[i]])) for i in first]
-    place = place.ravel()
-    stays = np.array([kind is None for kind in kinds])[place]
-    columns = np.array([(0.0, 0.0, 0.0, -1.0) if kind is None else kind for kind in kinds])
-    return _replaced(entities, tasks[~stays], columns[place[~stays]], network)
-
-
-def _replacement(
-    choice: CollectiveChoice, taskgraph: TaskGraph, task: int, network: Network, ring_seconds: float
-) -> _Replacement | None:
-    """Return the fastest of the chosen algorithms for a task; None where it may stay as it is, and is faster so."""
-    collective = Collective(taskgraph.collective[task])
-    members, group = grouped(taskgraph.members(task), network.cluster.device_host)
-    nbytes = tensor_bytes(collective, int(taskgraph.size[task]))
-    tuning = None if choice.protocol == "none" else tuning_of(network.cluster.device_preset[int(members[0])])
-    best: tuple[float, float, float, RoundsPrice, Any] | None = None
-    refusal: TopoplanError | None = None
-    for algorithm in choice.algorithms[collective]:
-        key = (members.tobytes(), collective, algorithm)
-        try:
-            price = network.prices.get(key) or priced(network, members, algorithm.rounds(collective, group))
-        except TopoplanError as error:
-            refusal = refusal or error
+    # Groups whose prices are equal have one algorithm, which is searched once: its number, or -1; latency, per byte.
+    choices: dict[object, tuple[int, float, float]] = {}
+    selections: list[Selected | TopoplanError | None] = []
+    for task in tasks[first].tolist():
+        collective, size = Collective(taskgraph.collective[task]), int(taskgraph.size[task])
+        group = priced[int(collective), int(taskgraph.group[task])]
+        seconds = float(ring_seconds[task]) - float(taskgraph.seconds[task])
+        preset = network.cluster.device_preset[int(taskgraph.members(task)[0])]
+        key = collective, size, seconds, preset, group.group, group.scalars
+        if key not in choices:
+            choices[key] = _fastest(choice, collective, size, group, preset, seconds)
+        number, latency, per_byte = choices[key]
+        if number < 0:
+            selections.append(None)
             continue
-        network.prices[key] = price
+        algorithm, price = group.prices[number]
+        if isinstance(price, TopoplanError):
+            selections.append(price)
+            continue
+        variant = choice.variants[collective, algorithm]
+        selections.append(Selected((group.members, collective, algorithm), price, latency, per_byte, variant))
+    return first, place.ravel(), selections
+
+
+def _runnable(kind: Selected | TopoplanError | None, taskgraph: TaskGraph, task: int) -> Selected | None:
+    if isinstance(kind, TopoplanError):
+        raise TopoplanError(f"{taskgraph.label(task)}: {kind}")
+    return kind
+
+
+class _PricedGroup(NamedTuple):
+    """The prices of the algorithms of a collective in a group, or why they cannot run there.
+
+    Attributes:
+        members: bytes of the devices, host by host.
+        group: how many are in each host.
+        prices: of each algorithm.
+        scalars: of these prices, what the choice depends on.
+    """
+
+    members: bytes
+    group: CollectiveGroup
+    prices: Sequence[tuple[CollectiveAlgorithm, RoundsPrice | TopoplanError]]
+    scalars: tuple[object, ...]
+
+
+def _prices_of(
+    choice: CollectiveChoice, taskgraph: TaskGraph, tasks: I64, network: Network
+) -> dict[tuple[int, int], _PricedGroup]:
+    """Price the algorithms of tasks in their groups, all groups with as many members in each host together.
+
+    Returns:
+        By collective and group.
+    """
+    pairs = np.unique(np.stack([taskgraph.collective[tasks], taskgraph.group[tasks]]), axis=1)
+    sizes = np.diff(taskgraph.group_ptr)[pairs[1]]
+    groups_priced: dict[tuple[int, int], _PricedGroup] = {}
+    for kind, size in np.unique(np.stack([pairs[0], sizes]), axis=1).T.tolist():
+        collective, numbers = Collective(kind), pairs[1][(pairs[0] == kind) & (sizes == size)]
+        members = taskgraph.group_members[taskgraph.group_ptr[numbers][:, None] + np.arange(size)]
+        for rows, listed, group in grouped_rows(members, network.cluster.device_host):
+            several = [each.tobytes() for each in listed]
+            columns = []
+            for algorithm in choice.algorithms[collective]:
+                keys = [(each, collective, algorithm) for each in several]
+                unknown = [row for row, key in enumerate(keys) if key not in network.prices]
+                if unknown:
+                    try:
+                        new = priced_groups(network, listed[unknown], algorithm.rounds(collective, group))
+                    except TopoplanError as error:
+                        new = [error] * len(unknown)
+                    network.prices.update(zip([keys[row] for row in unknown], new, strict=True))
+                columns.append([(algorithm, network.prices[key]) for key in keys])
+            for number, each, prices in zip(numbers[rows].tolist(), several, zip(*columns, strict=True), strict=True):
+                scalars = tuple(
+                    None
+                    if isinstance(price, TopoplanError)
+                    else (price.latency, price.seconds_per_byte, price.inside, price.between)
+                    for _, price in prices
+                )
+                groups_priced[kind, number] = _PricedGroup(each, group, prices, scalars)
+    return groups_priced
+
+
+def _fastest(
+    choice: CollectiveChoice,
+    collective: Collective,
+    size: int,
+    priced: _PricedGroup,
+    preset: str,
+    ring_seconds: float,
+) -> tuple[int, float, float]:
+    """Return the number of the fastest algorithm, its latency and seconds for each byte; -1 where rings may stay.
+
+    Where no algorithm can run, it is the first one, whose price says why.
+    """
+    nbytes, group = tensor_bytes(collective, size), priced.group
+    tuning = None if choice.protocol == "none" else tuning_of(preset)
+    best: tuple[float, int, float, float] | None = None
+    for number, (algorithm, price) in enumerate(priced.prices):
+        if isinstance(price, TopoplanError):
+            continue
         latency, per_byte = price.latency, price.seconds_per_byte
         if tuning is not None:
             only, hosts = _PROTOCOLS.get(choice.protocol), len(group.in_hosts)
@@ -187,22 +341,27 @@ def _replacement(
                 algorithm.tuned_as, price, nbytes, hosts=hosts, members=group.n_members, only=only
             )
         seconds = latency + per_byte * nbytes
-        if best is None or seconds < best[0]:
-            best = seconds, latency, per_byte, price, key
+        if best is None or seconds < best[0] * _LESS:
+            best = seconds, number, latency, per_byte
     if best is None:
-        raise TopoplanError(f"{taskgraph.label(task)}: {refusal}")
-    seconds, latency, per_byte, price, key = best
-    if collective in choice.keeps_rings and ring_seconds - float(taskgraph.seconds[task]) <= seconds:
-        return None
-    if key not in network.load_rows:
-        units = np.maximum(1, np.rint(price.load / price.load.max() * LOAD)).astype(np.int64)
-        network.load_rows[key] = network.add_loads([(price.links, units)])
-    volume = nbytes * float(price.load.max())
-    return _Replacement(latency, volume, volume / (per_byte * nbytes), network.load_rows[key])
+        return 0, 0.0, 0.0
+    seconds, number, latency, per_byte = best
+    if collective in choice.keeps_rings and ring_seconds <= seconds * _MORE:
+        return -1, 0.0, 0.0
+    return number, latency, per_byte
+
+
+def _replacement(kind: Selected, nbytes: int, network: Network) -> _Replacement:
+    """Return the entity of a collective of so many bytes."""
+    if kind.key not in network.load_rows:
+        network.load_rows[kind.key] = network.add_loads([(kind.price.links, kind.units)])
+    volume = nbytes * float(kind.price.load.max())
+    rate = volume / (kind.per_byte * nbytes)
+    return _Replacement(kind.latency, volume, rate, network.load_rows[kind.key], kind.variant)
 
 
 def _replaced(entities: Entities, tasks: I64, columns: F64, network: Network) -> Entities:
-    """Return entities in which these tasks have one each, with these (n, 4) columns of `_Replacement`."""
+    """Return entities in which these tasks have one each, with these (n, 5) columns of `_Replacement`."""
     if not len(tasks):
         return entities
     n_tasks = len(entities.of_task) - 1
@@ -238,5 +397,8 @@ def _replaced(entities: Entities, tasks: I64, columns: F64, network: Network) ->
         column[place], column[new] = old[rows], value
     slots = np.zeros(count, dtype=np.int64)
     slots[place] = np.diff(entities.slot_ptr)[rows]
-    slots[new] = np.diff(rings.load_ptr)[row] + 1  # its links, and the one that holds it to its rate
+    # Links that had equal loads when the entities were made may have others by those that were added since.
+    ring = columns_of["ring"]
+    on_ring = np.flatnonzero(ring >= 0)
+    slots[on_ring] = np.diff(rings.load_ptr)[ring[on_ring]] + (columns_of["cap"][on_ring] >= 0)
     return Entities(slot_ptr=np.append(0, np.cumsum(slots)), **columns_of)

@@ -231,7 +231,7 @@ class Simulation(Simulate):
         iteration = self._iteration(taskgraph, fabric, cluster)
         outcome, links = self._model.record(iteration.prepared)
         timeline = self._timeline(iteration, outcome)
-        joined = written_out(taskgraph, self._algorithms)
+        joined = written_out(taskgraph, self.chosen_collectives)
         rows = origin_of_rows(joined.taskgraph, iteration.taskgraph, server=self._server)
         origin = np.where(rows < 0, -1, joined.origin[rows])
         run = Run(
@@ -246,10 +246,10 @@ class Simulation(Simulate):
     @property
     def runs_all_to_alls(self) -> bool:
         """Whether an all-to-all may be one task: it has an algorithm."""
-        return Collective.ALL_TO_ALL in self._algorithms
+        return Collective.ALL_TO_ALL in self.chosen_collectives
 
     @property
-    def _algorithms(self) -> Collection[Collective]:
+    def chosen_collectives(self) -> Collection[Collective]:
         """The collectives that have algorithms."""
         return () if self._chosen is None else self._chosen.algorithms.algorithms
 
@@ -267,7 +267,7 @@ class Simulation(Simulate):
         busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
         start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
-        joined = written_out(original, self._algorithms)
+        joined = written_out(original, self.chosen_collectives)
         if len(joined.task):
             start = start.copy()
             start[joined.task] = outcome.start[joined.join]
@@ -391,7 +391,9 @@ class Simulation(Simulate):
                 self._model.processing_times(prepared),
                 busy,
                 link_busy,
-                collective_bound(folded.taskgraph, fabric, cluster, self._model.transport, folded),
+                0.0
+                if self._chosen
+                else collective_bound(folded.taskgraph, fabric, cluster, self._model.transport, folded),
             ),
             "events": int(outcome.events),
         }
@@ -422,7 +424,7 @@ class Simulation(Simulate):
         return links and Interfaces(*links, network.paths.bandwidth, self._model.message_bytes)
 
     def _rewritten(self, taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
-        taskgraph = written_out(taskgraph, self._algorithms).taskgraph
+        taskgraph = written_out(taskgraph, self.chosen_collectives).taskgraph
         if self._barriers:
             taskgraph = with_barriers(taskgraph)
         if self._serial:

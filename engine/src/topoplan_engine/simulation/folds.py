@@ -13,6 +13,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import State
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.folding.layout import FoldedIteration
+from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import FoldedRun, Folds
 
@@ -69,7 +70,11 @@ class FoldedStates:
         if self._last[0] != key:
             self._last, self._run = (key, None), None
             if simulate.has_folds(fabric, self._cluster):
-                folded = self._lowering.fold(strategy, lambda t: simulate.message_loads(t, fabric, self._cluster))
+
+                def loads_of(messages: TaskGraph) -> MessageLoads:
+                    return simulate.message_loads(messages, fabric, self._cluster)
+
+                folded = self._lowering.fold(strategy, loads_of, simulate.chosen_collectives)
                 if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
                     self._last = key, folded
         return self._last[1]

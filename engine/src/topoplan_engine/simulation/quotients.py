@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
@@ -66,7 +66,15 @@ class FoldedRun(NamedTuple):
 
 @runtime_checkable
 class Folds(Protocol):
-    """A simulator that can simulate one task for each class of tasks of a staged strategy."""
+    """A simulator that can simulate one task for each class of tasks of a staged strategy.
+
+    Attributes:
+        chosen_collectives: collectives that it runs by algorithms.
+    """
+
+    @property
+    def chosen_collectives(self) -> Collection[Collective]:
+        """See above."""
 
     def has_folds(self, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether `run_folded` holds on this network, but for paths that are drawn."""

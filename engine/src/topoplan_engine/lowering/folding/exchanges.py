@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import F64, I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.staged import StagedStrategy
@@ -15,52 +15,84 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.lowering.places import Communicator, Places, Sends, TiedSum
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_tasks import StageTasks, Variant
-from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["Exchanges", "exchanges_of"]
+__all__ = ["Exchanges", "Sent", "exchanges_of"]
 
 
 def exchanges_of(
-    strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts]
+    strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts], *, one_task: bool = False
 ) -> list[Exchanges]:
-    """Return what each stage sends inside of itself."""
+    """Return what each stage sends inside of itself; ``one_task``: see `TaskColumns`."""
     exchanges = []
     for number, stage in enumerate(stages):
         rows = strategy.order.row_of[:, number]
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
-        layout = _OnePlace(stage.stage.mesh)
+        layout = _OnePlace(stage.stage.mesh, one_task=one_task)
         StageTasks(stage, costs[number], Variant(True, True, separate), layout.places(0), layout)
-        exchanges.append(Exchanges(layout.noted, tuple(layout.hops)))
+        exchanges.append(Exchanges(layout.noted, layout.written_out, tuple(layout.hops)))
     return exchanges
+
+
+class Sent(NamedTuple):
+    """A collective of a communicator: its kind, bytes of the batch and what divides these, and whether it is sent once.
+
+    Those that are not are sent in each micro-batch, with its share.
+    """
+
+    kind: Collective
+    size: int
+    divisor: int
+    once: bool
+
+    def sizes(self, micro_batches: int) -> list[int]:
+        """Return the different sizes of its tasks."""
+        shares = np.array([-1]) if self.once else np.arange(micro_batches)
+        sizes: list[int] = np.unique(
+            shares_of(np.full(len(shares), self.size), shares, micro_batches, self.divisor)
+        ).tolist()
+        return sizes
 
 
 class Exchanges(NamedTuple):
     """What a stage sends inside of itself.
 
     Attributes:
-        collectives: axes of a communicator -> whether there is an all-to-all among its collectives.
+        collectives: axes of a communicator -> its different collectives.
+        written_out: axes of communicators whose all-to-alls, or some of them, are transfers.
         hops: axes along which each device sends to the next one.
     """
 
-    collectives: Mapping[tuple[int, ...], bool]
+    collectives: Mapping[tuple[int, ...], set[Sent]]
+    written_out: set[tuple[int, ...]]
     hops: tuple[int, ...]
 
 
 class _Noting(NamedTuple):
     size: int
     axes: tuple[int, ...]
-    noted: dict[tuple[int, ...], bool]
+    place: _OnePlace
 
-    def add(self, tasks: TaskColumns, kind: Collective, **columns: Any) -> tuple[I64, I64]:
-        if kind is Collective.ALL_TO_ALL:
-            self.noted[self.axes] = True
+    def add(
+        self, tasks: TaskColumns, kind: Collective, *, shares: F64 | None = None, **columns: Any
+    ) -> tuple[I64, I64]:
         task = self.join(tasks)
+        if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None):
+            self.place.written_out.add(self.axes)
+        elif kind is Collective.ALL_TO_ALL:
+            self._note(kind, columns["size"] * self.size, columns)
+        else:
+            self._note(kind, columns["size"], columns)
         return task, task
 
+    def _note(self, kind: Collective, size: int, columns: Mapping[str, Any]) -> None:
+        once = columns["micro_batch"] < 0
+        self.place.noted[self.axes].add(Sent(kind, size, columns["divisor"], once))
+
     def join(self, tasks: TaskColumns, **columns: Any) -> I64:
-        self.noted.setdefault(self.axes, False)
+        self.place.noted.setdefault(self.axes, set())
         return tasks.add(1)
 
 
@@ -68,23 +100,25 @@ class _OnePlace:
     """The first place of a mesh.
 
     Attributes:
-        noted, hops: what was asked for.
+        noted, written_out, hops: what was asked for.
+        one_task: see `TaskColumns`.
     """
 
     columns: Mapping[str, Any] = {}
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._mesh, self.groups = mesh, TaskColumns()
+    def __init__(self, mesh: DeviceMesh, *, one_task: bool) -> None:
+        self._mesh, self.groups, self.one_task = mesh, TaskColumns(), one_task
         self.devices, self.rows = mesh.devices[:1], np.zeros(1, np.int64)
         self.order = self.rows
-        self.noted: dict[tuple[int, ...], bool] = {}
+        self.noted: dict[tuple[int, ...], set[Sent]] = {}
+        self.written_out: set[tuple[int, ...]] = set()
         self.hops: dict[int, None] = {}
 
     def places(self, stage: int) -> Places:
         return self
 
     def communicator(self, axes: tuple[int, ...]) -> Communicator:
-        return _Noting(mesh_groups(self._mesh.sizes, axes).shape[1], axes, self.noted)
+        return _Noting(mesh_groups(self._mesh.sizes, axes).shape[1], axes, self)
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         self.hops[axis] = None

@@ -29,7 +29,9 @@ class FoldedIteration(NamedTuple):
         taskgraph: its messages are those of representatives.
         copies: (T,) tasks that each stands for.
         message: (T,) the class of messages of a transfer or collective; -1 of other tasks.
-        flow_ptr: (C+1,) the flows of each class of messages.
+        flow_ptr: (C+1,) the flows of each class of messages: those that a message has at a time, and behind them one
+            for each algorithm that may run a collective there.
+        variant: (F,) number of the algorithm of each flow, 0 of the others; ascending in each class.
         load_ptr, links, loads, shares: as compressed rows, links that represent their classes, and what all messages of
             a class put there (`MessageLoads`).
         device_class, first_device: (D,) class of each device, and the first device of each class.
@@ -43,6 +45,7 @@ class FoldedIteration(NamedTuple):
     copies: I64
     message: I64
     flow_ptr: I64
+    variant: I64
     load_ptr: I64
     links: I32
     loads: I64
@@ -93,7 +96,9 @@ class _FoldedCommunicator(NamedTuple):
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add a collective in each class of groups."""
-        if kind is not Collective.ALL_TO_ALL or self.transfers is None:
+        if kind is Collective.ALL_TO_ALL and tasks.one_task and shares is None:
+            columns = {**columns, "size": columns["size"] * self.size}
+        if kind is not Collective.ALL_TO_ALL or self.transfers is None or (tasks.one_task and shares is None):
             collective = {"kind": TaskKind.COLLECTIVE, "collective": kind, "message": self.message}
             numbers = tasks.add(len(self.message), **columns, **collective, copies=self.copies)
             return numbers[self.number], numbers[self.number]
@@ -186,10 +191,12 @@ class FoldedLayout:
 
     columns: Mapping[str, Any] = {"message": -1, "copies": 1}
 
-    def __init__(self, strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) -> None:
+    def __init__(
+        self, strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads, *, one_task: bool = False
+    ) -> None:
         self._loads, self.patterns = loads, patterns
         self.classes: Classes = classes_of(*patterns.with_loads(loads))
-        self.groups = TaskColumns()
+        self.groups = TaskColumns(one_task=one_task)
         self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]
 
     def places(self, stage: int) -> Places:
@@ -281,27 +288,29 @@ class FoldedLayout:
         columns["group"][collectives] = np.where(message >= 0, group_of[message], 0)[collectives]
         return {"group_ptr": indptr([len(each) for each in members]), "group_members": np.concatenate(members)}
 
-    def _flows(self, used: I64, first_link: I64) -> tuple[I64, I64, I32, I64, I64]:
+    def _flows(self, used: I64, first_link: I64) -> tuple[I64, I64, I64, I32, I64, I64]:
         """Return the flows of classes of messages, and their loads on links that represent theirs."""
         loads = self._loads
-        messages = self.patterns.messages
-        once = loads.task < len(messages)
-        task = loads.task[once]
         dense = np.full(int(self.classes.of.max()) + 1, -1)
         dense[used] = np.arange(len(used))
-        of_flow = dense[self.classes.of[messages[task]]]
-        number = np.arange(len(task)) - np.searchsorted(task, task)
-        per_class = np.zeros(len(used), np.int64)
-        np.maximum.at(per_class, of_flow[of_flow >= 0], number[of_flow >= 0] + 1)
-        flow_ptr = indptr(per_class)
-        flow = np.where(of_flow >= 0, flow_ptr[of_flow] + number, -1)
-        rows = np.repeat(np.arange(len(task)), np.diff(loads.load_ptr)[: len(task)])
-        entry = np.arange(len(rows))
-        listed = (flow[rows] >= 0) & (first_link[loads.links[entry]] == loads.links[entry])
-        key = flow[rows[listed]] * len(first_link) + loads.links[entry][listed]
+        of_flow = dense[self.classes.of[self.patterns.vertex_of(loads)]]
+        number = np.arange(len(loads.task)) - np.searchsorted(loads.task, loads.task)
+        once = np.flatnonzero((of_flow >= 0) & loads.listed(len(self.patterns.messages)))
+        # A message of the network has a few flows, an algorithm one: those of a class, by algorithm and number.
+        variants, numbers = int(loads.variant.max(initial=0)) + 1, int(number.max(initial=0)) + 1
+        number = np.where(loads.variant > 0, 0, number)
+        keys = (of_flow[once] * variants + loads.variant[once]) * numbers + number[once]
+        flows, place = np.unique(keys, return_inverse=True)
+        flow = np.full(len(loads.task), -1)
+        flow[once] = place.ravel()
+        of_class, variant = np.divmod(flows // numbers, variants)
+        flow_ptr = indptr(np.bincount(of_class, minlength=len(used)))
+        rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
+        listed = (flow[rows] >= 0) & (first_link[loads.links] == loads.links)
+        key = flow[rows[listed]] * len(first_link) + loads.links[listed]
         several, place = np.unique(key, return_inverse=True)
-        columns = (column[entry][listed] for column in (loads.loads, loads.shares))
+        columns = (column[listed] for column in (loads.loads, loads.shares))
         sums = [np.bincount(place.ravel(), column, len(several)) for column in columns]
         of_entry, link = several // len(first_link), several % len(first_link)
         load_ptr = indptr(np.bincount(of_entry, minlength=flow_ptr[-1]))
-        return flow_ptr, load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)
+        return flow_ptr, variant, load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)

@@ -7,7 +7,7 @@ whose edges join devices to groups, groups to the messages of their collectives,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
-from topoplan_engine.lowering.folding.exchanges import Exchanges
+from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
 from topoplan_engine.lowering.places import devices_of, neighbours, ordered_groups
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_links import Routes, routes_between
@@ -27,7 +27,11 @@ from topoplan_engine.lowering.stage_ties import TiedGroup, tied_groups
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["Listing", "MessageLoads", "Patterns", "Transfers"]
+__all__ = ["BY_ALGORITHM", "Listing", "MessageLoads", "Patterns", "Transfers"]
+
+
+#: Operator of the tasks of `Patterns.taskgraph` that are collectives by an algorithm; that of all others is 0.
+BY_ALGORITHM = 1
 
 
 class MessageLoads(NamedTuple):
@@ -37,6 +41,7 @@ class MessageLoads(NamedTuple):
         task: (N,) whose flow it is, ascending.
         load_ptr, links, loads: as compressed rows, the links of each, and units of load there.
         shares: units of load there by which links are shared, which may be rounded.
+        variant: (N,) number of the algorithm whose flow it is, the only one of the message then; 0: of no algorithm.
         constants: (N, k) what else tells flows apart: latencies, rates that they never exceed.
         bandwidth: (E,) bytes/s of all links.
         draws: whether some flow has several paths, of which it draws one; it loads each by its weight here.
@@ -47,9 +52,14 @@ class MessageLoads(NamedTuple):
     links: I32
     loads: I64
     shares: I64
+    variant: I64
     constants: F64
     bandwidth: F64
     draws: bool
+
+    def listed(self, n_messages: int) -> np.ndarray:
+        """(N,) whether the links of a flow count: those of a collective of the network are listed with each kind."""
+        return (self.task < n_messages) | (self.variant > 0)
 
 
 class Listing(NamedTuple):
@@ -105,6 +115,7 @@ class Patterns:
         stages: Sequence[StageGraph],
         costs: Sequence[StageCosts],
         exchanges: Sequence[Exchanges],
+        chosen: Collection[Collective] = (),
     ) -> None:
         """List what an iteration sends.
 
@@ -113,13 +124,15 @@ class Patterns:
             n_devices: of the cluster.
             stages, costs: of the strategy.
             exchanges: what each stage sends inside of itself.
+            chosen: collectives that run by algorithms.
         """
-        self._strategy, self._graph, self._n_devices = strategy, graph, n_devices
+        self._strategy, self._graph, self._n_devices, self._chosen = strategy, graph, n_devices, chosen
         self.n_vertices = n_devices
         self._colors: list[Any] = []
         self._edges: list[tuple[Any, Any, Any]] = []
         # Messages in the order of their vertices: members of collectives, or both ends of transfers.
         self._messages: list[tuple[str, I64, I64 | I32]] = []
+        self._sent: dict[int, set[Sent]] = {}  # in communicators, by the first vertex of their messages
         self._numbers: dict[object, int] = {}
         self._color_devices(stages, costs)
         # Stages of one rank share rows, and where their meshes list members in one order, messages.
@@ -128,9 +141,9 @@ class Patterns:
         self._all_to_alls: dict[tuple[int, bytes], AllToAll] = {}
         self._transfers_of: dict[object, Transfers] = {}
         self.listings = {
-            (stage, axes): self._listing(stage, axes, all_to_all)
+            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out)
             for stage, several in enumerate(exchanges)
-            for axes, all_to_all in several.collectives.items()
+            for axes, sent in several.collectives.items()
         }
         self._hops_of: dict[object, I64] = {}
         self.hops = {
@@ -147,7 +160,9 @@ class Patterns:
     def taskgraph(self) -> TaskGraph:
         """Return all messages as tasks that do not wait: each once, and collectives as all-gathers behind them.
 
-        What a collective waits for depends on its kind (an all-reduce goes round twice), its loads do not.
+        What a collective waits for depends on its kind (an all-reduce goes round twice), its loads do not.  By an
+        algorithm they do, and which one it is depends on the size, so that behind these all collectives are listed once
+        more for each of their kinds and sizes that runs by algorithms.
         """
         count, nothing = sum(len(vertices) for _, vertices, _ in self._messages), -1
         kind, src, dst, group = np.full((4, count), nothing)
@@ -164,25 +179,25 @@ class Patterns:
             n_groups += len(vertices)
             ptr.append(ptr[-1][-1] + ends.shape[1] * np.arange(1, len(vertices) + 1))
             members.append(ends.ravel())
-        repeated = np.flatnonzero(kind == TaskKind.COLLECTIVE)
+        repeated, as_kind, nbytes, by_algorithm = self._again()
         collective = np.where(kind == TaskKind.COLLECTIVE, int(Collective.ALL_REDUCE), nothing)
         total, none = count + len(repeated), np.full(len(repeated), nothing)
         return TaskGraph(
             kind=np.append(kind, kind[repeated]),
             device=np.full(total, nothing),
             seconds=np.zeros(total),
-            size=np.full(total, 1 << 20),
+            size=np.append(np.full(count, 1 << 20), nbytes),
             src=np.append(src, none),
             dst=np.append(dst, none),
             group=np.append(group, group[repeated]),
-            op=np.zeros(total, np.int32),
-            collective=np.append(collective, np.full(len(repeated), int(Collective.ALL_GATHER))),
+            op=np.append(np.zeros(count, np.int64), by_algorithm),
+            collective=np.append(collective, as_kind),
             group_ptr=np.concatenate(ptr),
             group_members=np.concatenate(members),
             succ_ptr=np.zeros(total + 1, np.int32),
             succ=[],
             n_devices=self._n_devices,
-            op_names=("messages",),
+            op_names=("messages", "messages by algorithms"),
         )
 
     @property
@@ -286,10 +301,11 @@ class Patterns:
         devices, number = devices_of(self._strategy), self._number("everyone")
         (vertex,) = self._add(1, label(number))
         self._messages.append(("collective", np.array([vertex]), devices[None]))
+        self._sent[int(vertex)] = {Sent(Collective.ALL_REDUCE, 4, 1, once=True)}
         self._edge(devices, vertex, label(number, 1))
         return int(vertex)
 
-    def _listing(self, stage: int, axes: tuple[int, ...], all_to_all: bool) -> Listing:
+    def _listing(self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool) -> Listing:
         mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
         key, ordered = ordered_groups(mesh, axes)
         groups = mesh_groups(mesh.sizes, axes)
@@ -305,6 +321,7 @@ class Patterns:
             message = self._messages_of[listed] = self._add(len(groups), label(number))
             self._messages.append(("collective", message, mesh.devices[groups]))
             self._edge(row, message, label(number, 2))
+        self._sent.setdefault(int(self._messages_of[listed][0]), set()).update(sent)
         if all_to_all and listed not in self._all_to_alls:
             self._all_to_alls[listed] = self._all_to_all(mesh, groups, row, number)
         return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(listed), key)
@@ -348,6 +365,7 @@ class Patterns:
             (vertex,) = self._add(1, label(number, group.nbytes, len(group.members)))
             stages = np.array([member.stage for member in group.members])
             self._messages.append(("collective", np.array([vertex]), group.devices[None]))
+            self._sent[int(vertex)] = {Sent(Collective.ALL_REDUCE, group.nbytes, 1, once=True)}
             self._edge(group.devices, vertex, label(number, stages))
             self.tied.append((group, int(vertex)))
 
@@ -357,26 +375,49 @@ class Patterns:
         color = np.append(self.vertices(), label(np.uint64(7), bits_of(loads.bandwidth)))
         first = np.searchsorted(loads.task, loads.task)
         flow = np.arange(len(loads.task)) - first  # its number among those of its message
+        flow = np.where(loads.variant > 0, self.n_vertices + loads.variant, flow)
         extra = np.flatnonzero(loads.task >= len(messages))
-        of_task = np.append(messages, self._again())
+        of_task = self.vertex_of(loads)
         constants = label(flow, *(bits_of(column) for column in loads.constants.T))
         with np.errstate(over="ignore"):
-            np.add.at(color, of_task[loads.task], constants)
+            np.add.at(color, of_task, constants)
             if len(extra):
-                np.add.at(color, of_task[loads.task[extra]], constants[extra] * np.uint64(3))
-        once = loads.task < len(messages)
+                np.add.at(color, of_task[extra], constants[extra] * np.uint64(3))
+        once = loads.listed(len(messages))
         rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
         listed = once[rows]
         tails, heads, labels = self.edges()
         return (
             color,
-            np.append(tails, of_task[loads.task[rows[listed]]]).astype(np.int32),
+            np.append(tails, of_task[rows[listed]]).astype(np.int32),
             np.append(heads, self.n_vertices + loads.links[listed]).astype(np.int32),
             np.append(labels, label(np.uint64(8), flow[rows[listed]], loads.loads[listed])),
         )
 
-    def _again(self) -> I64:
-        """Return the vertices of the collectives, which `taskgraph` has once more behind all messages."""
-        return np.concatenate(
-            [np.zeros(0, np.int64), *(vertices for name, vertices, _ in self._messages if name == "collective")]
-        )
+    def vertex_of(self, loads: MessageLoads) -> I64:
+        """(N,) the vertex of the message of each flow."""
+        vertices = np.concatenate([np.zeros(0, np.int64), *(vertices for _, vertices, _ in self._messages)])
+        of_task: I64 = np.append(vertices, vertices[self._again()[0]])
+        return of_task[loads.task]
+
+    def _again(self) -> tuple[I64, I64, I64, I64]:
+        """Return what `taskgraph` has behind all messages: rows of collectives, their kinds, sizes, and operators."""
+        blocks, first = [], 0
+        for name, vertices, _ in self._messages:
+            if name == "collective":
+                blocks.append((first + np.arange(len(vertices)), self._sent[int(vertices[0])]))
+            first += len(vertices)
+        listed = [(rows, int(Collective.ALL_GATHER), 1 << 20, 0) for rows, _ in blocks]
+        for rows, sent in blocks if self._chosen else ():
+            several = {
+                (int(each.kind), size)
+                for each in sent
+                if each.kind in self._chosen
+                for size in each.sizes(self._strategy.micro_batches)
+                if size > 0
+            }
+            listed += [(rows, kind, size, BY_ALGORITHM) for kind, size in sorted(several)]
+        counts = [len(rows) for rows, *_ in listed]
+        columns = np.array([each[1:] for each in listed], dtype=np.int64).reshape(-1, 3)
+        kinds, sizes, ops = np.repeat(columns, counts, axis=0).T
+        return np.concatenate([np.zeros(0, np.int64), *(rows for rows, *_ in listed)]), kinds, sizes, ops

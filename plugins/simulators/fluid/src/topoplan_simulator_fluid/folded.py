@@ -3,7 +3,8 @@
 `message_loads` says what the messages of an iteration put on links, for the color refinement of
 `topoplan_engine.lowering.folding`; `folded_loads` gives the flows of the folded iteration the loads of their classes.
 Both ask the network as for any task graph, so that routes, rings and what is inside of hosts are those of the whole
-iteration.  A flow that would draw one of several paths loads each by its weight.
+iteration.  A flow that would draw one of several paths loads each by its weight.  Which algorithm runs a collective
+depends on its size: the folding gets a flow for each of those that do, the folded iteration takes one.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from topoplan.arrays import F64, I64, i32, i64
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.folding.patterns import MessageLoads
+from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.tables import LOAD, ONE_PATH, Network
+from topoplan_engine.simulation.algorithms import CollectiveChoice, Selected, selected, with_algorithms
 from topoplan_engine.simulation.columns import columns
-from topoplan_engine.simulation.flows import Entities, build
+from topoplan_engine.simulation.flows import Entities, build, processing_times
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
 
 __all__ = ["folded_loads", "link_bytes", "message_loads"]
+
+
+#: Rings of the network for all collectives.
+NO_ALGORITHMS = CollectiveChoice("")
 
 
 def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
@@ -37,9 +43,15 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
 
 
-def message_loads(taskgraph: TaskGraph, network: Network) -> MessageLoads:
-    """Return what each flow of each task puts on links."""
+def message_loads(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS) -> MessageLoads:
+    """Return what each flow of each task puts on links; collectives have one for each algorithm, too."""
     entities, draws = _entities(taskgraph, network)
+    loads = _network_loads(entities, network, draws)
+    return _with_variants(loads, entities, taskgraph, network, algorithms) if algorithms else loads
+
+
+def _network_loads(entities: Entities, network: Network, draws: bool) -> MessageLoads:
+    """Return what each flow puts on links without algorithms."""
     paths, rings, transfers = network.paths, network.rings_in_full, entities.path_set >= 0
     rows = entities.path_set[transfers]
     ptr, links, loads = ring_loads(
@@ -64,13 +76,58 @@ def message_loads(taskgraph: TaskGraph, network: Network) -> MessageLoads:
     constants[transfers, 0] = paths.delay[paths.row_ptr[rows]]
     constants[:, 2] = np.where(entities.cap >= 0, constants[:, 2], 0.0)
     shares = -(-all_loads // GRAIN) * GRAIN  # as sharing rounds each flow's load
-    return MessageLoads(entities.task, load_ptr, all_links, all_loads, shares, constants, paths.bandwidth, draws)
+    variant = np.zeros(len(entities.task), dtype=np.int64)
+    return MessageLoads(
+        entities.task, load_ptr, all_links, all_loads, shares, variant, constants, paths.bandwidth, draws
+    )
 
 
-def folded_loads(folded: FoldedIteration, network: Network) -> Prepared:
+def _with_variants(
+    loads: MessageLoads, entities: Entities, taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice
+) -> MessageLoads:
+    """Add a flow for each algorithm that runs a collective of some size, behind those that its task has already.
+
+    A collective that no algorithm can run is refused when it is to be run, by the name of its operator.
+    """
+    groups = np.diff(taskgraph.group_ptr)[taskgraph.group]
+    tasks = np.flatnonzero((taskgraph.op == BY_ALGORITHM) & (groups > 1))
+    seconds = processing_times(columns(taskgraph), entities, network.paths, int(Transport.WIRE))
+    first, _, kinds = selected(algorithms, taskgraph, tasks, network, seconds)
+    # By group and algorithm: several sizes have the same.
+    flows: dict[tuple[int, int], tuple[int, Selected]] = {}
+    for task, kind in zip(tasks[first].tolist(), kinds, strict=True):
+        if isinstance(kind, Selected):
+            flows.setdefault((int(taskgraph.group[task]), kind.variant), (task, kind))
+    if not flows:
+        return loads
+    task = np.append(loads.task, [task for task, _ in flows.values()])
+    prices, units = [kind.price for _, kind in flows.values()], np.concatenate([k.units for _, k in flows.values()])
+    order = np.argsort(task, kind="stable")
+    lengths = np.append(np.diff(loads.load_ptr), [len(price.links) for price in prices])
+    _, entry = select(indptr(lengths), order)
+    links = np.append(loads.links, np.concatenate([price.links for price in prices]))
+    shares = np.append(loads.shares, -(-units // GRAIN) * GRAIN)
+    constants = np.array([(p.latency, p.seconds_per_byte, p.load.max(), p.inside, p.between, p.part) for p in prices])
+    before = np.pad(loads.constants, ((0, 0), (0, constants.shape[1] - loads.constants.shape[1])))
+    return loads._replace(
+        task=i32(task[order]),
+        load_ptr=indptr(lengths[order]),
+        links=i32(links[entry]),
+        loads=np.append(loads.loads, units)[entry],
+        shares=shares[entry],
+        variant=np.append(loads.variant, [kind.variant for _, kind in flows.values()])[order],
+        constants=np.concatenate([before, constants])[order],
+    )
+
+
+def folded_loads(folded: FoldedIteration, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS) -> Prepared:
     """Return the columns of a folded iteration, whose flows have the loads of their classes."""
     entities, _ = _entities(folded.taskgraph, network)
-    flow = _flow_of(folded, entities)
+    variant = np.zeros(folded.taskgraph.n_tasks, dtype=np.int64)
+    if algorithms:
+        seconds = processing_times(columns(folded.taskgraph), entities, network.paths, int(Transport.WIRE))
+        entities, variant = with_algorithms(algorithms, folded.taskgraph, entities, network, seconds)
+    flow = _flow_of(folded, entities, variant)
     lengths = np.diff(folded.load_ptr)
     rings = network.rings_in_full._replace(
         load_ptr=i64(folded.load_ptr), load_links=i32(folded.links), load=i64(folded.shares)
@@ -82,10 +139,14 @@ def folded_loads(folded: FoldedIteration, network: Network) -> Prepared:
     )
 
 
-def _flow_of(folded: FoldedIteration, entities: Entities) -> I64:
-    """(N,) the flow of the class of messages that each entity is."""
+def _flow_of(folded: FoldedIteration, entities: Entities, variant: I64) -> I64:
+    """(N,) the flow of the class of messages that each entity is, given (T,) algorithms."""
     task = entities.task
-    flow: I64 = folded.flow_ptr[folded.message[task]] + np.arange(len(task)) - entities.of_task[task]
+    count = int(folded.variant.max(initial=0)) + 1
+    of_flow = np.repeat(np.arange(len(folded.flow_ptr) - 1), np.diff(folded.flow_ptr)) * count + folded.variant
+    first = np.searchsorted(of_flow, folded.message[task] * count + variant[task])
+    flow: I64 = first + np.arange(len(task)) - entities.of_task[task]
+    assert (of_flow[flow] == folded.message[task] * count + variant[task]).all(), "a collective of no listed size"
     return flow
 
 

@@ -122,7 +122,7 @@ class Model(NamedTuple):
         rings = network.rings
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
-            entities = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
+            entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
             rings = network.rings_in_full if self.stepped else network.rings
         return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
 
@@ -219,16 +219,16 @@ class Model(NamedTuple):
         return Outcome(*run(*prepared, 0, np.zeros(quotient.taskgraph.n_tasks), cutoff_seconds))
 
     def has_folds(self, network: Network) -> bool:
-        """Whether `simulate_folded` holds: coupled flows on the wire, rings of the network."""
-        return not self.stepped and self.transport == Transport.WIRE and not self.algorithms
+        """Whether `simulate_folded` holds: coupled flows on the wire."""
+        return not self.stepped and self.transport == Transport.WIRE
 
     def message_loads(self, taskgraph: TaskGraph, network: Network) -> MessageLoads:
         """Return what messages that do not wait put on links."""
-        return message_loads(taskgraph, network)
+        return message_loads(taskgraph, network, self.algorithms)
 
     def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Prepared]:
         """Run a folded iteration; return bytes of all links, and the columns that were run."""
-        prepared = folded_loads(folded, network)
+        prepared = folded_loads(folded, network, self.algorithms)
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
 

@@ -1,0 +1,134 @@
+"""Folded iterations whose collectives run by chosen algorithms take what whole ones take, on any fabric."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, Host, TopoplanError
+from topoplan_engine import ClusterOptions, problem_on
+from topoplan_engine.experiment import build_cluster
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.network.machine import network_of
+from topoplan_engine.simulation.algorithms import CollectiveChoice
+from topoplan_engine.simulation.written_out import written_out
+from topoplan_estimator_roofline import Roofline
+from topoplan_samples.plans_drawn import LARGE, ONE_PATH, drawn_plan, models_in, some_plans
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import Settings
+from topoplan_simulator_fluid.max_min import ALWAYS
+from topoplan_simulator_fluid.model import Model
+
+LARGEST = 1e-9
+AUTO = "all-reduce=auto;all-gather=auto;reduce-scatter=auto;all-to-all=auto"
+#: Every algorithm is among the first of some list; rings stand behind those that some groups cannot run.
+CHOICES = [
+    AUTO,
+    "all-reduce=tree;all-gather=multi-ring;reduce-scatter=multi-ring;all-to-all=staggered",
+    "all-reduce=halving-doubling+tree;all-to-all=direct",
+    "all-reduce=hierarchical+ring;all-gather=ring;reduce-scatter=ring;all-to-all=pxn+direct",
+    "all-reduce=nvls+sharp+ring;all-to-all=pairwise",
+    "all-reduce=parameter-server+tree;all-gather=hierarchical+ring;reduce-scatter=hierarchical+ring",
+]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory):
+    return models_in(tmp_path_factory.mktemp("models"))
+
+
+def assert_equal(graph, cluster, fabric, strategy, text, protocol="none"):
+    """Compare a folded iteration with the whole one; return the folded one, and the algorithms that run."""
+    choice = CollectiveChoice(text, protocol)
+    one_task = Collective.ALL_TO_ALL in choice.algorithms
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster), one_task=one_task)
+    model, network = Model(algorithms=choice), network_of(fabric, cluster)
+    taskgraph = written_out(lowering.lower(strategy), choice.algorithms).taskgraph
+    whole = model.simulate(model.prepare(taskgraph, network)._replace(late_ends=ALWAYS))
+    chosen = [key[2].name for key in network.load_rows]
+    network = network_of(fabric, cluster)
+    folded = lowering.fold(strategy, lambda tasks: model.message_loads(tasks, network), choice.algorithms)
+    folded.taskgraph.check()
+    assert folded.n_tasks == taskgraph.n_tasks
+    outcome, _ = model.simulate_folded(folded, network)
+    assert outcome.makespan == pytest.approx(whole.makespan, rel=LARGEST)
+    np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=LARGEST, atol=1.0)
+    assert {key[2].name for key in network.load_rows} == {*chosen}
+    return folded, {*chosen}
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_folded_plans_with_algorithms_take_what_whole_ones_take(text, model_of):
+    plans = some_plans(1000 + 100 * CHOICES.index(text), 3, model_of)
+    assert len(plans) == 3
+    for protocol, plan in zip(("none", "auto", "none"), plans, strict=True):
+        _, chosen = assert_equal(*plan, text, protocol)
+        assert chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_two_hundred_folded_plans_with_algorithms(part, model_of):
+    plans = some_plans(100_000 * (part + 1), 20, model_of)
+    assert len(plans) == 20
+    for number, plan in enumerate(plans):
+        draw = random.Random(number)
+        assert_equal(*plan, draw.choice(CHOICES), draw.choice(["none", "none", "auto"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", sorted(ONE_PATH))
+def test_plans_with_algorithms_of_hundreds_of_devices(topology, model_of):
+    """128 to 512 devices, four and eight a host."""
+    plans = some_plans(5000, 3, model_of, topology=topology, sizes=LARGE, batch=512)
+    assert len(plans) == 3
+    for number, plan in enumerate(plans):
+        assert_equal(*plan, CHOICES[(number + len(topology)) % len(CHOICES)])
+
+
+def test_rings_and_algorithms_together_load_the_links_that_each_has(model_of):
+    """Links that rings alone do not tell apart are told apart by the loads of an algorithm."""
+    plan = drawn_plan(1195, model_of, topology="fully-connected")
+    assert plan is not None
+    assert_equal(*plan, "all-reduce=halving-doubling")
+
+
+@pytest.mark.parametrize(
+    ("machine", "plan", "text", "names"),
+    [
+        ("dgx-h100", {"zero": 3}, "all-gather=multi-ring;reduce-scatter=multi-ring", "multi-ring"),
+        ("dgx-h100", {"tp": 8, "sp": False}, "all-reduce=nvls+ring", "nvls ring"),
+        ("dgx-h100", {"tp": 4, "pp": 2}, "all-reduce=sharp+ring;all-gather=hierarchical", "sharp hierarchical"),
+        ("dgx-a100", {"tp": 4, "zero": 1}, "all-gather=ring+hierarchical;reduce-scatter=hierarchical", "hierarchical"),
+        ("dgx-b200", {"tp": 8, "ep": 2}, "all-to-all=pxn;all-reduce=tree", "pxn tree"),
+    ],
+)
+@pytest.mark.parametrize("topology", ["bigswitch", "rail-optimized"])
+def test_groups_of_machines_use_nics_and_switches_folded_as_whole(machine, plan, text, names, topology, model_of):
+    graph = model_of("experts" if "ep" in plan else "dense", 2, 64)
+    host = Host.discover()
+    cluster = build_cluster(ClusterOptions(machine=machine, servers=4), host)
+    problem = problem_on(graph, cluster, Roofline().build(graph, cluster), host.make("topology", topology))
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    strategy, _ = strategy_of(Settings(**plan), graph, cluster.n_devices)
+    folded, chosen = assert_equal(graph, cluster, fabric, strategy, text)
+    assert {*names.split()} <= chosen
+    assert folded.taskgraph.n_tasks < 0.6 * folded.n_tasks
+
+
+def test_a_group_that_no_algorithm_can_run_is_named(model_of):
+    plan = drawn_plan(1000, model_of)
+    assert plan is not None
+    with pytest.raises(TopoplanError, match=r"all-reduce of .*nvls.*in one"):
+        assert_equal(*plan, "all-reduce=nvls")
+    graph, cluster, fabric, strategy = plan
+    lowering, choice = (
+        StagedLowering(graph, cluster, Roofline().build(graph, cluster)),
+        CollectiveChoice("all-reduce=nvls"),
+    )
+    model, network = Model(algorithms=choice), network_of(fabric, cluster)
+    folded = lowering.fold(strategy, lambda tasks: model.message_loads(tasks, network), choice.algorithms)
+    with pytest.raises(TopoplanError, match=r"all-reduce of .*nvls.*in one"):
+        model.simulate_folded(folded, network)
