@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import numpy as np
 import pytest
 
 from topoplan_llm_measurements.fitting import fitted_stack, left_out_values, slopes_of
@@ -19,6 +20,9 @@ class Formula:
     def predicted(self, run, stack):
         constants = stack.constants
         return Predicted(seconds=run.batch * constants.products + run.devices / constants.inside, memory=0.0)
+
+    def beside(self, run, stack, others):
+        return [self.predicted(run, each) for each in (stack, *others)]
 
 
 def row(batch, devices, left_out, factor=1.0):
@@ -48,3 +52,14 @@ def test_rows_of_a_left_out_model_do_not_count():
 def test_constants_stay_within_their_limits():
     far = [attrs.evolve(each, measured=each.measured * 1e6) for each in ROWS[:4]]
     assert fitted_stack(slopes_of(far, STACK, Formula())).constants.products == 10
+
+
+def test_a_constant_at_its_limit_leaves_the_others_to_fit():
+    """Links cannot be faster than they are: what they take too long, products take less."""
+    stack = attrs.evolve(STACK, constants=Constants(products=1.0, inside=1.0))
+    rows = [attrs.evolve(each, measured=each.run.batch * 1.3 + each.run.devices * 0.5) for each in ROWS[:4]]
+    found = fitted_stack(slopes_of(rows, stack, Formula())).constants
+    assert found.inside == 1.0
+    errors = [abs(np.log((each.run.batch * found.products + each.run.devices) / each.measured)) for each in rows]
+    beside = [abs(np.log((each.run.batch * 1.05 * found.products + each.run.devices) / each.measured)) for each in rows]
+    assert np.mean(errors) <= np.mean(beside)

@@ -49,3 +49,17 @@ def test_equal_runs_are_predicted_once():
     predictor, stack = Predictor(), stack_of(stacks(), "H100, Megatron-Bridge")
     run = attrs.evolve(RUN, batch=8)
     assert predictor.predicted(run, stack) is predictor.predicted(attrs.evolve(run), stack)
+
+
+@pytest.mark.parametrize("plan", [{}, {"pp": 2, "tp": 2, "dp": 2, "sp": True, "recompute": "full"}])
+def test_constants_a_little_different_need_no_further_lowering(plan):
+    run = attrs.evolve(RUN, plan={**RUN.plan, "schedule": "1f1b", **plan}, batch=16)
+    stack = stack_of(stacks(), "H100, Megatron-Bridge")
+    changes = ({"products": 1.1}, {"passes": 1.1}, {"inside": 0.8}, {"between": 0.8}, {"latency_us": 2.0})
+    others = [attrs.evolve(stack, constants=attrs.evolve(stack.constants, **change)) for change in changes]
+    predictor = Predictor()
+    found = predictor.beside(run, stack, others)
+    assert predictor.predicted(run, stack) is predictor.predicted(run, stack) == found[0]
+    truth = [Predictor().predicted(run, each).seconds for each in others]
+    assert [each.seconds for each in found[1:]] == pytest.approx(truth, rel=2e-3)
+    assert found[1].seconds > 1.02 * found[0].seconds

@@ -63,14 +63,10 @@ def slopes_of(
         on_progress: called with the name of each row that is finished.
     """
     variants = [stack, *(_changed(stack, {name: -_STEP}) for name in stack.fitted)]
-    # Those that differ in rates of links alone take the folded iteration of the first again.
-    in_order = sorted(variants, key=lambda each: each.estimator != stack.estimator)
     predictions_of_rows: list[tuple[MeasuredRow, list[float]]] = []
     for row in rows:
         try:
-            for each in in_order:
-                predictor.predicted(row.run, each)
-            predictions = [predictor.predicted(row.run, each) for each in variants]
+            predictions = predictor.beside(row.run, stack, variants[1:])
         except TopoplanError:
             continue
         finally:
@@ -114,8 +110,34 @@ def _fit(point: Slopes, used: np.ndarray) -> F64:
     for _ in range(_ROUNDS):
         weights = 1 / np.maximum(np.abs(errors + slopes @ change), _SMALL)
         matrix = (slopes.T * weights) @ slopes / len(errors) + _RIDGE * np.eye(len(change))
-        change = np.clip(np.linalg.solve(matrix, -(slopes.T * weights) @ errors / len(errors)), low, high)
+        change = _least(matrix, -(slopes.T * weights) @ errors / len(errors), low, high)
     return f64(change)
+
+
+def _least(matrix: np.ndarray, right: np.ndarray, low: F64, high: F64) -> np.ndarray:
+    """Return x between limits where x A x / 2 - b x is least: those beyond a limit stay there, others are found again.
+
+    Examples:
+        >>> _least(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([3.0, 0.0]), np.zeros(2), np.full(2, 9.0)).tolist()
+        [1.5, 0.0]
+    """
+    change = np.zeros(len(right))
+    is_free = np.ones(len(right), bool)
+    while is_free.any():
+        rest = right[is_free] - matrix[np.ix_(is_free, ~is_free)] @ change[~is_free]
+        found = np.linalg.solve(matrix[np.ix_(is_free, is_free)], rest)
+        change[is_free] = np.clip(found, low[is_free], high[is_free])
+        is_beyond = is_free & (change != _placed(found, is_free))
+        if not is_beyond.any():
+            break
+        is_free &= ~is_beyond
+    return change
+
+
+def _placed(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    placed = np.zeros(len(where))
+    placed[where] = values
+    return placed
 
 
 def _room(stack: Stack) -> tuple[F64, F64]:

@@ -84,8 +84,8 @@ def llm(
     if fit is not None:
         by_name |= fitted(tables, by_name, predictor, quiet=as_json)
         write_file(fit, text_of(by_name).encode())
+    values = left_out(tables, by_name, predictor, quiet=as_json) if leave_out else {}
     judged = judged_tables(tables, by_name, predictor, quiet=as_json)
-    values = left_out(judged, by_name, predictor, quiet=as_json) if leave_out else {}
     _write(judged, values, by_name, page=write, table=by_device)
     if as_json:
         print_json(_json(judged, of_file=rows is not None))

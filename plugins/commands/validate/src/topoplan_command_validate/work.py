@@ -10,7 +10,6 @@ from topoplan_engine.reporting.progress import parts_shown
 from topoplan_llm_measurements.fitting import Slopes, fitted_stack, left_out_values, slopes_of
 from topoplan_llm_measurements.judging import Judged, judge
 from topoplan_llm_measurements.prediction import Predictor
-from topoplan_llm_measurements.rows import MeasuredRow
 from topoplan_llm_measurements.stacks import Stack
 from topoplan_llm_measurements.tables import Table
 
@@ -29,33 +28,33 @@ def fitted(
     tables: Sequence[Table], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
 ) -> dict[str, Stack]:
     """Return the stacks of the times of tables, with constants that fit their rows."""
-    rows = [row for table in tables if not table.group.of_memory for row in table.rows]
-    return {
-        slopes.stack.name: fitted_stack(slopes) for slopes in _slopes(rows, by_name, predictor, "fitting", quiet=quiet)
-    }
+    slopes = _slopes(tables, by_name, predictor, "fitting", quiet=quiet)
+    return {each.stack.name: fitted_stack(each) for each in slopes}
 
 
 def left_out(
-    judged: Sequence[Judged], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
+    tables: Sequence[Table], by_name: Mapping[str, Stack], predictor: Predictor, *, quiet: bool
 ) -> dict[int, float]:
-    """Return predictions by constants that were fitted without the rows of the model, by the identity of the row."""
-    rows = [each.row for table in judged if not table.table.group.of_memory for each in table.rows]
+    """Return predictions by constants that were fitted without the rows of the model, by the identity of the row.
+
+    The predictor keeps what it predicted by the constants themselves.
+    """
     values: dict[int, float] = {}
-    for slopes in _slopes(rows, by_name, predictor, "leaving out", quiet=quiet):
+    for slopes in _slopes(tables, by_name, predictor, "leaving out", quiet=quiet):
         pairs = zip(slopes.rows, left_out_values(slopes).tolist(), strict=True)
         values |= {id(row): value for row, value in pairs}
     return values
 
 
 def _slopes(
-    rows: Sequence[MeasuredRow], by_name: Mapping[str, Stack], predictor: Predictor, what: str, *, quiet: bool
+    tables: Sequence[Table], by_name: Mapping[str, Stack], predictor: Predictor, what: str, *, quiet: bool
 ) -> list[Slopes]:
-    stacks = [by_name[name] for name in dict.fromkeys(row.stack for row in rows) if name in by_name]
+    times = [row for table in tables if not table.group.of_memory for row in table.rows]
+    rows = [row for row in times if row.stack in by_name and by_name[row.stack].fitted]
+    stacks = [by_name[name] for name in dict.fromkeys(row.stack for row in rows)]
     with _counted(what, len(rows), quiet=quiet) as count:
         return [
-            slopes_of([row for row in rows if row.stack == stack.name], stack, predictor, count)
-            for stack in stacks
-            if stack.fitted
+            slopes_of([row for row in rows if row.stack == stack.name], stack, predictor, count) for stack in stacks
         ]
 
 
