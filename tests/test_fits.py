@@ -1,4 +1,4 @@
-"""A plan that does not fit, as users meet it: marked, explained, written all the same, and status 1."""
+"""A plan that does not fit, as users meet it: marked, explained, written all the same, and status 2."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def experiment(tmp_path):
     return "small.toml"
 
 
-def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp_path):
+def test_what_does_not_fit_is_marked_and_ends_with_status_2(run, experiment, tmp_path):
     short = ("--set", "cluster.memory-gb=0.012", "--set", "outputs.json=plan.json", "--set", "run.budget=0")
     status, out, err = run("run", experiment, *short, "--json")
     report = json.loads(out)
-    assert (status, report["fits"], report["speedup"]) == (1, False, None)
+    assert (status, report["fits"], report["speedup"]) == (2, False, None)
     parts = report["memory"]
     device = parts.pop("device")
     assert sum(parts.values()) == report["memory_bytes"] > report["memory_capacity_bytes"] == 12e6
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_1(run, experiment, tmp
     assert (replay["fits"], replay["memory"]) == (False, {"device": device, **parts})
     assert "DOES NOT FIT" in run("simulate", "plan.json")[1]
     status, out, err = run("run", experiment, *short)
-    assert status == 1
+    assert status == 2
     assert "DOES NOT FIT" in out
     assert "too much" in out
     assert "no plan that was tried fits: device" in err
@@ -99,7 +99,7 @@ def test_planners_do_not_save_memory_that_is_ignored(run, experiment, searcher):
 def test_every_searcher_says_what_would_help(run, experiment, searcher, megabytes):
     small = ("--set", f"cluster.memory-gb={megabytes / 1e3}")
     status, _, err = run("run", experiment, "--set", f"searcher.use={searcher}", *small)
-    assert status == 1
+    assert status == 2
     assert "Traceback" not in err
     (line,) = [line for line in err.splitlines() if "what would help" in line]
     assert "devices of" in line
@@ -120,7 +120,7 @@ def test_a_model_that_fits_nowhere_is_refused_at_once(run):
     tables = ("-o", "arch-sparse-feature-size=512", "-o", "arch-mlp-bot=4-512")
     tables += ("-o", "arch-embedding-size=" + "-".join(["100000000"] * 4))
     status, out, err = run("optimize", "dlrm", *tables, "--servers", "4")
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert err.startswith("error: model 'dlrm': no plan fits: its weights take 819.2 GB, ")
     assert "but the 4 devices hold 147.2 GB together (160.0 GB less a reserve of 8 %)" in err
     assert "what would help: (1) at least 23 devices of 40.0 GB" in err  # 819.2 / 36.8 GB

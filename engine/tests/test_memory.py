@@ -266,6 +266,7 @@ def test_what_a_plan_lacks_is_said_with_what_would_help():
     needed = use.total[0]
     assert needed == 16 * 4 * 24 * 24 + use.activations[0] > ROOM
     assert "device 0 needs 39.9 kB of 25.0 kB, 14.9 kB too much (weights 9.2 kB, gradients 9.2 kB," in error
+    assert "; the nearest plan that fits: this one on devices of 40.0 kB; what would help: (1)" in error
     for way in ("-s spmd; at least 12.3 kB a device", "-s pipeline; states take at least 9.2 kB", "devices of 40.0 kB"):
         assert way in error
     assert "a batch of at most" not in error  # the states alone do not fit

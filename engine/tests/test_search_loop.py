@@ -21,7 +21,7 @@ from topoplan_engine.options import RunOptions
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
-from topoplan_engine.search.limits import with_patience
+from topoplan_engine.search.limits import with_patience, with_patience_for
 from topoplan_engine.search.whole_run import drive
 from topoplan_operators import GraphBuilder
 from topoplan_samples.costs import FlatCosts
@@ -276,6 +276,18 @@ def test_a_default_search_is_patient_for_a_fifth_of_its_budget(options, searcher
     assert with_patience(with_patience(experiment)) == with_patience(experiment)
     named = attrs.evolve(experiment, run=attrs.evolve(experiment.run, budget=400))
     assert with_patience(named).run.patience == options.get("patience")
+
+
+@pytest.mark.parametrize(("options", "searchers"), [({}, None), ({"patience": 0.5}, None), ({}, ["mcmc"])])
+def test_a_default_search_for_a_large_problem_is_patient_for_as_much_work(options, searchers):
+    problem = small_problem()
+    chosen = {} if searchers is None else {"searchers": searchers}
+    experiment = with_patience(Experiment(model="alexnet", run=RunOptions(**options), **chosen))
+    assert with_patience_for(experiment, problem) == experiment
+    large = attrs.evolve(problem, cluster=Cluster.uniform(n_hosts=2**17 // len(problem.graph.operators)))
+    sized = with_patience_for(experiment, large)
+    assert sized.run.patience == (experiment.run.patience if options or searchers else 0.008)
+    assert with_patience_for(sized, large) == sized
 
 
 def test_initial_strategy_is_data_parallel_with_tables_round_robin():

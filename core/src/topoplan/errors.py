@@ -59,8 +59,6 @@ class TopoplanError(Exception):
 class NoPlanFitsError(TopoplanError):
     """Nothing in the input is wrong, but no plan fits the devices; the message says what it lacks and what helps."""
 
-    status = 1
-
 
 class CodeRefusedError(TopoplanError):
     """A file asks for code of others to be run, and the user has not said that it may."""

@@ -2,7 +2,7 @@
 
 `least_memory` sums what all devices together hold under any strategy: every weight with its gradient and optimizer
 state once, and every activation of the batch once where nothing comes and goes with micro-batches.  A search that
-cannot succeed is refused by it at once; `no_plan_fits` says of the best plan what it lacks, in one paragraph.
+cannot succeed is refused by it at once; `no_plan_fits` says of the best plan what it lacks, in one line.
 """
 
 from __future__ import annotations
@@ -122,24 +122,38 @@ def bytes_by_purpose(use: MemoryUse, device: int) -> dict[str, float]:
     return {name: float(column[device]) for name, column in columns.items() if name != "undivided" or column.any()}
 
 
-def lacking(use: MemoryUse, cluster: Cluster) -> str:
-    """Say which device needs how much more than it has, and for what."""
+def lacking(use: MemoryUse, cluster: Cluster, strategy: Strategy) -> str:
+    """Say which device, of which stage, needs how much more than it has, and for what."""
     device = fullest_device(use, cluster.usable_memory)
     needed, room = float(use.total[device]), float(cluster.usable_memory[device])
     parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in bytes_by_purpose(use, device).items())
     return (
-        f"device {device} needs {size_text(needed)} of {size_text(room)}{_reserved(room, cluster)}, "
-        f"{size_text(needed - room)} too much ({parts})"
+        f"{_stage_of(device, strategy)}device {device} needs {size_text(needed)} of {size_text(room)}"
+        f"{_reserved(room, cluster)}, {_missing(needed - room)} too much ({parts})"
     )
 
 
-def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
-    """Say in one paragraph what the best plan lacks, and what would help.
+def _stage_of(device: int, strategy: Strategy) -> str:
+    """Return the stages that a device runs, such as ``stage 3 of 16, ``; empty where there is one stage."""
+    if not isinstance(strategy, StagedStrategy) or len(strategy.stages) < 2:
+        return ""
+    numbers = [str(number) for number, stage in enumerate(strategy.stages) if device in stage.mesh.devices]
+    return f"stage{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)} of {len(strategy.stages)}, "
+
+
+def _missing(nbytes: float) -> str:
+    """Return bytes in GiB, which trainers report; a few of them as people write them."""
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 / 100 else size_text(nbytes)
+
+
+def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: str = "") -> str:
+    """Say in one line what the best plan lacks, the nearest plan that fits, and what would help.
 
     Args:
         problem: what was searched.
         strategy: the best that was found.
         use: what it keeps; some device holds less.
+        nearest: what its searcher knows to fit, in words; the same plan on larger devices unless given.
     """
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
     device = fullest_device(use, cluster.usable_memory)
@@ -163,10 +177,13 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse) -> str:
     if 0 < samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
     helps += _ways_out(minimum, cluster, whole_batch)
-    helps.append(f"devices of {at_least(device_bytes(needed, cluster))} for this plan (--device, --memory-gb)")
+    larger = at_least(device_bytes(needed, cluster))
+    helps.append(f"devices of {larger} for this plan (--device, --memory-gb)")
     if needed <= float(cluster.device_memory[device]):
         helps.append(f"a smaller reserve than {reserve_text(cluster)} (--memory-reserve-percent)")
-    return f"{lacking(use, cluster)}; what would help: {_joined(helps)}"
+    nearest = nearest or f"this one on devices of {larger}"
+    lacks = lacking(use, cluster, strategy)
+    return f"{lacks}; the nearest plan that fits: {nearest}; what would help: {_joined(helps)}"
 
 
 def needs_more(problem: Problem, needed: float) -> str:

@@ -34,7 +34,15 @@ from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
 
-__all__ = ["FindsAlgorithms", "KnowsBest", "build_search", "build_simulate", "runs_all_to_alls", "strategy_fault"]
+__all__ = [
+    "FindsAlgorithms",
+    "KnowsBest",
+    "SaysLeftOut",
+    "build_search",
+    "build_simulate",
+    "runs_all_to_alls",
+    "strategy_fault",
+]
 
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
@@ -177,6 +185,15 @@ class KnowsBest(Protocol):
         """Take note of the seconds of the best plan so far that fits."""
 
 
+@runtime_checkable
+class SaysLeftOut(Protocol):
+    """What a search has that may give up a part of what it could propose."""
+
+    @property
+    def left_out(self) -> str:
+        """What it gave up, and why: a line that begins with the name of the searcher; empty if nothing."""
+
+
 class _GuardedSearch(Search):
     """A searcher under way whose every call is checked.
 
@@ -229,6 +246,7 @@ class _GuardedSearch(Search):
     follows = property(lambda self: self._search.follows)
     plans = property(lambda self: self._search.plans)
     acceptance = property(lambda self: self._search.acceptance)
+    left_out = property(lambda self: self._search.left_out if isinstance(self._search, SaysLeftOut) else "")
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Return what the searcher reports; None, and a warning, where it cannot: the search is done by then."""

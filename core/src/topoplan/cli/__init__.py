@@ -3,7 +3,7 @@
 ``topoplan plugins`` is its own; every other command comes with a plugin (`topoplan.cli._command_group`).  Modules are
 imported inside the commands, so that ``topoplan --help`` loads neither plugins nor numpy.
 
-What a user caused ends as one line on standard error and exit status 2, no plan that fits as a paragraph and status 1.
+What a user caused, and that no plan fits, ends as one line on standard error and exit status 2.
 """
 
 from __future__ import annotations

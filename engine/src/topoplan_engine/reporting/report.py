@@ -145,7 +145,7 @@ def _check_said(document: Mapping[str, Any], where: str) -> None:
         "rows": (are_rows, "a list of pairs of texts"),
         "details": (are_rows, "a list of pairs of texts"),
         "notes": (lambda value: isinstance(value, list) and all(map(is_text, value)), "a list of texts"),
-        "status": (lambda value: isinstance(value, int) and value in (0, 1), "0 or 1"),
+        "status": (lambda value: isinstance(value, int) and value in (0, 2), "0 or 2"),
         "json": (lambda value: isinstance(value, dict), "an object"),
     }
     for key, (is_right, what) in expected.items():
@@ -210,7 +210,7 @@ def _said(
         "rows": [*summary_rows(outcome, experiment, host), *off, *run_as],
         "details": [*outcome_rows(outcome), *against],
         "notes": [*notes, *([] if hint is None else [hint])],
-        "status": 0 if outcome.fits or outcome.memory_ignored else 1,
+        "status": 0 if outcome.fits or outcome.memory_ignored else 2,
         "json": json_values(
             {
                 **_summary(experiment, outcome, outputs),
@@ -251,8 +251,8 @@ def _end(
     if open_page:
         open_pages(host, outputs)
     exit_after(outputs, interrupted=interrupted)
-    if document.get("status"):
-        raise typer.Exit(1)
+    if status := document.get("status"):
+        raise typer.Exit(status)
 
 
 def _constructs(host: Host, experiment: Experiment) -> bool:

@@ -7,10 +7,11 @@ from typing import Any
 
 from topoplan.model.placement import Placement
 from topoplan.search.protocol import Search, State
+from topoplan_engine.guarded import SaysLeftOut
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["acceptance_of", "reasons_of", "reports_of", "surely_rejects"]
+__all__ = ["acceptance_of", "reasons_of", "reports_of", "some_wait", "surely_rejects"]
 
 
 def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
@@ -25,8 +26,8 @@ def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, P
 
 
 def reasons_of(searchers: Sequence[Search]) -> tuple[str, ...]:
-    """Return which members of a portfolio took no part in the search, and why, a line for each."""
-    reasons = (search.left_out for search in searchers if isinstance(search, PortfolioMember))
+    """Return which searchers took no part in the search, or gave up a part of it, and why, a line for each."""
+    reasons = (search.left_out for search in searchers if isinstance(search, SaysLeftOut))
     return tuple(reason for reason in reasons if reason)
 
 
@@ -34,6 +35,11 @@ def reports_of(searchers: Mapping[str, Search]) -> Mapping[str, Mapping[str, Any
     """Return what searchers, by name, say of their best plans; those that say nothing are left out."""
     reports = {name: search.report(None) for name, search in searchers.items()}
     return {name: report for name, report in reports.items() if report is not None}
+
+
+def some_wait(searchers: Sequence[tuple[str, Search]]) -> bool:
+    """Say whether a member of a portfolio has had its share of candidates, and may have more after further turns."""
+    return any(isinstance(search, PortfolioMember) and search.waits for _, search in searchers)
 
 
 def acceptance_of(searchers: Sequence[Search]) -> float | None:

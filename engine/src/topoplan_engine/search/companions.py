@@ -32,12 +32,13 @@ from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment
-from topoplan_engine.guarded import KnowsBest, build_search
+from topoplan_engine.guarded import KnowsBest, SaysLeftOut, build_search
 
 __all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
 
-#: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.
-_TURNS_BEFORE = 10
+#: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.  On large problems,
+#: where a chain takes seconds for each turn, fewer: as many as have so many parts of operators, and two at least.
+_TURNS_BEFORE, _PARTS_BEFORE, _LEAST_BEFORE = 10, 2**17, 2
 #: Candidates of a planner for each turn, and of one that proposed the best state so far.
 _SHARE, _SHARE_OF_LEADER = 0.25, 15.0
 
@@ -114,7 +115,8 @@ def build_member(searcher: Searcher, problem: Problem, rng: np.random.Generator)
         return build_search(searcher, problem, rng)
 
     if searcher.constructs:
-        return PortfolioMember(build, _SHARE, searcher.name)
+        turns = _PARTS_BEFORE // (len(problem.graph.operators) * problem.cluster.n_devices)
+        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, max(_LEAST_BEFORE, turns)))
     try:
         return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:
@@ -136,6 +138,7 @@ class PortfolioMember(Search):
         share: candidates for each turn that it may have while another searcher leads; None for no such limit.
         name: of the searcher.
         refusal: why it could not be built.
+        begins: turns after which it is built, if that takes long.
 
     Attributes:
         leads: whether it proposed the best state so far.
@@ -148,8 +151,9 @@ class PortfolioMember(Search):
         share: float | None = None,
         name: str = "",
         refusal: str = "",
+        begins: int = _TURNS_BEFORE,
     ) -> None:
-        self._name, self._refusal = name, refusal
+        self._name, self._refusal, self._begins_after = name, refusal, begins
         self._search = search if isinstance(search, Search) else None
         self._build = None if search is None or isinstance(search, Search) else search
         #: States that it is given before it is built.
@@ -176,14 +180,16 @@ class PortfolioMember(Search):
 
     @property
     def left_out(self) -> str:
-        """Why it takes, or took, no part: in a line that begins with its name; empty if it does."""
+        """Why it takes, or took, no part, or gave up one: in a line that begins with its name; empty if it does not."""
         if self._build is not None:
             return f"{self._name}: the search ended before its first turn"
-        return "" if self._search is not None else f"{self._name}: {self._refusal}"
+        if self._search is None:
+            return f"{self._name}: {self._refusal}"
+        return self._search.left_out if isinstance(self._search, SaysLeftOut) else ""
 
     def _begins(self, turns: int) -> bool:
         """Whether a planner is built by now."""
-        return turns >= _TURNS_BEFORE or self.behind
+        return turns >= self._begins_after or self.behind
 
     @property
     def proposed(self) -> bool:
@@ -191,8 +197,8 @@ class PortfolioMember(Search):
         return self._candidates > 0 or not self.plans
 
     @property
-    def _is_late(self) -> bool:
-        """Whether it has had its share of candidates."""
+    def waits(self) -> bool:
+        """Whether it has had its share of candidates, so that it may propose more after further turns."""
         if self._share is None or self.behind:
             return False
         return self._candidates > (_SHARE_OF_LEADER if self.leads else self._share) * self._turns
@@ -210,7 +216,7 @@ class PortfolioMember(Search):
                     self._search.adopt(trial)
                 self._states.clear()
                 self.know_best(self._best_cost)
-            if self._search is None or self._is_late:
+            if self._search is None or self.waits:
                 return []
             candidates = self._search.ask()
             self._candidates += len(candidates)

@@ -27,12 +27,12 @@ from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Search, State, Trial
 from topoplan.search.stopping import Stopped
-from topoplan_engine.guarded import strategy_fault
+from topoplan_engine.guarded import KnowsBest, strategy_fault
 from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
-from topoplan_engine.search.asking import acceptance_of, reasons_of, reports_of, surely_rejects
+from topoplan_engine.search.asking import acceptance_of, reasons_of, reports_of, some_wait, surely_rejects
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import PortfolioMember
@@ -202,7 +202,7 @@ class SearchRun:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
-            asked, more = 0, any(map(self._plans, range(len(self._searchers))))
+            asked, more = 0, any(map(self._plans, range(len(self._searchers)))) or some_wait(self._searchers)
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
@@ -396,8 +396,8 @@ class SearchRun:
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):
                     peer.leads = peer is search
-                    if self.best.fits:
-                        peer.know_best(self.best.cost)
+                if self.best.fits and isinstance(peer, KnowsBest):
+                    peer.know_best(self.best.cost)
                 if peer is not search and (across != axis or axis == "network"):
                     self._give(index, self.best)
             self._on_progress("new_best", self.progress())

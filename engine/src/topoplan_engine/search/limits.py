@@ -14,15 +14,29 @@ from typing import Literal
 
 import attrs
 
+from topoplan.model.problem import Problem
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.options import ComponentOptions, RunOptions, UnnamedBudget
 
-__all__ = ["LEAST_TIME", "Ending", "Limits", "limits_of", "share", "time_limited", "time_share", "with_patience"]
+__all__ = [
+    "LEAST_TIME",
+    "Ending",
+    "Limits",
+    "limits_of",
+    "share",
+    "time_limited",
+    "time_share",
+    "with_patience",
+    "with_patience_for",
+]
 
 #: Share of a time limit that a search has at least, however long its start took.
 LEAST_TIME = 0.05
 #: Share of a default budget after which the default searcher stops if nothing was better.
 _PATIENCE = 0.2
+#: The same in work, which large problems have less proposals for: parts of operators in all of these together, and the
+#: fewest proposals.
+_PARTS, _FEWEST = 2**20, 8
 
 #: What ended a search.
 Ending = Literal["budget", "time limit", "patience", "nothing left to propose", "interrupt"]
@@ -73,10 +87,28 @@ def with_patience(experiment: Experiment) -> Experiment:
     late, or try strategies one after the other.
     """
     run = experiment.run
-    by_default = run.patience is None and isinstance(run.budget, UnnamedBudget)
-    if not by_default or [choice.name for choice in experiment.searchers] != list(ComponentOptions().searcher):
+    if run.patience is not None or not _is_default(experiment):
         return experiment
     return attrs.evolve(experiment, run=attrs.evolve(run, patience=_PATIENCE))
+
+
+def with_patience_for(experiment: Experiment, problem: Problem) -> Experiment:
+    """Return an experiment whose default patience is one in work, counted: the same on every machine.
+
+    A proposal for a language model on many devices has as many tasks as hundreds for a small problem, and takes a
+    second or more.
+    """
+    run, parts = experiment.run, len(problem.graph.operators) * problem.cluster.n_devices
+    proposals = max(_FEWEST, _PARTS // parts)
+    if run.patience != _PATIENCE or not _is_default(experiment) or proposals >= _PATIENCE * run.budget:
+        return experiment
+    return attrs.evolve(experiment, run=attrs.evolve(run, patience=proposals / run.budget))
+
+
+def _is_default(experiment: Experiment) -> bool:
+    """Say whether the default searcher searches, with a budget that nobody named."""
+    names = [choice.name for choice in experiment.searchers]
+    return isinstance(experiment.run.budget, UnnamedBudget) and names == list(ComponentOptions().searcher)
 
 
 def share(budget: int, count: int, number: int) -> int:

@@ -52,7 +52,7 @@ from topoplan_engine.search.foreseen import check_outputs_of
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.least_work import least_seconds
-from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience
+from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience, with_patience_for
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
@@ -104,7 +104,7 @@ class Outcome:
         memory: (D,) bytes that the plan keeps on each device; `Plan.memory` says for what.
         penalty: seconds that exceeding memory adds to the plan's cost; 0 where memory is ignored.
         memory_ignored: the simulator's options say that memory does not matter.
-        lacks: what the plan lacks of memory, and what would help, in one paragraph; empty where it fits.
+        lacks: what the plan lacks of memory, the nearest that fits, and what would help, in a line; empty if it fits.
         break_even: where the topology's fabrics are rebuilt between phases: what that takes and saves, for the
             plan's strategy, under the draw of paths that `plan` is simulated under.
         throughput: samples and tokens a second, and model FLOPs over the devices' peak.
@@ -239,6 +239,7 @@ def _optimized(
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
     check_outputs_of(setup)
+    experiment = with_patience_for(experiment, setup.problem)
     problem, run = setup.problem, _run_of(setup, experiment)
     keeper = None if folder is None else Keeper(folder, host, setup.evaluator)
     on_best = keeper.note if keeper is not None else lambda rank, state: None
@@ -437,11 +438,18 @@ def _outcome(
         penalty=memory_penalty(memory, problem.cluster.usable_memory, setup.policy),
         memory_ignored=setup.policy == "ignore",
         throughput=_throughput(plan, draws.mean, problem.costs.assumptions),
-        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory),
+        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory, _nearest(entry)),
         break_even=pays,
         fabric_bound=bound,
         least_seconds=least_seconds(problem),
     )
+
+
+def _nearest(entry: ShortlistEntry) -> str:
+    """Return the nearest plan that fits, as the searcher of one that does not fit reports it."""
+    report = entry.origin.report or {}
+    nearest = report.get("nearest_that_fits")
+    return nearest if isinstance(nearest, str) else ""
 
 
 def _other_networks(

@@ -21,7 +21,7 @@ __all__ = ["MOST_WRITTEN", "FoldedStates", "folded_taskgraph"]
 
 #: Passes of the smallest staged iteration that is folded, and tasks of the smallest one whose draws of paths are left
 #: to chance no more: each message loads all of its equal paths.
-_FOLDED, _FOLDED_DRAWS = 20_000, 1 << 21
+_FOLDED, _FOLDED_DRAWS = 20_000, 1 << 19
 
 #: Tasks of the largest folded iteration whose whole task graph is made where one asks for it: about 15 GB.
 MOST_WRITTEN = 1 << 26

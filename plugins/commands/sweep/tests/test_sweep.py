@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_marked(here, run):
     found = json.loads(run(*words, "--json")[1])["rows"]
     assert [row["fits"] for row in found] == [False, False, False]
     status, _, err = run(*words[:-1], 0.1, "--batch-sizes", "64,128")
-    assert status == 1
+    assert status == 2
     assert "no plan fits" in err
 
 

@@ -71,18 +71,20 @@ def test_a_fabric_reached_by_a_strategy_of_another_kind_is_priced_with_the_own_b
     assert candidate.base is moved.state
 
 
-@pytest.mark.parametrize(("share", "goes_on"), [(0.5, False), (0.95, True)])
-def test_a_chain_that_is_far_behind_another_kind_ends(monkeypatch, share, goes_on):
-    monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_BEHIND", 1)
-    problem, search, first = started(plans=False)
-    pipeline = pipeline_strategy(first.state.strategy.placements, [0] * len(problem.graph.operators), "gpipe", 1)
-    other = attrs.evolve(first, state=State(pipeline, first.state.fabric), cost=first.cost * share)
-    search.adopt(other)
+@pytest.mark.parametrize(("share", "goes_on", "allowed"), [(0.05, False, 1), (0.6, False, 8), (0.95, True, 10)])
+def test_a_chain_that_is_far_behind_the_best_plan_ends(monkeypatch, share, goes_on, allowed):
+    problem = landscape.problem()
+    parts = len(problem.graph.operators) * problem.cluster.n_devices
+    monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_BEHIND", 8 * parts)
+    _, search, first = started(plans=False)
+    search.know_best(first.cost * share)
     proposals = 0
     while proposals < 10 and (candidates := search.ask()):
         proposals += 1
         search.tell([attrs.evolve(landscape.trial(candidates[0].state()), cost=first.cost)])
-    assert proposals == (10 if goes_on else 2)  # the best on the other's fabric, and one change
+    assert proposals == (10 if goes_on else allowed)
+    assert ("20 times as long" in search.left_out) is (share == 0.05)
+    assert bool(search.left_out) is not goes_on
 
 
 @pytest.mark.parametrize("plans_first", [True, False])

@@ -5,8 +5,8 @@ and everything of its forms; or it copies placements along edges.  The chain acc
 ``d``, as a share of the best time, with probability ``exp(-alpha * d)``; the random number is drawn first, so that it
 is a cutoff.  Strategies that were priced before are not proposed again: what is known of them decides at once.
 
-A chain that is far behind the best strategy of another kind, which its moves do not fit, ends after some proposals; on
-large problems these are few.
+A chain that is behind the best plan of all searchers ends after some proposals, and so do the plans before it; on large
+problems these are few, and fewer if it is far behind.
 
 Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
 chain of single moves sees next to none of such strategies.
@@ -38,10 +38,11 @@ _RESET_EVERY = 40
 _REMEMBERED = 10_000
 #: Proposals in one turn that may be decided by what is remembered.
 _TRIES = 50
-#: A chain whose best strategy takes this many times as long as one of another kind is behind.
-_BEHIND = 1.1
-#: Parts of operators in all proposals together that a chain makes while it is behind.
-_PARTS_BEHIND = 2**21
+#: A chain whose best strategy takes this many times as long as the best plan of all is behind, or far behind.
+_BEHIND, _FAR_BEHIND = 1.1, 2.0
+#: Parts of operators in all proposals together that a chain makes while it is behind, and by how much faster they are
+#: used up while it is far behind.
+_PARTS_BEHIND, _SPENT_FAR_BEHIND = 2**21, 8
 
 
 class AutoSearch(Search):
@@ -58,9 +59,11 @@ class AutoSearch(Search):
         self._plans: Iterator[Strategy | None] | None = plans(problem) if options.plans else iter(())
         self._current: Trial | None = None
         self._best: Trial | None = None
-        #: The best state of another kind of strategy, and how many proposals are left while this is far better.
-        self._rival: Trial | None = None
+        #: Seconds of the best plan of all searchers, and how many proposals are left while this is far better.
+        self._best_cost = math.inf
         self._left_behind = max(1, _PARTS_BEHIND // (len(problem.graph.operators) * problem.cluster.n_devices))
+        #: Whether a proposal was not made for that reason.
+        self._gave_up = False
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
         self._moved: State | None = None
         self._asked: Candidate | None = None
@@ -77,8 +80,6 @@ class AutoSearch(Search):
         """Continue from ``trial``; from its fabric alone if its strategy is of a kind that the moves do not fit."""
         if self._best is not None and type(trial.state.strategy) is not type(self._best.state.strategy):
             self._moved = State(self._best.state.strategy, trial.state.fabric)
-            if self._rival is None or trial.rank < self._rival.rank:
-                self._rival = trial
             return
         self._current = trial
         self._since_reset = 0
@@ -92,6 +93,9 @@ class AutoSearch(Search):
         if self._moved is not None:
             self._asked = Candidate(base=self._moved)
             return [self._asked]
+        if not self._may_propose(self._best):
+            self._plans = None
+            return []
         if self._plans is not None:
             try:
                 plan = next(self._plans)
@@ -101,8 +105,6 @@ class AutoSearch(Search):
                 if plan is not None:
                     self._asked = Candidate(base=State(plan, self._best.state.fabric), cutoff_seconds=self._best.cost)
                     return [self._asked]
-        if not self._may_propose(self._best):
-            return []
         self._asked = self._new_proposal(self._current, self._best)
         return [self._asked]
 
@@ -131,11 +133,25 @@ class AutoSearch(Search):
 
     def _may_propose(self, best: Trial) -> bool:
         """Count a proposal if the chain is behind, and say whether it may still be made."""
-        rival = self._rival
-        if rival is None or not rival.fits or (best.fits and best.cost <= _BEHIND * rival.cost):
+        if best.cost <= _BEHIND * self._best_cost if best.fits else self._best_cost == math.inf:
             return True
-        self._left_behind -= 1
-        return self._left_behind >= 0
+        is_far = not best.fits or best.cost > _FAR_BEHIND * self._best_cost
+        self._left_behind -= _SPENT_FAR_BEHIND if is_far else 1
+        self._gave_up = self._left_behind < 0
+        return not self._gave_up
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far that fits, of whichever searcher."""
+        self._best_cost = cost
+
+    @property
+    def left_out(self) -> str:
+        """What the chain gave up, and why: in a line that begins with its name; empty if nothing."""
+        if not self._gave_up or self._best is None:
+            return ""
+        times = self._best.cost / self._best_cost
+        how = f"took {times:.3g} times as long as the best plan" if self._best.fits else "did not fit"
+        return f"auto: its placements of single operators ended after {self._proposed} proposals: the best {how}"
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Accept the proposal if it costs less than its cutoff."""

@@ -7,7 +7,7 @@ have been simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -66,6 +66,10 @@ class Shortlist:
     finished: bool = True
 
 
+def _no_plan() -> float:
+    return math.inf
+
+
 def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Shortlist:
     """Plan without task simulation; with ``stop``, end at a baseline that leaves no device idle.
 
@@ -77,8 +81,14 @@ def plan_pipelines(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
     return shortlist
 
 
-def planning_steps(options: DapplePipeline, problem: Problem, *, stop: bool = True) -> Iterator[Shortlist]:
-    """Plan as `plan_pipelines` does, in small steps; yield after each what there is, and at last all of it."""
+def planning_steps(
+    options: DapplePipeline, problem: Problem, *, stop: bool = True, best_known: Callable[[], float] = _no_plan
+) -> Iterator[Shortlist]:
+    """Plan as `plan_pipelines` does, in small steps; yield after each what there is, and at last all of it.
+
+    The dynamic program leaves out pipelines that are slower than a plan of other searchers, of which ``best_known``
+    says the seconds.
+    """
     graph, cluster, costs = problem.graph, problem.cluster, problem.costs
     options, kinds = limited(options, problem)
     if options.micro_batch > graph.batch_size:
@@ -113,8 +123,7 @@ def planning_steps(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, finished=False
     )
     yield so_far
-    plan_cache: dict[Pipeline, PipelinePlan | None] = {}
-    best = float("inf")
+    plan_cache, best = dict[Pipeline, PipelinePlan | None](), math.inf
     for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, graph.batch_size):
         for pipeline_of_layers in make():
             pipeline = _renumbered(pipeline_of_layers, places)
@@ -128,8 +137,8 @@ def planning_steps(options: DapplePipeline, problem: Problem, *, stop: bool = Tr
         if stop and best <= lower_bound * _GOOD_ENOUGH:
             yield attrs.evolve(so_far, stopped=True, finished=True)
             return
-    plans = plans_of(planner, problem, best, options.shortlist)
-    if not plans and not named:
+    plans = plans_of(planner, problem, min(best, best_known()), options.shortlist)
+    if not plans and not named and best_known() == math.inf:
         raise _too_large(planner, list(plan_cache), problem)
     yield attrs.evolve(so_far, plans=plans, finished=True)
 
@@ -152,7 +161,8 @@ class PipelineSearch(Search):
     def __init__(self, options: DapplePipeline, problem: Problem) -> None:
         self._options = options
         self._problem = problem
-        self._steps: Iterator[Shortlist] | None = planning_steps(options, problem)
+        self._best_cost = math.inf
+        self._steps: Iterator[Shortlist] | None = planning_steps(options, problem, best_known=self._known)
         self._shortlist: Shortlist | None = None
         self._asked: list[PipelinePlan] = []
         self._next: list[PipelinePlan] = []
@@ -167,6 +177,13 @@ class PipelineSearch(Search):
     def plans(self) -> bool:
         """Whether it has not planned all baselines and the dynamic program's plans yet."""
         return self._steps is not None
+
+    def _known(self) -> float:
+        return self._best_cost
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far, of whichever searcher."""
+        self._best_cost = cost
 
     def ask(self) -> Sequence[Candidate]:
         """Take a step of planning, and propose what it brought; or nothing if no neighbour of the best is better.
@@ -216,7 +233,7 @@ class PipelineSearch(Search):
             self._best, self._next = ranking[0], []
             return
         if shortlist.stopped:
-            self._steps = planning_steps(self._options, self._problem, stop=False)
+            self._steps = planning_steps(self._options, self._problem, stop=False, best_known=self._known)
         if best == float("inf"):
             return
         self._best = ranking[0]
