@@ -27,12 +27,19 @@ ALL_FILES = sorted(
 )
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements inside one, at every depth; expressions, most of what a file has, are not looked into."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, field, ()):
+            yield child
+            yield from statements(child)
+
+
 @cache
 def nodes(path: Path) -> list[ast.AST]:
     """The imports and the functions of a file: all that rules look at."""
     kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [node for node in statements(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
 
 
 def imports(path: Path) -> set[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -103,15 +104,15 @@ def _choice_of(value: Any, kind: Kind) -> Choice:
     """Return the choice of a component of one kind, from a name, a choice, or the component itself."""
     if isinstance(value, str):
         return Choice.parse(value, kind.value, allow_code=True)
+    if isinstance(value, Choice):
+        return value
     cls = unguarded(value if isinstance(value, type) else type(value))
     if issubclass(cls, Component) and cls.kind is kind:
         return Choice(cls.name, _options_of(value), component=cls, allow_code=True)
-    if not isinstance(value, Choice):
-        actual = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(value)
-        raise TopoplanError(
-            f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {actual}"
-        )
-    return value
+    actual = f"{cls.kind.value} {cls.name!r}" if issubclass(cls, Component) else shown(value)
+    raise TopoplanError(
+        f"experiment: {kind.value}: expected a name, a Choice or a {kind.value.capitalize()}, got {actual}"
+    )
 
 
 def _options_of(component: Any) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
     causes: dict[str, TopoplanError] = {}
     for name in sorted(installed):
         try:
-            model = host.make(Machine, name).build()
+            model = _built(host, name)
         except TopoplanError as error:
             causes[name] = error
             continue
@@ -275,6 +276,22 @@ def _machines(host: Host, named: Iterable[str]) -> Mapping[str, HostModel]:
         cause = causes.get(name) or _unknown_machine(host, chosen[name])
         raise TopoplanError(f"cluster.device: {cause}") from cause.__cause__
     return machines
+
+
+#: What machines are without options: every cluster looks at all, and those of racks take milliseconds to build.
+_BUILT: WeakKeyDictionary[type[Machine], HostModel] = WeakKeyDictionary()
+
+
+def _built(host: Host, name: str) -> HostModel:
+    """Return what a machine is without options.
+
+    Raises:
+        TopoplanError: it is broken, or is nothing without options.
+    """
+    machine = unguarded(host.get(Machine, name))
+    if machine not in _BUILT:
+        _BUILT[machine] = host.make(Machine, name).build()
+    return _BUILT[machine]
 
 
 def _unknown_machine(host: Host, name: str) -> TopoplanError:

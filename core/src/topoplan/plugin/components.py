@@ -452,18 +452,19 @@ def check_class(cls: type[Registered]) -> None:
         raise TopoplanError(f"{kind} {name!r}: has no method {', '.join(sorted(cls.__abstractmethods__))}")
     if type(attrs.field()) in map(type, vars(cls).values()):
         raise TopoplanError(f"{kind} {name!r}: its options are none yet (write @attrs.frozen above the class)")
-    declared = inspect.get_annotations(CONTRACTS[cls.kind])
+    contract = CONTRACTS[cls.kind]  # asked first: that a class is none of another kind takes a look at all subclasses
+    declared = inspect.get_annotations(contract)
     if missing := [attribute for attribute in declared if not hasattr(cls, attribute)]:
         raise TopoplanError(f"{kind} {name!r}: {missing[0]} is missing (write {missing[0]} = ... in the class)")
     check_defaults(cls, f"{kind} {name!r}")
     axes = get_args(SearchAxis)
-    if issubclass(cls, Exporter) and not re.fullmatch(r"\.[^/]+", str(cls.suffix)):
+    if contract is Exporter and issubclass(cls, Exporter) and not re.fullmatch(r"\.[^/]+", str(cls.suffix)):
         raise TopoplanError(
             f"{kind} {name!r}: suffix is {shown(cls.suffix)} (must begin with a dot, as .fbuf, and be no path)"
         )
-    if issubclass(cls, Searcher) and cls.axis not in axes:
+    if contract is Searcher and issubclass(cls, Searcher) and cls.axis not in axes:
         raise TopoplanError(f"{kind} {name!r}: axis is {shown(cls.axis)} (must be one of {', '.join(axes)})")
-    if issubclass(cls, Searcher) and cls.constructs and cls.axis == "network":
+    if contract is Searcher and issubclass(cls, Searcher) and cls.constructs and cls.axis == "network":
         raise TopoplanError(f"searcher {name!r}: constructs strategies, but moves the network")
     if cls.kind is Kind.COMMAND and name in CORE_COMMANDS:
         raise TopoplanError(f"command {name!r}: topoplan itself has one of this name (choose another)")
