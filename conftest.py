@@ -7,6 +7,7 @@ pytest-xdist overrides this.  Property-based tests try one of five of the exampl
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import functools
@@ -74,6 +75,7 @@ def _rewrite_in_turns(config: pytest.Config, number: int, count: int) -> None:
     with contextlib.suppress(AttributeError, ImportError, TypeError):
         from _pytest.assertion import rewrite
 
+        rewrite.traverse_node = ast.walk  # the same nodes, without a generator for each level of each assertion
         state = config.stash[rewrite.assertstate_key]
         folders = [folder for pattern in config.getini("testpaths") for folder in sorted(config.rootpath.glob(pattern))]
         paths = [path for folder in folders for path in sorted(folder.rglob("test_*.py"))]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topoplan import Cluster
+from topoplan.arrays import f64, i32, i64
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
@@ -146,7 +147,8 @@ def test_loads_of_rings_are_sums_over_paths():
     weight = np.concatenate([np.linspace(0, 1, count + 1)[1:] for count in np.diff(row_ptr)])
     flows = np.array([1, 5, 2])
     rows = rng.integers(0, 12, flows.sum()).astype(np.int32)
-    load_ptr, loaded, load = ring_loads(rows, flows, row_ptr, path_ptr, links, weight, 9)
+    paths = i64(row_ptr), i64(path_ptr), i32(links), f64(weight)  # frozen, as networks have them
+    load_ptr, loaded, load = ring_loads(rows, flows, *paths, 9)
     for ring, members in enumerate(np.split(rows, np.cumsum(flows)[:-1])):
         total = np.zeros(9)
         for row in members:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import F64, I64, i32, i64
+from topoplan.arrays import F64, I64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
@@ -37,7 +37,7 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     traffic = network.lower(taskgraph)
     rings = network.rings_in_full
     draws = bool((rings.choice[np.unique(traffic.ring[traffic.ring >= 0])] != ONE_PATH).any())
-    certain = rings._replace(choice=np.full_like(rings.choice, ONE_PATH))
+    certain = rings._replace(choice=i8(np.full_like(rings.choice, ONE_PATH)))
     entities = build(columns(taskgraph), traffic, network.paths, certain, False, int(Transport.WIRE))
     rows = entities.path_set[entities.path_set >= 0]
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
