@@ -89,6 +89,7 @@ def test_there_is_something_to_look_at():
     assert len(PACKAGE_FILES) > 200
 
 
+@pytest.mark.slow  # .ci/run asks the linter itself
 def test_contracts_are_kept():
     linter = Path(sys.executable).with_name("lint-imports")
     linted = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -172,7 +172,7 @@ LONG = (
     r"|sweep torchgraph|compare alexnet ncf|sensitivity plan.json --budget"
 )
 #: Pages whose commands run on each save: what readers type first.  Those of others run at night.
-FIRST = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "guides" / "engineer.md")
+FIRST = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
 #: Blocks that take seconds, of pages of which another block runs on each save.
 LONG_BLOCKS = ("docs/guides/research.md-0", "docs/guides/python.md-3", "docs/plugins/searcher.md-1")
 CASES = [(path, command) for path in PAGES for command in commands(path)]

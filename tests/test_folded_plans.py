@@ -17,6 +17,7 @@ from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_engine.simulation.folds import FoldedStates
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.long_tail import at_night
 from topoplan_samples.plans_drawn import (
     LARGE,
     ONE_PATH,
@@ -61,7 +62,9 @@ def assert_equal(whole, outcome):
     np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=LARGEST, atol=1.0)
 
 
-@pytest.mark.parametrize("topology", sorted(ONE_PATH))
+@pytest.mark.parametrize(
+    "topology", at_night(sorted(ONE_PATH), "bigswitch", "dragonfly", "fattree", "topoopt", "torus")
+)
 def test_folded_plans_take_what_whole_ones_take(topology, model_of):
     plans = some_plans(1000, 3, model_of, topology=topology)
     assert len(plans) == 3

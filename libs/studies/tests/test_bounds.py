@@ -219,7 +219,7 @@ def programs(graph, rng, count):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "count"), at_night([(1e-3, 300), (1e-2, 300), (1e-1, 300), (1e-2, 100)], (1e-2, 100))
+    ("seconds", "count"), at_night([(1e-3, 300), (1e-2, 300), (1e-1, 300), (1e-2, 50)], (1e-2, 50))
 )
 def test_no_program_of_a_chain_is_below_the_bound(seconds, count):
     """Weights of 4 MB on hosts of 1 GB/s: sums of gradients, activations, or work take longest."""

@@ -15,6 +15,7 @@ from topoplan_engine.keywords import experiment_of
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.setup import set_up_search
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
@@ -90,7 +91,7 @@ def grid(dense: bool) -> list[Settings]:
     return [*plans, *extra, Settings(zero=3), Settings(zero=3, tp=2, micro_batch=2), Settings(pp=2, layers="1+3")]
 
 
-@pytest.mark.parametrize("name", ["llama", "mixture"])
+@pytest.mark.parametrize("name", at_night(["llama", "mixture"], "mixture"))
 def test_estimates_have_the_order_of_simulated_plans_and_their_memory(name, request):
     problem = problem_of(request.getfixturevalue(name))
     fabric = state_of(problem).fabric

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import attrs
 import numpy as np
@@ -20,6 +21,7 @@ from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder
 from topoplan_operators.dense import token_embedding
 from topoplan_samples.fabrics import star
+from topoplan_samples.long_tail import at_night
 from topoplan_samples.stated import (
     BATCH,
     HIDDEN,
@@ -167,9 +169,20 @@ def test_tied_words_are_summed_between_the_first_and_the_last_stage(model):
         assert nbytes(tasks, Collective.ALL_REDUCE, pair) == [VOCABULARY * HIDDEN * 2 // 2]
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2", "zb-h1", "zb-h2", "zbv", "v-half"])
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+SCHEDULES = ["gpipe", "1f1b", "interleaved:2", "zb-h1", "zb-h2", "zbv", "v-half"]
+RECOMPUTED = ["none", "selective", "full"]
+#: Each schedule with some recomputation, and each recomputation with some schedules, of both models.
+OF_EACH = {(each, RECOMPUTED[number % 3], "llama") for number, each in enumerate(SCHEDULES)} | {
+    ("1f1b", "none", "gpt2"),
+    ("zbv", "selective", "gpt2"),
+    ("interleaved:2", "full", "gpt2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "recompute", "name"),
+    at_night(itertools.product(SCHEDULES, RECOMPUTED, ["llama", "gpt2"]), *sorted(OF_EACH)),
+)
 def test_schedules_and_recomputation_go_together(model, schedule, recompute, name):
     tasks, strategy = lowered(model(name), 8, tp=2, pp=2, schedule=schedule, recompute=recompute, zero=1)
     tasks.check()
@@ -345,13 +358,14 @@ def gpt3():
     return in_precision(b.build(), "fp16")
 
 
+@pytest.mark.slow  # tests/test_activation_formulas.py has the paper's shares on each save
 @pytest.mark.parametrize(
     ("options", "gibibytes"),
     [
-        pytest.param({"sp": False}, 51.75, marks=pytest.mark.slow),
-        pytest.param({"sp": True}, 32.06, marks=pytest.mark.slow),
+        ({"sp": False}, 51.75),
+        ({"sp": True}, 32.06),
         ({"sp": True, "recompute": "selective"}, 9.56),
-        pytest.param({"sp": False, "recompute": "full"}, 4.5, marks=pytest.mark.slow),
+        ({"sp": False, "recompute": "full"}, 4.5),
     ],
 )
 def test_activations_of_the_first_stage_of_gpt_3(options, gibibytes):
