@@ -42,12 +42,20 @@ def test_a_staged_plan_comes_back_as_it_was(plan):
         "tp=8,micro-batch=4",
         "tp=4,dp=2,async-tp=yes,slowdown=0.05",
         "pp=2,dp=4,overlap=megatron",
+        "ep=4,dp=4,pp=2,dispatch=2,overlap=experts",
     ],
 )
 def test_what_a_plan_says_comes_back(words, tmp_path):
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4}
     config |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 128, "vocab_size": 128}
     path = tmp_path / "config.json"
+    if "ep=" in words:
+        config |= {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        }
     path.write_text(json.dumps(config | {"max_position_embeddings": 32, "hidden_act": "silu"}))
     plan = stated_plan(f"huggingface:config={path}", words, servers=8, batch_size=16)
     again = read(write(plan), "plan.json")

@@ -104,6 +104,9 @@ def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None, sizes=SMALL, 
     cluster = cluster_of(hosts, devices, draw.choice([1, 2, 4]))
     settings = attrs.evolve(settings, async_tp=settings.tp > 1 and draw.choice([True, False]))
     settings = attrs.evolve(settings, overlap=draw.choice(["all", "megatron"]))
+    if settings.ep > 1:
+        changes = {"dispatch": draw.choice([0, 1, 2]), "overlap": draw.choice([settings.overlap, "experts"])}
+        settings = attrs.evolve(settings, **changes)
     try:
         strategy, _ = strategy_of(settings, graph, cluster.n_devices)
         return graph, cluster, fabric_of(topology, cluster, options_of[topology]), strategy

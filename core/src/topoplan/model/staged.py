@@ -74,6 +74,7 @@ class Stage(OneLine):
             on every device.
         gradient_bytes: of a number of a weight's gradient, where it is summed and kept; 0 for as many as of the weight.
         gather_bytes: of a number of a weight, where it is gathered; 0 for as many as the weight has.
+        dispatch: neighbours along the axis of experts to which a token is sent once; 0: once for each of its experts.
         slowdown: share by which computing beside messages of a ring is slower: their kernels take a part of a device.
     """
 
@@ -88,6 +89,7 @@ class Stage(OneLine):
     zigzag: bool = True
     gradient_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     gather_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    dispatch: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     slowdown: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
 
     def __attrs_post_init__(self) -> None:
@@ -100,9 +102,8 @@ class Stage(OneLine):
         if self.is_placed:
             self._check_placed()
         elif self.program.mesh != self.mesh.sizes:
-            raise TopoplanError(
-                f"stage: a program for a mesh of {_by(self.program.mesh)} on one of {_by(self.mesh.sizes)}"
-            )
+            where = f"a mesh of {_by(self.program.mesh)} on one of {_by(self.mesh.sizes)}"
+            raise TopoplanError(f"stage: a program for {where}")
         if max(self.zero.axes, default=-1) >= len(self.mesh.sizes):
             raise TopoplanError(f"stage: zero: axis {max(self.zero.axes)} of a mesh of {len(self.mesh.sizes)} axes")
         if len(self.recomputed) not in (0, count):
@@ -187,6 +188,7 @@ class StagedStrategy(OneLine, Strategy):
             devices, or some of the same where operators are placed; those of different ranks have none in common.
         micro_batches: equal parts of the batch.
         clips: whether weights are updated only once the norm of all gradients of all stages is known.
+        pairs: whether a forward and a backward pass that follow each other on a rank run at the same time.
         blocks: whether ranks begin no pass before what they sent after the last one has arrived.
         one_stream: whether the stages are parts of one program of all devices, which have one communication stream for
             all collectives.  Bodies do not say how tensors of other parts arrive: who reads one first converts it.
@@ -198,6 +200,7 @@ class StagedStrategy(OneLine, Strategy):
     clips: bool = False
     blocks: bool = False
     one_stream: bool = False
+    pairs: bool = False
 
     @classmethod
     def of(
@@ -291,7 +294,7 @@ class StagedStrategy(OneLine, Strategy):
 
     @functools.cached_property
     def _order_key(self) -> bytes:
-        flags = self.clips, self.blocks, *((True,) if self.one_stream else ())
+        flags = self.clips, self.blocks, *((self.one_stream, self.pairs) if self.one_stream or self.pairs else ())
         return digest([self.order, self.micro_batches, *flags, *(stage.key for stage in self.stages)])
 
     def with_changes(self, changes: Mapping[int, Placement]) -> Strategy:
@@ -312,11 +315,8 @@ class StagedStrategy(OneLine, Strategy):
 
         Whether samples can be divided so, and programs fit, `topoplan_engine.sharding.programs.why_invalid` says.
         """
-        return (
-            _why_incomplete(graph, self.stages, self.order)
-            or why_misordered(self.stage_of, graph)
-            or self._why_misplaced(n_devices)
-        )
+        reason = _why_incomplete(graph, self.stages, self.order) or why_misordered(self.stage_of, graph)
+        return reason or self._why_misplaced(n_devices)
 
     def _why_misplaced(self, n_devices: int) -> str | None:
         """Return which pass or device does not fit the stages, or None."""

@@ -46,6 +46,7 @@ class StageWriter(TaskColumns):
 
     Attributes:
         busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
+        copies: all-to-all -> (n, n) bytes from each member to each other one over those that all of them would send.
         micro_batch: of the tasks to come.
     """
 
@@ -58,6 +59,7 @@ class StageWriter(TaskColumns):
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
         self.busy: dict[Reshard, tuple[F64, bool]] = {}
+        self.copies: dict[Reshard, F64] = {}
 
     @property
     def computed(self) -> I64 | None:
@@ -100,6 +102,7 @@ class StageWriter(TaskColumns):
                 self,
                 kind,
                 shares=shares,
+                copies=self.copies.get(reshard),
                 by_receiver=forward == (steps is reshard.forward),
                 size=round(reshard.nbytes * step.share),
                 divisor=divisor,

@@ -13,6 +13,7 @@ a message takes longer than the passes between two of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,6 +224,10 @@ class _Copies(NamedTuple):
         return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
 
 
+#: Passes that run at the same time where a strategy says so.
+_PAIR = {int(Pass.FORWARD), int(Pass.BACKWARD)}
+
+
 class Assembly:
     """Puts the tasks of all stages and micro-batches into one task graph.
 
@@ -386,7 +391,7 @@ class Assembly:
             self._order_rank(passes)
 
     def _order_rank(self, passes: Sequence[tuple[int, int, int]]) -> None:
-        streams: dict[bytes, list[tuple[tuple[I64, I64], int]]] = {}
+        streams: dict[bytes, list[tuple[tuple[I64, I64], int, int]]] = {}
         ends: dict[tuple[int, int, Variant | None], list[tuple[bytes, tuple[I64, I64]]]] = {}
         for kind, chunk, micro_batch in passes:
             copies = self._copies[chunk]
@@ -394,11 +399,16 @@ class Assembly:
             if key not in ends:
                 ends[key] = list(self._streams_of(kind, chunk, copies.of(micro_batch)))
             for stream, first_and_last in ends[key]:
-                streams.setdefault(stream, []).append((first_and_last, int(copies.offset[micro_batch])))
+                streams.setdefault(stream, []).append((first_and_last, int(copies.offset[micro_batch]), kind))
         for rows in streams.values():
-            offsets = np.array([offset for _, offset in rows])[:, None]
-            first, last = (np.stack([each[k] for each, _ in rows]) + offsets for k in (0, 1))
-            self._edge(last[:-1], first[1:])
+            offsets = np.array([offset for _, offset, _ in rows])[:, None]
+            first, last = (np.stack([each[k] for each, _, _ in rows]) + offsets for k in (0, 1))
+            if not self._strategy.pairs:
+                self._edge(last[:-1], first[1:])
+                continue
+            is_paired = np.array([{before, after} == _PAIR for (*_, before), (*_, after) in pairwise(rows)], bool)
+            self._edge(last[:-1][~is_paired], first[1:][~is_paired])
+            self._edge(last[:-2], first[2:])
 
     def _streams_of(self, kind: int, chunk: int, tasks: StageTasks) -> Iterator[tuple[bytes, tuple[I64, I64]]]:
         """Yield the streams that a pass uses, with its first and last tasks there, by device or by group."""

@@ -69,6 +69,7 @@ class TaskColumns:
         *,
         shares: F64 | None = None,
         by_receiver: bool = True,
+        copies: F64 | None = None,
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add one collective of a kind in each group.
@@ -79,6 +80,7 @@ class TaskColumns:
             device_of_place: (D,) the device at each place.
             shares: (D,) of an all-to-all: how many times ``size`` each place gets, or gives; None: once.
             by_receiver: whether ``shares`` are those of receivers.
+            copies: (size, size) of an all-to-all: how many times ``size`` each member sends to each; None: once.
             columns: of all tasks; ``size`` is that of the collective, or of each transfer.
 
         Returns:
@@ -88,7 +90,7 @@ class TaskColumns:
         group_of = np.empty(groups * size, dtype=np.int64)
         group_of[members] = np.arange(groups)[:, None]
         devices = device_of_place[members]
-        if kind is Collective.ALL_TO_ALL and self.one_task and shares is None:
+        if kind is Collective.ALL_TO_ALL and self.one_task and shares is None and copies is None:
             tasks = self._add_collective(kind, devices, **{**columns, "size": columns["size"] * size})
             return tasks[group_of], tasks[group_of]
         if kind is not Collective.ALL_TO_ALL:
@@ -100,6 +102,9 @@ class TaskColumns:
         if shares is not None:
             busy = members[:, receiver if by_receiver else sender].ravel()
             columns = {**columns, "size": np.rint(shares[busy] * columns["size"]).astype(np.int64)}
+        if copies is not None:
+            of_pair = np.tile(copies[sender, receiver], groups)
+            columns = {**columns, "size": np.rint(of_pair * columns["size"]).astype(np.int64)}
         transfers = self.add(
             groups * len(sender),
             **{**columns, "kind": TaskKind.TRANSFER},

@@ -76,10 +76,16 @@ class _Noting(NamedTuple):
     place: _OnePlace
 
     def add(
-        self, tasks: TaskColumns, kind: Collective, *, shares: F64 | None = None, **columns: Any
+        self,
+        tasks: TaskColumns,
+        kind: Collective,
+        *,
+        shares: F64 | None = None,
+        copies: F64 | None = None,
+        **columns: Any,
     ) -> tuple[I64, I64]:
         task = self.join(tasks)
-        if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None):
+        if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None and copies is None):
             self.place.written_out.add(self.axes)
         elif kind is Collective.ALL_TO_ALL:
             self._note(kind, columns["size"] * self.size, columns)

@@ -76,7 +76,7 @@ class _FoldedCommunicator(NamedTuple):
         message: (G,) class of the messages of its collectives.
         copies: (G,) groups of each class.
         transfers: of an all-to-all: (n,) classes of groups, classes of messages, and how many there are of each.
-        ends: (2, n) places in the mesh of a sender and a receiver of each class.
+        members, ends: (2, n) numbers in their group, and places in the mesh, of a sender and a receiver of each class.
     """
 
     size: int
@@ -84,6 +84,7 @@ class _FoldedCommunicator(NamedTuple):
     message: I64
     copies: I64
     transfers: tuple[I64, I64, I64] | None
+    members: I64
     ends: I64
 
     def add(
@@ -93,23 +94,27 @@ class _FoldedCommunicator(NamedTuple):
         *,
         shares: F64 | None = None,
         by_receiver: bool = True,
+        copies: F64 | None = None,
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add a collective in each class of groups."""
-        if kind is Collective.ALL_TO_ALL and tasks.one_task and shares is None:
+        is_one = kind is Collective.ALL_TO_ALL and tasks.one_task and shares is None and copies is None
+        if is_one:
             columns = {**columns, "size": columns["size"] * self.size}
-        if kind is not Collective.ALL_TO_ALL or self.transfers is None or (tasks.one_task and shares is None):
+        if kind is not Collective.ALL_TO_ALL or self.transfers is None or is_one:
             collective = {"kind": TaskKind.COLLECTIVE, "collective": kind, "message": self.message}
             numbers = tasks.add(len(self.message), **columns, **collective, copies=self.copies)
             return numbers[self.number], numbers[self.number]
         nothing = {**columns, "size": 0}
-        group, message, copies = self.transfers
+        group, message, number = self.transfers
         if shares is not None:
             sizes = np.rint(shares[self.ends[int(by_receiver)]] * columns["size"])
             columns = {**columns, "size": sizes.astype(np.int64)}
+        if copies is not None:
+            columns = {**columns, "size": np.rint(copies[*self.members] * columns["size"]).astype(np.int64)}
         enter = self._joins(tasks, nothing)
         transfers = tasks.add(
-            len(group), **{**columns, "kind": TaskKind.TRANSFER, "message": message, "copies": copies}
+            len(group), **{**columns, "kind": TaskKind.TRANSFER, "message": message, "copies": number}
         )
         leave = self._joins(tasks, nothing)
         tasks.edges(enter[group], transfers)
@@ -151,14 +156,14 @@ class _FoldedPlaces:
         of = self._layout.classes.of
         message, copies = np.unique(of[listing.message], return_counts=True)
         number = np.searchsorted(message, of[listing.message[self._group(listing)]])
-        transfers, ends = None, np.zeros((2, 0), np.int64)
+        transfers, members, ends = None, np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)
         if listing.transfers is not None:
             several, first, count = np.unique(of[listing.transfers.message], return_index=True, return_counts=True)
             group, pair = np.divmod(first, listing.transfers.message.shape[1])
-            members = listing.transfers.sender[pair], listing.transfers.receiver[pair]
-            ends = np.stack([listing.groups[group, member] for member in members])
+            members = np.stack([listing.transfers.sender[pair], listing.transfers.receiver[pair]])
+            ends = listing.groups[group, members]
             transfers = np.searchsorted(message, of[listing.message[group]]), several, count
-        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, ends)
+        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, members, ends)
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of transfers from a place of each class to the next one, and who sends to each."""

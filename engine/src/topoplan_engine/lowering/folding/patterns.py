@@ -14,7 +14,6 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64, digest
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
@@ -323,15 +322,17 @@ class Patterns:
             self._edge(row, message, label(number, 2))
         self._sent.setdefault(int(self._messages_of[listed][0]), set()).update(sent)
         if all_to_all and listed not in self._all_to_alls:
-            self._all_to_alls[listed] = self._all_to_all(mesh, groups, row, number)
+            self._all_to_alls[listed] = self._all_to_all(stage, groups, row, number)
         return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(listed), key)
 
-    def _all_to_all(self, mesh: DeviceMesh, groups: I64, row: I64, number: int) -> AllToAll:
+    def _all_to_all(self, stage: int, groups: I64, row: I64, number: int) -> AllToAll:
+        mesh, together = self._strategy.stages[stage].mesh, self._strategy.stages[stage].dispatch
         sender, receiver = np.nonzero(~np.eye(groups.shape[1], dtype=bool))
+        apart = sender // together != receiver // together if together > 1 else np.zeros(len(sender), bool)
         src, dst = (mesh.devices[groups[:, members]].ravel() for members in (sender, receiver))
         message = self._add(len(src), label(number, 3))
         self._messages.append(("transfer", message, np.stack([src, dst])))
-        self._edge(src, message, label(number, 4))
+        self._edge(src, message, label(number, np.tile(np.where(apart, 7, 4), len(groups))))
         self._edge(message, dst, label(number, 5))
         self._edge(np.repeat(row, len(sender)), message, label(number, 6))
         return AllToAll(message.reshape(len(groups), -1), sender, receiver)

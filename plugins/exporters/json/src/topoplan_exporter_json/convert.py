@@ -53,6 +53,7 @@ _LEFT_OUT: Mapping[type, tuple[str, ...]] = {Cluster: ("machines",), FabricField
 #: Fields of a value that the document lacks where they are what they are unless given.
 _UNLESS_DEFAULT: Mapping[type, tuple[str, ...]] = {
     Operator: ("checkpoint",),
+    Stage: ("dispatch",),
     Cluster: ("host",),
     Plan: ("recording", "history"),
     FabricFields: ("node_names", "rings_along_links"),
@@ -156,6 +157,7 @@ class _StrategyFields:
     clips: bool | None = None
     blocks: bool | None = None
     one_stream: bool | None = None
+    pairs: bool | None = None
 
     @classmethod
     def of(cls, strategy: Strategy) -> _StrategyFields:
@@ -176,6 +178,7 @@ class _StrategyFields:
             clips=strategy.clips,
             blocks=strategy.blocks,
             one_stream=strategy.one_stream or None,
+            pairs=strategy.pairs or None,
         )
 
     @property
@@ -183,7 +186,7 @@ class _StrategyFields:
         if self.stages is not None or self.order is not None:
             if self.stages is None or self.order is None or self.micro_batches is None:
                 raise TopoplanError("strategy: stages, order and micro_batches come together")
-            flags = bool(self.clips), bool(self.blocks), bool(self.one_stream)
+            flags = bool(self.clips), bool(self.blocks), bool(self.one_stream), bool(self.pairs)
             return StagedStrategy(self.placements, self.stages, self.order, self.micro_batches, *flags)
         schedule = self.schedule
         if self.program is not None:
@@ -215,7 +218,7 @@ class _StrategyFields:
 def _strategy_out(conversion: cattrs.Converter, strategy: Strategy) -> Any:
     """Write the fields of a strategy, without those of stages if it has none."""
     document = conversion.unstructure(_StrategyFields.of(strategy))
-    stages = ("stages", "order", "micro_batches", "clips", "blocks", "one_stream")
+    stages = ("stages", "order", "micro_batches", "clips", "blocks", "one_stream", "pairs")
     return {key: part for key, part in document.items() if key not in stages or part is not None}
 
 

@@ -76,7 +76,7 @@ def _with_placements(plan: Plan, name: str) -> Plan:
     strategy = plan.strategy
     if not isinstance(strategy, StagedStrategy) or strategy.placements or plan.graph is None or strategy.is_placed:
         return plan
-    flags = strategy.clips, strategy.blocks, strategy.one_stream
+    flags = strategy.clips, strategy.blocks, strategy.one_stream, strategy.pairs
     try:
         of_stages = StagedStrategy.of(plan.graph, strategy.stages, strategy.order, strategy.micro_batches, *flags)
     except TopoplanError as error:

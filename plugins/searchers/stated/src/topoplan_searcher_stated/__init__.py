@@ -62,11 +62,20 @@ class Stated(Searcher):
         help="send what matrices gather and scatter along tp from neighbour to neighbour while they work on pieces; "
         "unset: no",
     )
-    overlap: Literal["all", "megatron", "fsdp", "hidup"] | None = option(
+    overlap: Literal["all", "megatron", "fsdp", "experts", "hidup"] | None = option(
         None,
         help="what hides behind computation: all that data allows, which is what fsdp does; or as megatron does, whose "
-        "ranks wait for what they send to other stages unless they have several chunks; or hidup, two micro-batches "
+        "ranks wait for what they send to other stages unless they have several chunks; or experts, which is all, and "
+        "what tokens of a forward pass send hides behind the backward pass of another micro-batch, and the other way "
+        "round (Megatron's overlap_moe_expert_parallel_comm, DualPipe); or hidup, two micro-batches "
         "that take turns, one computing while the other one communicates (pp=1); unset: all",
+    )
+    dispatch: int | None = option(
+        None,
+        help="how tokens are sent to experts: 0 a copy for each expert (all-to-all), 1 a copy for each device (DeepEP "
+        "and HybridEP inside of hosts), 8 a copy for each 8 devices along ep, which hand it on (between hosts); "
+        "unset: 0",
+        minimum=0,
     )
     slowdown: float | None = option(
         None,

@@ -136,7 +136,8 @@ def strategy_of(
     if options.overlap == "hidup":
         return overlapped(graph, stages, options, degrees), degrees
     blocks = options.overlap == "megatron" and order.n_chunks == order.n_ranks
-    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, options.clip, blocks)
+    flags = options.clip, blocks, False, options.overlap == "experts"
+    strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, *flags)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")
     return strategy, degrees
@@ -197,6 +198,7 @@ def stages_on(
                 zigzag=options.zigzag,
                 gradient_bytes=4 if options.grads == "fp32" else 0,
                 gather_bytes=1 if options.gather == "fp8" else 0,
+                dispatch=options.dispatch,
                 slowdown=options.slowdown,
             )
         )

@@ -81,6 +81,7 @@ _UNUSUAL = (
     "skew",
     "async_tp",
     "overlap",
+    "dispatch",
     "slowdown",
     "bucket_mb",
 )
@@ -140,9 +141,7 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     Raises:
         TopoplanError: they do not go together, or one is not built yet.
     """
-    has_experts = max(expert_dims(graph), default=-1) >= 0
-    if options.ep > 1 and not has_experts:
-        raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
+    _check_experts(options, graph)
     if options.cp_comm != "gather" and options.cp == 1:
         raise TopoplanError(f"plan: cp-comm={options.cp_comm} with cp=1 (needs cp of at least 2)")
     if options.cp_comm != "gather" and all(heads_dim(op) < 0 for op in graph.operators):
@@ -159,9 +158,6 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
             f"plan: async-tp=yes with tp={options.tp}: heads of keys and values are copied (needs tp of at most "
             f"{options.tp // copies})"
         )
-    if options.skew > options.ep:
-        most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"
-        raise TopoplanError(f"plan: skew={options.skew:g} with ep={options.ep} (needs {most})")
     if options.gather != "weights" and not options.zero:
         raise TopoplanError(f"plan: gather={options.gather} with zero=0 (needs zero=1, 2 or 3, which gather weights)")
     if options.zero > 3:
@@ -194,6 +190,21 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         sequence=options.tp > 1 if options.sp is None else options.sp,
         micro_batches=graph.batch_size // share,
     )
+
+
+def _check_experts(options: Settings, graph: OperatorGraph) -> None:
+    """Raise for experts that the model has not, and tokens that do not go to them as they are said to."""
+    if options.ep > 1 and max(expert_dims(graph), default=-1) < 0:
+        raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
+    if options.skew > options.ep:
+        most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"
+        raise TopoplanError(f"plan: skew={options.skew:g} with ep={options.ep} (needs {most})")
+    if options.dispatch and (options.ep == 1 or options.ep % options.dispatch):
+        raise TopoplanError(
+            f"plan: dispatch={options.dispatch} with ep={options.ep} (needs ep of at least 2, and a divisor of it)"
+        )
+    if options.overlap == "experts" and options.ep == 1:
+        raise TopoplanError("plan: overlap=experts with ep=1 (needs ep of at least 2)")
 
 
 def _shards(options: Settings, replicas: int) -> int:

@@ -42,6 +42,7 @@ class Settings:
     skew: float = 1.0
     async_tp: bool = False
     overlap: str = "all"
+    dispatch: int = 0
     slowdown: float = 0.0
     layout: str = "tp-cp-ep-dp-pp"
     bucket_mb: float = 0.0

@@ -1,0 +1,83 @@
+"""How many copies of a token travel to its experts, where dispatchers send it once to several of them.
+
+    dispatch ─► all-to-all ─► experts ─► all-to-all ─► combine
+
+An all-to-all by experts sends a token once for each of its experts.  DeepEP and HybridEP send it once to each device
+that has one or more of them, which copies it, and sums the answers before it returns them.  Between hosts they send it
+once to each host, whose devices hand it on (DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.2).  Experts
+are chosen evenly: of ``E`` experts, ``k`` for each token, a place with ``S`` of them is left out with the probability
+C(E - S, k) / C(E, k).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from topoplan.arrays import F64, f64
+from topoplan.model.taskgraph import Collective
+from topoplan_engine.experts import expert_dims
+from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.stage_graphs import StageGraph
+
+__all__ = ["copies_between", "copies_of_tokens", "is_chosen"]
+
+
+def is_chosen(experts: int, chosen: int, part: int) -> float:
+    """Return the probability that one or more of a token's experts are among those of a place.
+
+    Args:
+        experts: of the layer.
+        chosen: of them, for each token.
+        part: experts of the place.
+
+    Examples:
+        >>> is_chosen(8, 1, 2)
+        0.25
+        >>> round(8 * is_chosen(128, 8, 16), 3)  # devices of eight that a token of Qwen3-235B goes to
+        5.324
+    """
+    return 1.0 - math.comb(experts - part, chosen) / math.comb(experts, chosen)
+
+
+@functools.lru_cache(maxsize=64)
+def copies_between(experts: int, chosen: int, devices: int, together: int) -> F64:
+    """(devices, devices) bytes from each device to each other one, over those of an all-to-all by experts.
+
+    Args:
+        experts: of the layer, divided among the devices.
+        chosen: of them, for each token.
+        devices: along the axis of experts.
+        together: neighbours that a token is sent to once; 1: to each device once.
+
+    Examples:
+        >>> copies_between(8, 2, 4, 1)[0, 1] == is_chosen(8, 2, 2) / (2 / 4)
+        True
+    """
+    each = chosen / devices
+    of_device = is_chosen(experts, chosen, experts // devices) / each
+    place = np.arange(devices) // together
+    of_host = is_chosen(experts, chosen, experts // devices * together) / together / each
+    return f64(np.where(place[:, None] == place, of_device, of_host))
+
+
+def copies_of_tokens(stage: StageGraph) -> dict[Reshard, F64]:
+    """Return what `copies_between` says of the all-to-alls of tokens in a stage; none if they are sent by experts."""
+    together = stage.stage.dispatch
+    if not together:
+        return {}
+    copies = {}
+    for reshard in stage.reshards:
+        steps = [step for step in reshard.forward if step.step.collective is Collective.ALL_TO_ALL]
+        operators = [stage.graph.operators[op] for op in (reshard.op, *reshard.users[:1]) if op >= 0]
+        router = next((op for op in operators if op.kind in ("combine", "dispatch")), None)
+        if router is None or len(steps) != 1:
+            continue
+        experts = router.dims[expert_dims(stage.graph)[stage.graph.operators.index(router)]].size
+        chosen = router.inputs[-1].shape[-1]
+        devices = math.prod(stage.stage.mesh.sizes[axis] for axis in steps[0].axes)
+        if experts % devices == 0 and devices % together == 0:
+            copies[reshard] = copies_between(experts, chosen, devices, together)
+    return copies
