@@ -38,6 +38,7 @@ __all__ = [
     "FindsAlgorithms",
     "KnowsBest",
     "SaysLeftOut",
+    "TakesTurns",
     "build_search",
     "build_simulate",
     "runs_all_to_alls",
@@ -186,6 +187,15 @@ class KnowsBest(Protocol):
 
 
 @runtime_checkable
+class TakesTurns(Protocol):
+    """What a search has that proposes nothing in some turns, and is asked again all the same."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it proposed nothing in its last turn, and may in one of the next."""
+
+
+@runtime_checkable
 class SaysLeftOut(Protocol):
     """What a search has that may give up a part of what it could propose."""
 
@@ -246,6 +256,7 @@ class _GuardedSearch(Search):
     follows = property(lambda self: self._search.follows)
     plans = property(lambda self: self._search.plans)
     acceptance = property(lambda self: self._search.acceptance)
+    waits = property(lambda self: self._search.waits if isinstance(self._search, TakesTurns) else False)
     left_out = property(lambda self: self._search.left_out if isinstance(self._search, SaysLeftOut) else "")
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:

@@ -451,7 +451,8 @@ class Assembly:
     def _sum_copies_of_model(self) -> list[int]:
         """Sum the gradients of stages that are the same in several copies of the model; return the sums.
 
-        Each device sums what it has, after its own sums, with the devices at its place of the other copies.
+        Each device sums what it has, after its own sums, with the devices at its place of the other copies.  A weight
+        that stages share is in the sums of its owner's stages, behind whose passes on a rank those of its users are.
         """
         strategy, sums = self._strategy, []
         for several in np.unique(strategy.stage_of_copies, axis=1).T.tolist() if strategy.copy_of.any() else ():

@@ -7,8 +7,7 @@ from typing import Any
 
 from topoplan.model.placement import Placement
 from topoplan.search.protocol import Search, State
-from topoplan_engine.guarded import SaysLeftOut
-from topoplan_engine.search.companions import PortfolioMember
+from topoplan_engine.guarded import SaysLeftOut, TakesTurns
 from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["acceptance_of", "reasons_of", "reports_of", "some_wait", "surely_rejects"]
@@ -38,8 +37,8 @@ def reports_of(searchers: Mapping[str, Search]) -> Mapping[str, Mapping[str, Any
 
 
 def some_wait(searchers: Sequence[tuple[str, Search]]) -> bool:
-    """Say whether a member of a portfolio has had its share of candidates, and may have more after further turns."""
-    return any(isinstance(search, PortfolioMember) and search.waits for _, search in searchers)
+    """Say whether a searcher proposed nothing in its last turn, and may in one of the next."""
+    return any(isinstance(search, TakesTurns) and search.waits for _, search in searchers)
 
 
 def acceptance_of(searchers: Sequence[Search]) -> float | None:

@@ -37,8 +37,8 @@ from topoplan_engine.guarded import KnowsBest, SaysLeftOut, build_search
 __all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
 
 #: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.  On large problems,
-#: where a chain takes seconds for each turn, fewer: as many as have so many parts of operators, and two at least.
-_TURNS_BEFORE, _PARTS_BEFORE, _LEAST_BEFORE = 10, 2**17, 2
+#: where a chain takes seconds for each turn, fewer: as many as have so many parts of operators.
+_TURNS_BEFORE, _PARTS_BEFORE = 10, 2**17
 #: Candidates of a planner for each turn, and of one that proposed the best state so far.
 _SHARE, _SHARE_OF_LEADER = 0.25, 15.0
 
@@ -116,7 +116,7 @@ def build_member(searcher: Searcher, problem: Problem, rng: np.random.Generator)
 
     if searcher.constructs:
         turns = _PARTS_BEFORE // (len(problem.graph.operators) * problem.cluster.n_devices)
-        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, max(_LEAST_BEFORE, turns)))
+        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, turns))
     try:
         return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:

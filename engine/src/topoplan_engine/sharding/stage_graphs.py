@@ -113,8 +113,9 @@ def _stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[Stage
         if len(strategy.stage_of_copies) > 1:
             names = [graph.operators[op].name for op in (tied.owner, tied.users[0][0])]
             raise TopoplanError(
-                f"order {strategy.order.name!r}: {names[0]!r} and {names[1]!r} share a weight on two ranks, which is "
-                "not summed over two copies of the model (give each its own, or choose another schedule)"
+                f"order {strategy.order.name!r}: {names[0]!r} and {names[1]!r} share a weight, and not each rank that "
+                "has one has the other of some copy of the model (put them at both ends, give each its own weight, or "
+                "choose another schedule)"
             )
         for op, argument in tied.users:
             if strategy.rank_of[op] != strategy.rank_of[tied.owner]:
@@ -126,12 +127,16 @@ def _stage_graphs(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[Stage
 
 
 def crossing_weights(strategy: StagedStrategy, graph: OperatorGraph) -> tuple[TiedWeight, ...]:
-    """Return the trained weights that operators of several ranks use; one rank has a weight once for all its stages."""
-    flow, rank = gradient_flow(graph), strategy.rank_of
+    """Return the trained weights that operators of several ranks use; one rank has a weight once for all its stages.
+
+    Where there are several copies of the model, a rank has a weight that the owner's stage of any of them has there.
+    """
+    flow, rank = gradient_flow(graph), strategy.order.rank_of[strategy.stage_of_copies]
     return tuple(
         tied
         for tied in tied_weights(graph)
-        if flow.weights[tied.owner][tied.weight] and any(rank[op] != rank[tied.owner] for op, _ in tied.users)
+        if flow.weights[tied.owner][tied.weight]
+        and not set(rank[:, [op for op, _ in tied.users]].ravel()) <= set(rank[:, tied.owner])
     )
 
 

@@ -87,6 +87,20 @@ def test_a_chain_that_is_far_behind_the_best_plan_ends(monkeypatch, share, goes_
     assert bool(search.left_out) is not goes_on
 
 
+def test_a_chain_proposes_as_many_parts_for_a_turn_on_large_problems(monkeypatch):
+    problem = landscape.problem()
+    parts = len(problem.graph.operators) * problem.cluster.n_devices
+    monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_A_TURN", parts // 3)
+    _, search, _ = started(plans=False)
+    proposed = []
+    for _ in range(9):
+        candidates = search.ask()
+        proposed.append(bool(candidates))
+        assert search.waits is not proposed[-1]
+        search.tell([landscape.trial(candidate.state()) for candidate in candidates])
+    assert proposed == [False, False, True] * 3
+
+
 @pytest.mark.parametrize("plans_first", [True, False])
 def test_one_seed_proposes_the_same(plans_first):
     def proposals():

@@ -323,9 +323,44 @@ def test_dualpipe_has_two_copies_of_the_model(model, options):
     assert np.isfinite(timeline.makespan)
 
 
-def test_dualpipe_sums_no_weights_that_stages_share(model):
-    with pytest.raises(TopoplanError, match=r"order 'dualpipe': 'transformer.wte' and 'lm_head' share a weight"):
-        strategy_of(Stated(pp=4, schedule="dualpipe"), model("gpt2"), 4)
+@pytest.mark.parametrize("options", [{}, {"tp": 2}, {"zero": 1}, {"recompute": "full"}])
+def test_dualpipe_has_tied_words_once_on_both_ends(model, options):
+    """Rank 0 has the words of one copy and the head of the other, the last rank likewise: each has the table once.
+
+    By hand: the devices of both ends sum what they have, all weights of the first and of the last stage, in which the
+    table is once.  With tables of their own it were a table more.
+    """
+    graph, tp = model("gpt2", 16), options.get("tp", 1)
+    tasks, plan = lowered(graph, 8 * tp, pp=4, dp=2, schedule="dualpipe", **options)
+    tasks.check()
+    stage_of, table = plan.stage_of.tolist(), VOCABULARY * HIDDEN * 2
+    weights = [w.nbytes for op, n in zip(graph.operators, stage_of, strict=True) for w in op.weights if n in (0, 3)]
+    assert weights.count(table) == 1
+    sums = [sum(nbytes(tasks, Collective.ALL_REDUCE, [k * tp, (6 + k) * tp])) for k in (0, 1)]
+    if tp == 1:
+        assert sums == [sum(weights) // (2 if "zero" in options else 1)] * 2
+    cluster = build_cluster(ClusterOptions(servers=8 * tp, device="h100"), Host.discover())
+    use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(plan)
+    assert use.weights[0] == use.weights[6 * tp]
+    assert tp > 1 or use.weights[0] == sum(weights)
+
+
+def test_dualpipe_sums_tied_words_behind_both_gradients(model):
+    """The sum of the table waits for the words and the head of both copies, on both ends."""
+    graph = model("gpt2", 16)
+    tasks, plan = lowered(graph, 4, pp=4, schedule="dualpipe")
+    words, head = (
+        next(k for k, op in enumerate(graph.operators) if op.name == name) for name in ("transformer.wte", "lm_head")
+    )
+    (number,) = np.flatnonzero((tasks.collective == Collective.ALL_REDUCE) & (tasks.op == words))
+    before, front = set(), [int(number)]
+    tails, heads = tasks.edges()
+    while front:
+        before.update(front)
+        front = [t for t in tails[np.isin(heads, front)].tolist() if t not in before]
+    gradients = np.flatnonzero(np.isin(tasks.op, [words, head]) & (tasks.kind == TaskKind.BACKWARD))
+    assert len(gradients) >= 2 * plan.micro_batches
+    assert set(gradients.tolist()) <= before
 
 
 # ── Memory: GPT-3 of 175 billion parameters ─────────────────────────────────────────────────────────────────────────

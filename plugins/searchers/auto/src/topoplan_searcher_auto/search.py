@@ -43,6 +43,9 @@ _BEHIND, _FAR_BEHIND = 1.1, 2.0
 #: Parts of operators in all proposals together that a chain makes while it is behind, and by how much faster they are
 #: used up while it is far behind.
 _PARTS_BEHIND, _SPENT_FAR_BEHIND = 2**21, 8
+#: Parts of operators that a chain makes for each turn: on larger problems it waits some turns for each proposal, in
+#: which planners have theirs.
+_PARTS_A_TURN = 2**15
 
 
 class AutoSearch(Search):
@@ -61,7 +64,10 @@ class AutoSearch(Search):
         self._best: Trial | None = None
         #: Seconds of the best plan of all searchers, and how many proposals are left while this is far better.
         self._best_cost = math.inf
-        self._left_behind = max(1, _PARTS_BEHIND // (len(problem.graph.operators) * problem.cluster.n_devices))
+        parts = len(problem.graph.operators) * problem.cluster.n_devices
+        self._left_behind = max(1, _PARTS_BEHIND // parts)
+        #: Turns for each proposal, and those since the last one.
+        self._turns, self._waited = parts // _PARTS_A_TURN, 0
         #: Whether a proposal was not made for that reason.
         self._gave_up = False
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
@@ -93,6 +99,10 @@ class AutoSearch(Search):
         if self._moved is not None:
             self._asked = Candidate(base=self._moved)
             return [self._asked]
+        self._waited += 1
+        if self.waits:
+            return []
+        self._waited = 0
         if not self._may_propose(self._best):
             self._plans = None
             return []
@@ -112,7 +122,8 @@ class AutoSearch(Search):
         self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int
     ) -> tuple[int, Sequence[Candidate]]:
         """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
-        if self._plans is not None or self._moved is not None or self._current is None or self._best is None:
+        is_ready = self._plans is None and self._moved is None and self._turns <= 1
+        if not is_ready or self._current is None or self._best is None:
             return 0, self.ask()
         for rejected in range(most):
             if not self._may_propose(self._best):
@@ -125,6 +136,11 @@ class AutoSearch(Search):
             self._since_reset += 1
             self._remember(_key(candidate.state()), math.inf, None, candidate.cutoff_seconds)
         return most, []
+
+    @property
+    def waits(self) -> bool:
+        """Whether it proposes nothing in this turn, and may in one of the next."""
+        return 0 < self._waited < self._turns
 
     @property
     def plans(self) -> bool:
