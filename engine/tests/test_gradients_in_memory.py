@@ -34,7 +34,8 @@ def language_model(layers=2, words=WORDS):
     return builder.build()
 
 
-def lowering(graph, devices=1):
+def lowering(graph, devices=2):
+    """Of several devices, which hold gradients of weights throughout; a device alone is in test_alone.py."""
     cluster = build_cluster(ClusterOptions(servers=devices))
     return Lowering(graph, cluster, Roofline().build(graph, cluster))
 

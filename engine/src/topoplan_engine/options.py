@@ -258,10 +258,11 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
-    kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024"] | None = option(
+    kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "transformers"] | None = option(
         None,
         help="whose kernels run, which decides what memory holds for backward passes: Megatron core's with Transformer "
-        "Engine or without, torchtitan's, with a loss that is compiled or (2024) not; unset: PyTorch's own",
+        "Engine or without, torchtitan's, with a loss that is compiled or (2024) not, transformers' own code; unset: "
+        "PyTorch's own",
     )
     trainers: tuple[str, ...] = option(
         (),

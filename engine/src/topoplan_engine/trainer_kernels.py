@@ -13,16 +13,20 @@ loss, cut, eager       of scores that are cut by words four tensors in fp32 are 
 scores of attention    kept whole by attention that is not fused: shares, the mask of their dropout, what that leaves
 weights of experts     multiplied to what is inside of an expert, so that answers are not kept
 router                 scores and shares of all experts in fp32, and a map of those that are chosen
+norms written out      an RMS norm in PyTorch's operators keeps what it multiplies with its weight, too, in fp32
+GELU written out       three tensors beside its input
+cached keys            keys and values are copied into a cache, which is made in training, too
 =====================  ===================================================================================
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (``fusions/fused_bias_swiglu.py``, ``moe/router.py``, ``moe/experts.py``);
 NVIDIA/TransformerEngine@7088403 (``pytorch/cross_entropy.py``, ``common/triton/cross_entropy.py``); Korthikanti et al.,
-2022, section 4.1; pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``).
+2022, section 4.1; huggingface/transformers v4.57 (``modeling_llama.py``, ``activations.py``, ``cache_utils.py``);
+pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -47,21 +51,25 @@ class TrainerKernels:
 
     Attributes:
         gates: whether an activation and the product with what it gates are one kernel.
-        loss: of scores over words.
+        loss: of scores over words; ``plain`` keeps what the operator says.
         attention: whether attention is fused, and keeps no scores.
         experts: whether weights of experts are multiplied inside of them, and the router keeps all shares.
         placeholders: whether each shape of a matrix has a tensor that stands for gradients which kernels have added to
             those in fp32 already, throughout (Transformer Engine, ``get_dummy_wgrad``).
+        buffers: whether gradients of weights are there throughout, in buffers of the trainer.
+        written: whether models are as transformers writes them; tag ``written`` of a graph says what of its model is.
         units: whether gradients of a layer are there whole until they are summed, and a layer's weights are gathered by
             copies (FSDP2).
     """
 
     gates: bool = True
-    loss: Literal["eager", "in place", "compiled"] = "eager"
+    loss: Literal["plain", "eager", "in place", "compiled"] = "eager"
     attention: bool = True
     experts: bool = False
     placeholders: bool = False
     units: bool = False
+    buffers: bool = True
+    written: bool = False
 
 
 #: Name -> kernels.  Megatron core runs modules of Transformer Engine unless it is asked for ``--transformer-impl
@@ -72,6 +80,7 @@ KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
         "megatron-local": TrainerKernels(attention=False),
         "torchtitan": TrainerKernels(loss="compiled", units=True),
         "torchtitan-2024": TrainerKernels(units=True),
+        "transformers": TrainerKernels(gates=False, loss="plain", buffers=False, written=True),
     }
 )
 
@@ -99,10 +108,13 @@ def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
     operators = list(graph.operators)
     if kernels.gates:
         _fuse_gates(operators, readers)
+    written = graph.tags.get("written", "").split() if kernels.written else []
     layer, experts = layers_of(graph).layer, expert_dims(graph)
     for number, op in enumerate(graph.operators):
         if op.kind == "cross_entropy":
-            operators[number] = _LOSSES[kernels.loss](op)
+            operators[number] = _loss_of_scores(op) if "scores" in written else _LOSSES[kernels.loss](op)
+        elif kernels.written and op.kind in _WRITTEN:
+            operators[number] = _WRITTEN[op.kind](op, written)
         elif op.kind == "scaled_dot_product_attention" and not kernels.attention:
             operators[number] = _unfused_attention(op, dropout="dropout" in graph.tags)
         elif "dropout" in graph.tags and (op.kind == "learned_positions" or (op.kind == "add" and layer[number])):
@@ -159,7 +171,42 @@ def _eager_loss(op: Operator) -> Operator:
     return attrs.evolve(op, scratch=(*op.scratch, attrs.evolve(op.inputs[0], name="scores_before")))
 
 
-_LOSSES = MappingProxyType({"eager": _eager_loss, "in place": _loss_in_place, "compiled": _compiled_loss})
+_LOSSES: Mapping[str, Callable[[Operator], Operator]] = MappingProxyType(
+    {"plain": lambda op: op, "eager": _eager_loss, "in place": _loss_in_place, "compiled": _compiled_loss}
+)
+
+
+def _loss_of_scores(op: Operator) -> Operator:
+    """Keep, and make, what the loss has in the precision of the scores."""
+    size = op.inputs[0].itemsize
+    extras, scratch = (tuple(attrs.evolve(x, itemsize=size) for x in tensors) for tensors in (op.extras, op.scratch))
+    return attrs.evolve(op, extras=extras, scratch=scratch)
+
+
+def _written_norm(op: Operator, words: Collection[str]) -> Operator:
+    """Keep what an RMS norm multiplies with its weight; in mixed precision its input in fp32 instead of two bytes."""
+    return attrs.evolve(op, extras=(*op.extras, attrs.evolve(op.outputs[0], name="normalized", itemsize=4)))
+
+
+def _written_gelu(op: Operator, words: Collection[str]) -> Operator:
+    """Keep the hyperbolic tangent, and both factors of the last product: half of the input, and one more than it."""
+    if "gelu" not in words:
+        return op
+    names = ("tangent", "half", "tangent_and_one")
+    return attrs.evolve(op, extras=(*op.extras, *(attrs.evolve(op.outputs[0], name=name) for name in names)))
+
+
+def _cached_attention(op: Operator, words: Collection[str]) -> Operator:
+    """Keep copies of keys and values beside the tensor that they are slices of."""
+    if "joint" not in words:
+        return op
+    copies = (attrs.evolve(tensor, name=f"cached_{tensor.name}") for tensor in op.inputs[1:])
+    return attrs.evolve(op, extras=(*op.extras, *copies))
+
+
+_WRITTEN: Mapping[str, Callable[[Operator, Collection[str]], Operator]] = MappingProxyType(
+    {"gelu": _written_gelu, "rms_norm": _written_norm, "scaled_dot_product_attention": _cached_attention}
+)
 
 
 def _unfused_attention(op: Operator, *, dropout: bool) -> Operator:

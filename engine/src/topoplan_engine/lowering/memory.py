@@ -23,6 +23,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
+from topoplan_engine.lowering.alone import AloneCurve, is_alone
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
@@ -58,10 +59,14 @@ class PartBytes(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """(D,) bytes that each device holds at most, and those of gradients of activations among them."""
+    """(D,) bytes that each device holds at most, and those of gradients of activations among them.
+
+    ``weight_gradients`` are (D,) those of gradients of weights among them; None where these stay throughout.
+    """
 
     total: F64
     gradients: F64
+    weight_gradients: F64 | None = None
 
 
 class MemoryCurve(NamedTuple):
@@ -232,9 +237,12 @@ def placed_memory_use(
     ]
     of_batch = on_devices(part_bytes.activations)
     in_use = total - on_devices(part_bytes.persistent) - peak.gradients
+    state_bytes = np.stack([on_devices(row) for row in np.concatenate(states, axis=1)])
+    if peak.weight_gradients is not None:
+        state_bytes[1] = peak.weight_gradients
     return memory_use_of(
         total,
-        np.stack([on_devices(row) for row in np.concatenate(states, axis=1)]),
+        state_bytes,
         on_devices(np.where(divided, 0.0, part_bytes.persistent)),
         None if order_of(strategy) is None else _quotient(in_use, of_batch),
     )
@@ -245,7 +253,13 @@ def _quotient(part: F64, whole: F64) -> F64:
 
 
 def memory_curve(
-    taskgraph: TaskGraph, timeline: Timeline, strategy: Strategy, graph: OperatorGraph, costs: CostFunction
+    taskgraph: TaskGraph,
+    timeline: Timeline,
+    strategy: Strategy,
+    graph: OperatorGraph,
+    costs: CostFunction,
+    *,
+    single_gpu: bool = False,
 ) -> MemoryCurve:
     """Return the bytes in use over time, in a simulated iteration.
 
@@ -254,6 +268,7 @@ def memory_curve(
         timeline: of it, from any simulator.
         strategy: placements, with or without a schedule.
         graph, costs: the model, and the costs of its parts.
+        single_gpu: whether one GPU trains without others, the whole batch at once (`topoplan_engine.lowering.alone`).
     """
     placements, operators = strategy.placements, graph.operators
     passes = order_of(strategy)
@@ -274,6 +289,7 @@ def memory_curve(
     of_steps = BackwardPasses.of(graph).operators[op]
     time = _time_of_steps(steps, device, of_steps, timeline.finish, count, distance)
     shrinks_first = np.zeros(len(time), dtype=bool)
+    persistent = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64)
     if part_bytes.gradients is not None:
         start = _time_of_steps(steps, device, of_steps, timeline.start, count, distance)
         rows = _gradient_rows(
@@ -286,20 +302,31 @@ def memory_curve(
             start.reshape(count, -1),
             time.reshape(count, -1),
         )
-        change = np.concatenate([change, rows.change])
-        time = np.concatenate([time, rows.time])
+        change, time = np.concatenate([change, rows.change]), np.concatenate([time, rows.time])
         device_of_row = np.concatenate([device_of_row, device[rows.part]])
         shrinks_first = np.concatenate([np.tile(steps.kind == Pass.BACKWARD, count), rows.change < 0])
-    # At equal times growth counts before shrinking, but for the end of a backward pass, before the next one begins.
-    order = np.lexsort((-change, ~shrinks_first, time, device_of_row))
-    device_of_row, time = device_of_row[order], time[order]
-    persistent = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64)
+        if single_gpu:
+            late = AloneCurve.of(graph, prices, start[steps.task[:, Pass.BACKWARD]], timeline.makespan)
+            persistent += late.throughout
+            change, time = np.concatenate([change, late.change]), np.concatenate([time, late.time])
+            device_of_row = np.concatenate([device_of_row, np.zeros(len(late.time), device_of_row.dtype)])
+            shrinks_first = np.concatenate([shrinks_first, np.zeros(len(late.time), dtype=bool)])
+    return _curve(persistent, device_of_row, time, change, shrinks_first)
+
+
+def _curve(persistent: F64, device: I32, time: F64, change: F64, shrinks_first: np.ndarray) -> MemoryCurve:
+    """Return the curve of (n,) changes beside (D,) bytes that stay.
+
+    At equal times growth counts before shrinking, but for the end of a backward pass, before the next one begins.
+    """
+    order = np.lexsort((-change, ~shrinks_first, time, device))
+    device, time = device[order], time[order]
     level = np.cumsum(change[order])
-    first = np.searchsorted(device_of_row, device_of_row)
-    used = persistent[device_of_row] + level - np.where(first > 0, level[first - 1], 0.0)
+    first = np.searchsorted(device, device)
+    used = persistent[device] + level - np.where(first > 0, level[first - 1], 0.0)
     peak = persistent.copy()
-    np.maximum.at(peak, device_of_row, used)
-    return MemoryCurve(persistent, peak, device_of_row, time, used)
+    np.maximum.at(peak, device, used)
+    return MemoryCurve(persistent, peak, device, time, used)
 
 
 def _time_of_steps(steps: Steps, device: I32, backward: np.ndarray, times: F64, count: int, distance: int) -> F64:
@@ -383,7 +410,9 @@ def placed_activations(
     taskgraph: TaskGraph, timeline: Timeline, strategy: Strategy, use: MemoryUse, fragments: FragmentCache
 ) -> Activations:
     """Return what of a memory curve is activations: all but what stays throughout, by ``use``."""
-    curve = memory_curve(taskgraph, timeline, strategy, fragments.graph, fragments.costs)
+    graph = fragments.graph
+    single_gpu = order_of(strategy) is None and is_alone(graph, fragments.cluster)
+    curve = memory_curve(taskgraph, timeline, strategy, graph, fragments.costs, single_gpu=single_gpu)
     stays = use.weights + use.gradients + use.optimizer + use.undivided
     devices = np.arange(len(stays), dtype=np.int32)
     return Activations(

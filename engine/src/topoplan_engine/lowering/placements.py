@@ -17,6 +17,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
 from topoplan_engine.interrupt import check_size
+from topoplan_engine.lowering.alone import alone_bytes, alone_peak, is_alone, training_data_bytes
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment
@@ -99,8 +100,11 @@ class PlacementLowering:
         return self.peak(strategy).total
 
     def resting_memory(self, strategy: Strategy) -> F64:
-        """Return the (D,) bytes of all parts of each device, without gradients of activations."""
+        """Return the (D,) bytes of all parts of each device, without gradients that come and go."""
         fragments = self._fragments.operators(strategy.placements)
+        if is_alone(self._fragments.graph, self._fragments.cluster):
+            parts = alone_bytes(self._fragments.graph, fragments)
+            return np.array([float(parts.resting.sum() + parts.kept.sum())])
         return np.bincount(
             np.concatenate([fragment.devices for fragment in fragments]),
             weights=np.concatenate([fragment.memory for fragment in fragments]),
@@ -120,6 +124,14 @@ class PlacementLowering:
         resting, n_devices = self.resting_memory(strategy), self._fragments.cluster.n_devices
         fragments = self._fragments.operators(strategy.placements)
         gradients = gradient_bytes(fragments)
+        if is_alone(self._fragments.graph, self._fragments.cluster):
+            graph = self._fragments.graph
+            fullest = alone_peak(
+                alone_bytes(graph, fragments), self._fragments.gradient_order, training_data_bytes(graph)
+            )
+            return Peak(
+                *(np.array([nbytes]) for nbytes in (fullest.total, fullest.gradients, fullest.weight_gradients))
+            )
         if gradients is None:
             return Peak(resting, np.zeros(n_devices))
         devices = np.concatenate([fragment.devices for fragment in fragments])

@@ -16,7 +16,7 @@ import attrs
 
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.partition import part_bounds
-from topoplan_engine.training import gradient_flow
+from topoplan_engine.training import gradient_flow, shared_weights
 
 __all__ = ["PartShape", "Slice", "gradients_of", "part_shape"]
 
@@ -137,7 +137,7 @@ def _none(op: Operator) -> dict[str, int]:
 def _activation(op: Operator) -> dict[str, int]:
     """Linear layers and convolutions count a FLOP for each output for the bias, and one for an activation."""
     each = op.work[1].coefficient if len(op.work) > 1 else 0
-    return {"activation": int(each > (len(op.weights) > 1))}
+    return {"activation": int(each > (len(op.weights) + len(shared_weights(op)) > 1))}
 
 
 def _heads(op: Operator) -> dict[str, int]:

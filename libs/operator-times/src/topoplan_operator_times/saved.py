@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import I32
-from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
+from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_engine.training import gradient_flow, shared_weights, tensors_read
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "is_view", "saved_tensors"]
@@ -35,6 +36,7 @@ class Gradients(NamedTuple):
     scratch: tuple[Tensor, ...]
 
 
+_ATTENTION = "scaled_dot_product_attention"
 NO_GRADIENTS = Gradients((), (), ())
 
 #: Number of an operator and of one of its outputs.
@@ -67,7 +69,10 @@ def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
         for place in inputs:
             if (number, place) in made_by:
                 (stored if region[made_by[number, place][0]] != region[number] else mine).add(made_by[number, place])
-    extras = [op.extras if has else () for op, has in zip(graph.operators, flow.backward, strict=True)]
+    extras = [
+        (*op.extras, *_written_attention(graph, op).kept) if has else ()
+        for op, has in zip(graph.operators, flow.backward, strict=True)
+    ]
     largest = _largest_region(graph, region, inside - stored, extras)
     return [
         (
@@ -115,10 +120,47 @@ def gradient_tensors(graph: OperatorGraph) -> list[Gradients]:
                 and k not in shared_weights(operator)
                 and tensor.name != operator.tags.get("in_place")
             ),
-            scratch=operator.scratch if flow.backward[number] else (),
+            scratch=(*operator.scratch, *_written_attention(graph, operator).scratch) if flow.backward[number] else (),
         )
         for number, operator in enumerate(graph.operators)
     ]
+
+
+def _has_trainer(graph: OperatorGraph) -> bool:
+    """Whether a trainer brings attention of its own; transformers calls PyTorch's."""
+    kernels = kernels_of(graph)
+    return kernels is not None and not kernels.written
+
+
+class _Written(NamedTuple):
+    """What attention keeps that writes its scores, beside its inputs, and what its backward pass makes."""
+
+    kept: tuple[Tensor, ...]
+    scratch: tuple[Tensor, ...]
+
+
+def _written_attention(graph: OperatorGraph, op: Operator) -> _Written:
+    """Return what attention in fp32 keeps whose heads share keys; nothing where a fused kernel runs.
+
+    No fused kernel of PyTorch has both: the efficient one refuses shared keys, others fp32.  Keys and values are copied
+    for all heads of the query, and the shares of all pairs are written (aten/src/ATen/native/transformers,
+    ``sdp_utils.cpp`` and ``_scaled_dot_product_attention_math``).  A graph that names the kernels of a trainer says
+    itself what its attention keeps.
+    """
+    if op.kind != _ATTENTION or graph.precision != "fp32" or _has_trainer(graph):
+        return _Written((), ())
+    sizes = {dim.name: (dim.size, number) for number, dim in enumerate(op.dims)}
+    group = sizes["g"][0]
+    if group == 1:
+        return _Written((), ())
+
+    def of(name: str, axes: str, copies: int = 0) -> Tensor:
+        more = (Axis(copies),) if copies else ()
+        return Tensor(name, (*(Axis(*sizes[dim]) for dim in axes), *more))
+
+    copied = of("keys_of_heads", "nhtd", group - 1), of("values_of_heads", "nhte", group - 1)
+    shares = of("shares", "nhgqt")
+    return _Written((*copied, shares), (shares, of("scores_gradient", "nhgqt")))
 
 
 def _hands_on(operator: Operator) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_engine.partition import equal_slice_elements, multiplies, part_sizes, slice_elements
-from topoplan_engine.training import gradient_flow, trains_product
+from topoplan_engine.training import gradient_flow, has_sparse_gradient, trains_product
 from topoplan_operator_times.saved import NO_GRADIENTS, Gradients
 
 __all__ = [
@@ -44,7 +44,8 @@ class PartWork:
     """(P,) each: FLOPs and device-memory bytes of one forward pass, bytes of weights and of what is kept.
 
     ``trained`` are bytes of ``weights`` that are trained, ``gradients`` the two rows of
-    `topoplan.model.costs.PartCosts.gradients`.
+    `topoplan.model.costs.PartCosts.gradients`, ``sparse_gradient`` those of a table's gradient that has a row, with its
+    index, for each look-up; 0 for other operators.
     """
 
     flops: F64
@@ -53,6 +54,7 @@ class PartWork:
     saved: F64
     trained: F64
     gradients: F64
+    sparse_gradient: F64
 
 
 @attrs.frozen
@@ -64,6 +66,8 @@ class BackwardFactors:
     kernels: int
 
 
+#: Bytes of the index of a row of a table.
+_INDEX = 8
 #: Of an operator without a backward pass.
 _NONE = BackwardFactors(0, 0, 0)
 
@@ -158,6 +162,10 @@ def part_work(
     def total(tensors: Sequence[Tensor]) -> F64:
         return sum((nbytes(tensor) for tensor in tensors), np.zeros(parts))
 
+    sparse = np.zeros(parts)
+    if has_sparse_gradient(op) and trained != ():
+        (indices, *_), (table, *_) = op.inputs, op.weights
+        sparse = nbytes(indices) / indices.itemsize * (nbytes(table) / table.shape[0] + _INDEX)
     weights, outputs = total(op.weights), total(op.outputs)
     traffic = _polynomial(op.traffic, sizes, parts) if op.traffic else total(op.inputs) + weights + outputs
     return PartWork(
@@ -167,6 +175,7 @@ def part_work(
         saved=total(saved),
         trained=weights if trained is None else total(trained),
         gradients=np.stack([total(gradients.outputs), np.maximum(total(gradients.inputs), total(gradients.scratch))]),
+        sparse_gradient=sparse,
     )
 
 

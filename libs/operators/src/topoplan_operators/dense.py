@@ -5,6 +5,8 @@ Each function takes the tensors it reads and returns an `Operator` that has no n
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Axis, Dimension, Operator, Role, Tensor, Term
 from topoplan_operators.handle import Handle, plain, whole
@@ -156,13 +158,21 @@ def attention(q: Handle, k: Handle, v: Handle, embed: int, heads: int, *, merge:
         inputs=tuple(inputs),
         weights=(Tensor("kernel", (Axis(heads, h), Axis(per_head))),),
         outputs=(plain("y", Handle((samples, queries, embed), q.itemsize), n, i, -1),),
-        extras=(extras := _attention_extras((samples, queries, keys, heads), size, q.itemsize)),
+        extras=(
+            *(extras := _attention_extras((samples, queries, keys, heads), size, q.itemsize)),
+            # Products of single heads read copies, in the order of their axes (PyTorch, `sumproduct_pair` of einsum).
+            attrs.evolve(extras[1], name="answers_in_order"),
+            Tensor("kernel_in_order", (Axis(heads, h), Axis(per_head)), q.itemsize),
+        ),
         scratch=extras[:4],  # their gradients
         work=(
             Term(2 * size * (q.shape[2] + embed) + keys * (4 * size + SOFTMAX_FLOPS), (n, i, h)),
             Term(2 * size * keys * (k.shape[2] + v.shape[2]), (n, h)),
         ),
-        tags={"flexnet": f"MultiHeadAttention_{embed}{heads}", "activations": "queries keys values answers"},
+        tags={
+            "flexnet": f"MultiHeadAttention_{embed}{heads}",
+            "activations": "queries keys values answers answers_in_order kernel_in_order",
+        },
     )
 
 
@@ -209,6 +219,13 @@ def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handl
     if mask is not None:
         inputs.append(plain("mask", mask, i, -1))
     keys = k.shape[0]
+    of_query, of_keys = ((Axis(samples, n), *axes) for axes in ((Axis(positions, i),), (Axis(keys),)))
+    # Scores are written: weights are asked for (`need_weights`), which fused kernels do not have.
+    extras = (
+        *(Tensor(name, (*of_query, Axis(channels)), q.itemsize) for name in ("queries", "answers")),
+        *(Tensor(name, (*of_keys, Axis(channels)), q.itemsize) for name in ("keys_of_heads", "values_of_heads")),
+        Tensor("shares", (*of_query, Axis(heads), Axis(keys)), q.itemsize),
+    )
     return Operator(
         name="",
         kind="multihead_attention",
@@ -229,6 +246,9 @@ def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handl
             plain("y", q, i, n, -1),
             plain("attention", Handle((samples, positions, keys)), n, i, -1),
         ),
+        extras=extras,
+        scratch=extras,  # their gradients
+        tags={"activations": " ".join(tensor.name for tensor in extras)},
         work=(
             Term(4 * channels, (n, i, e)),  # projections of queries and answers
             Term(4 * channels, (n, s, e)),  # projections of keys and values

@@ -75,6 +75,7 @@ def nll_loss(scores: Handle, targets: Handle) -> Operator:
         work=(Term(1 / classes, (0, 1, *position_dims)),),
         traffic=(Term(scores.itemsize / classes, (0, 1, *position_dims)), Term(targets.itemsize, (0, *position_dims))),
         linear_in=((0,),),
+        saved=("scores",),  # PyTorch keeps them for their shape (derivatives.yaml, nll_loss_forward)
     )
 
 

@@ -85,11 +85,11 @@ def test_a_tied_head_is_frozen_with_its_table(tmp_path):
 
 
 def test_memory_falls_by_gradients_and_states():
-    """On one device what is not trained has its weights in memory, and neither gradients nor Adam's two moments."""
+    """What is not trained has its weights in memory, and neither gradients nor Adam's two moments."""
     plain, tuned = (llama(layers=2, **options).build(2) for options in ({}, {"lora_rank": 16}))
     uses = []
     for graph in (plain, tuned):
-        cluster = build_cluster(ClusterOptions(devices=(1,)))
+        cluster = build_cluster(ClusterOptions(devices=(2,)))
         costs = Roofline().build(graph, cluster)
         whole = tuple(Placement((1,) * len(op.dims), np.array([0])) for op in graph.operators)
         uses.append(Lowering(graph, cluster, costs).memory_use(PlacedStrategy(whole)))

@@ -36,6 +36,7 @@ from topoplan_operator_times.equal_parts import for_equal_parts
 from topoplan_operator_times.parts import PartShape, gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.speeds import at_speeds
+from topoplan_operator_times.states import state_bytes
 from topoplan_operator_times.table import PartTimes, read
 from topoplan_operator_times.work import part_work, parts_are_equal, weight_shares
 
@@ -71,7 +72,7 @@ class KernelCosts(CostFunction):
         self._gradients, self._saved = gradients_of(graph), saved_tensors(graph)
         self._gradient_tensors = gradient_tensors(graph)
         self._trained = [trained_weights(graph, op) for op in range(len(graph.operators))]
-        self._states, self._table_states = weight_states(graph), weight_states(graph, 0, gradient=False)
+        self._states = weight_states(graph)
         self._sums = _sums_of_gradients(graph, self._gradients)
         self._step = _STEPS[optimizer_of(graph)] if options.optimizer == "auto" else options.optimizer
         self._tensors = max(sum(len(operator.weights) for operator in graph.operators), 1)
@@ -168,8 +169,7 @@ class KernelCosts(CostFunction):
         parts = len(work.weights)
         cut_into = math.prod(degrees)
         seconds = self.launching.seconds(operator.kind, self._device_seconds(op, degrees), cut_into)
-        states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
-        states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
+        states = state_bytes(operator, work, self._states)
         share = self._weight_share[op]
         added = self._accumulation(op, degrees)
         backward = np.full(parts, seconds.backward)

@@ -16,10 +16,11 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Slices
 from topoplan_engine.precision import weight_states
-from topoplan_engine.training import gradient_flow, has_sparse_gradient, trained_weights
+from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_operator_times.parts import gradients_of, part_shape
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
 from topoplan_operator_times.speeds import at_speeds
+from topoplan_operator_times.states import state_bytes
 from topoplan_operator_times.table import PartTimes, Table
 from topoplan_operator_times.work import part_work, weight_shares
 
@@ -48,7 +49,6 @@ class TableCosts(CostFunction):
         self._flow, self._weight_share = gradient_flow(graph), weight_shares(graph)
         self._gradient_tensors = gradient_tensors(graph)
         self._states = weight_states(graph)
-        self._table_states = weight_states(graph, 0, gradient=False)
         self._speed = cluster.device_speed
         self._timed: dict[tuple[int, tuple[int, ...]], PartTimes | None] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
@@ -102,8 +102,7 @@ class TableCosts(CostFunction):
             operator, degrees, self._gpus, self._saved[op], trained_weights(self._graph, op), self._gradient_tensors[op]
         )
         backward = backward if self._flow.backward[op] else 0.0
-        states_of_weights = self._table_states if has_sparse_gradient(operator) else self._states
-        states = np.array(states_of_weights)[:, None] * np.stack([work.weights, work.trained, work.trained])
+        states = state_bytes(operator, work, self._states)
         share = self._weight_share[op]
         return PartCosts(
             forward=f64(np.full(len(work.weights), forward)),

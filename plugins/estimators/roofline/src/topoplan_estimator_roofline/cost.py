@@ -26,6 +26,7 @@ from topoplan_engine.training import has_sparse_gradient, trained_weights
 from topoplan_estimator_roofline import Roofline
 from topoplan_operator_times.equal_parts import for_equal_parts
 from topoplan_operator_times.saved import gradient_tensors, saved_tensors
+from topoplan_operator_times.states import state_bytes
 from topoplan_operator_times.work import PartWork, factors_of, part_work, parts_are_equal, weight_shares
 
 __all__ = ["RooflineCosts"]
@@ -57,7 +58,6 @@ class RooflineCosts(CostFunction):
         self._graph = graph
         self._share, self._prices_steps = cluster.gpus_per_device, options.optimizer_step
         self._states = weight_states(graph, options.optimizer_state)
-        self._table_states = weight_states(graph, 0, gradient=False)
         precision = options.precision or graph.precision
         self._rates = _rates(options, cluster, precision)
         devices = {device.name: device for device in map(cluster.device, _device_names(options, cluster))}
@@ -142,9 +142,7 @@ class RooflineCosts(CostFunction):
         rates = self._rates.products if self._is_product[op] else self._rates.flops
         arithmetic, moving = work.flops / rates[rows], work.traffic / self._rates.bandwidth[rows]
         overhead, times = self._rates.overhead[rows], self._backward[op]
-        states = np.array(self._states_of(self._graph.operators[op]))[:, None] * np.stack(
-            [work.weights, work.trained, work.trained]
-        )
+        states = state_bytes(self._graph.operators[op], work, self._states)
         backward = np.maximum(arithmetic * times.flops, moving * times.traffic) + overhead * times.kernels
         share = self._weight_share[op]
         return PartCosts(
@@ -169,10 +167,6 @@ class RooflineCosts(CostFunction):
         moved = gradient + 2 * state + (2 * weight if self._graph.precision == "fp32" else weight)
         slices = [slice_elements(operator, tensor, degrees) * tensor.itemsize for tensor in operator.weights]
         return f64(moved * np.array(slices) / self._rates.bandwidth[devices] + self._rates.overhead[devices])
-
-    def _states_of(self, operator: Operator) -> tuple[int, int, int]:
-        """Tables are updated in place, row by row: neither a dense gradient nor dense optimizer state exists."""
-        return self._table_states if has_sparse_gradient(operator) else self._states
 
 
 def _multiplies_weights(operator: Operator) -> bool:

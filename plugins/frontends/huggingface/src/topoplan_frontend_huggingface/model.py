@@ -33,6 +33,9 @@ _ACTIVATIONS = {
     "relu2": "relu2",
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "gelu_python"), "gelu"),
 }
+#: Those that transformers writes out as several kernels, and families whose attention has one projection for all three.
+_WRITTEN_GELUS = ("gelu_new", "gelu_fast", "gelu_python")
+_JOINT = ("gpt2", "gpt_neox", "phi3")
 #: Others that transformers has: no misspellings.
 _OTHER_ACTIVATIONS = ("laplace", "leaky_relu", "linear", "mish", "prelu", "relu6", "sqrtsoftplus", "xielu")
 
@@ -69,7 +72,22 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     graph = annotated(graph, built, document, options, where)
     # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
     drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
-    return attrs.evolve(graph, tags={**graph.tags, "dropout": "yes"}) if drops else graph
+    written = _written(built.family, document)
+    tags = {**({"dropout": "yes"} if drops else {}), **({"written": written} if written else {})}
+    return attrs.evolve(graph, tags={**graph.tags, **tags}) if tags else graph
+
+
+def _written(family: str, document: Mapping[str, Any]) -> str:
+    """Return what transformers' code of a model keeps beside the operators: words that `TrainerKernels` reads.
+
+    ``gelu``: its GELU is several kernels (``activations.py``); ``joint``: queries, keys and values are slices of one
+    tensor, which stays when keys and values are copied into a cache (``cache_utils.py``); ``scores``: the loss takes
+    the scores in their own precision (``modeling_bert.py``; ``loss_utils.py`` makes others fp32).
+    """
+    named = next((document[name] for name in ("activation_function", "hidden_act") if name in document), "")
+    is_new = (named or ("gelu_new" if family == "gpt2" else "")) in _WRITTEN_GELUS
+    words = {"gelu": is_new, "joint": family in _JOINT, "scores": family == "bert"}
+    return " ".join(word for word, holds in words.items() if holds)
 
 
 def _document(options: HuggingFace) -> tuple[Mapping[str, Any], str]:
