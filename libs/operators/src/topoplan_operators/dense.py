@@ -219,13 +219,7 @@ def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handl
     if mask is not None:
         inputs.append(plain("mask", mask, i, -1))
     keys = k.shape[0]
-    of_query, of_keys = ((Axis(samples, n), *axes) for axes in ((Axis(positions, i),), (Axis(keys),)))
-    # Scores are written: weights are asked for (`need_weights`), which fused kernels do not have.
-    extras = (
-        *(Tensor(name, (*of_query, Axis(channels)), q.itemsize) for name in ("queries", "answers")),
-        *(Tensor(name, (*of_keys, Axis(channels)), q.itemsize) for name in ("keys_of_heads", "values_of_heads")),
-        Tensor("shares", (*of_query, Axis(heads), Axis(keys)), q.itemsize),
-    )
+    extras = _written_extras((samples, positions, keys, heads), channels, q.itemsize)
     return Operator(
         name="",
         kind="multihead_attention",
@@ -255,4 +249,21 @@ def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handl
             Term(4, (n, i, s, e)),  # scores, and answers
             Term(SOFTMAX_FLOPS * heads, (n, i, s)),
         ),
+    )
+
+
+def _written_extras(sizes: tuple[int, int, int, int], channels: int, itemsize: int) -> tuple[Tensor, ...]:
+    """Return what attention with projections keeps that writes its shares: it returns them, which fused kernels do not.
+
+    Args:
+        sizes: samples, positions of the query, positions of the keys, heads.
+        channels: of all heads.
+        itemsize: bytes of an element.
+    """
+    samples, queries, keys, heads = sizes
+    of_query, of_keys = (Axis(samples, 0), Axis(queries, 1)), (Axis(samples, 0), Axis(keys))
+    return (
+        *(Tensor(name, (*of_query, Axis(channels)), itemsize) for name in ("queries", "answers")),
+        *(Tensor(name, (*of_keys, Axis(channels)), itemsize) for name in ("keys_of_heads", "values_of_heads")),
+        Tensor("shares", (*of_query, Axis(heads), Axis(keys)), itemsize),
     )

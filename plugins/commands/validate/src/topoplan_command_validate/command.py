@@ -79,8 +79,7 @@ def llm(
     _check(groups, rows, leave_out=leave_out, writes=bool(write or by_device))
     for path in filter(None, (fit, write, by_device)):
         check_writable(path)
-    tables, by_name = _tables(groups, rows, memory=memory), _stacks(constants)
-    predictor = Predictor()
+    tables, by_name, predictor = _tables(groups, rows, memory=memory), _stacks(constants), Predictor()
     if fit is not None:
         by_name |= fitted(tables, by_name, predictor, quiet=as_json)
         write_file(fit, text_of(by_name).encode())
