@@ -93,12 +93,14 @@ def test_a_chain_proposes_as_many_parts_for_a_turn_on_large_problems(monkeypatch
     monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_A_TURN", parts // 3)
     _, search, _ = started(plans=False)
     proposed = []
-    for _ in range(9):
+    turns = parts // (parts // 3)
+    for _ in range(3 * turns):
         candidates = search.ask()
         proposed.append(bool(candidates))
         assert search.waits is not proposed[-1]
         search.tell([landscape.trial(candidate.state()) for candidate in candidates])
-    assert proposed == [False, False, True] * 3
+    assert turns > 1
+    assert proposed == ([False] * (turns - 1) + [True]) * 3
 
 
 @pytest.mark.parametrize("plans_first", [True, False])
