@@ -12,6 +12,7 @@ the reshardings inside of a stage follow as those of any program, once for all o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from topoplan.model.staged import Stage, StagedStrategy
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_under
+from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.tied import TiedWeight, tied_weights
 from topoplan_engine.training import GradientFlow, gradient_flow, tensors_read
 
@@ -260,22 +262,32 @@ def _stage_graph(
             else frozenset()
             for index, op in enumerate(builder.operators)
         ),
-        reshards=tuple(_joined(reshard) for reshard in reshards_under(program, small, flow, of_stage, any_order=True)),
+        reshards=tuple(
+            _joined(reshard, program.mesh) for reshard in reshards_under(program, small, flow, of_stage, any_order=True)
+        ),
         copies=of_stage,
     )
 
 
-def _joined(reshard: Reshard) -> Reshard:
-    """Return a resharding in which slices of slices are put together, or made, by one collective."""
-    return attrs.evolve(reshard, forward=_steps(reshard.forward), backward=_steps(reshard.backward))
+def _joined(reshard: Reshard, mesh: tuple[int, ...]) -> Reshard:
+    """Return a resharding in which slices of slices are put together, made or exchanged by one collective."""
+    return attrs.evolve(reshard, forward=_steps(reshard.forward, mesh), backward=_steps(reshard.backward, mesh))
 
 
-def _steps(steps: tuple[MeshStep, ...]) -> tuple[MeshStep, ...]:
+def _steps(steps: tuple[MeshStep, ...], mesh: tuple[int, ...]) -> tuple[MeshStep, ...]:
     joined: list[MeshStep] = []
     for step in steps:
         last = joined[-1] if joined else None
         if last is not None and step.step == last.step and step.step.collective in _OF_SLICES:
             step = MeshStep(step.step, tuple(sorted(last.axes + step.axes)), max(last.share, step.share))
+            joined.pop()
+        elif last is not None and last.step.collective is step.step.collective is Collective.ALL_TO_ALL:
+            # Slices along one axis and along the next are exchanged at once; before, the first step had slices of both.
+            step = MeshStep(
+                CollectiveStep(Collective.ALL_TO_ALL, last.step.axes + step.step.axes),
+                tuple(sorted(last.axes + step.axes)),
+                last.share * math.prod(mesh[axis] for axis in step.axes),
+            )
             joined.pop()
         joined.append(step)
     return tuple(joined)

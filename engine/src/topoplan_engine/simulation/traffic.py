@@ -2,8 +2,10 @@
 
 A message is of the axes of its stage's mesh along which its members lie: ``tp`` and ``kv`` are tensor parallelism (and
 what sequence parallelism gathers and scatters), ``cp`` context parallelism, ``ep`` expert parallelism, ``dp`` and
-``shard`` data parallelism.  Gradients of weights, and weights that are gathered, are data parallelism along ``cp`` and
-``ep`` as well, whose devices have other samples or positions.  What leaves a mesh is of the pipeline.
+``shard`` data parallelism.  Along ``ep-cp`` and ``ep-tp`` experts are divided as well: what goes from each device to
+each other one is expert parallelism, all else context or tensor parallelism.  Gradients of weights, and weights that
+are gathered, are data parallelism along ``cp`` and ``ep`` as well, whose devices have other samples or positions.  What
+leaves a mesh is of the pipeline.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from topoplan_engine.simulation.parts import Part
 
 __all__ = ["part_of_tasks"]
 
-#: Part of what is exchanged along an axis, and of gradients and weights; of several axes the first that is listed.
+#: Part of what is exchanged along an axis, of gradients and weights, and of all-to-alls; of several axes the first that
+#: is listed.
 _OF_AXES = {
-    "dp": (Part.DATA, Part.DATA),
-    "shard": (Part.DATA, Part.DATA),
-    "ep": (Part.EXPERT, Part.DATA),
-    "cp": (Part.CONTEXT, Part.DATA),
-    "tp": (Part.TENSOR, Part.TENSOR),
-    "kv": (Part.TENSOR, Part.TENSOR),
+    "dp": (Part.DATA, Part.DATA, Part.DATA),
+    "shard": (Part.DATA, Part.DATA, Part.DATA),
+    "ep": (Part.EXPERT, Part.DATA, Part.EXPERT),
+    "ep-cp": (Part.CONTEXT, Part.DATA, Part.EXPERT),
+    "cp": (Part.CONTEXT, Part.DATA, Part.CONTEXT),
+    "ep-tp": (Part.TENSOR, Part.TENSOR, Part.EXPERT),
+    "tp": (Part.TENSOR, Part.TENSOR, Part.TENSOR),
+    "kv": (Part.TENSOR, Part.TENSOR, Part.TENSOR),
 }
 
 
@@ -80,7 +85,7 @@ def _of_meshes(tasks: TaskGraph, places: _Places, weights: np.ndarray, part: I8)
     moves = np.flatnonzero(tasks.kind == TaskKind.TRANSFER)
     ends = np.stack([tasks.src[moves], tasks.dst[moves]])
     leaves = places.mesh[ends[0]] != places.mesh[ends[1]]
-    _write(part, moves, leaves, (places.along[ends[0]] != places.along[ends[1]]), weights)
+    _write(part, moves, leaves, (places.along[ends[0]] != places.along[ends[1]]), weights, np.full(len(moves), True))
     together = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective != Collective.JOIN))
     if not len(together):
         return
@@ -91,15 +96,28 @@ def _of_meshes(tasks: TaskGraph, places: _Places, weights: np.ndarray, part: I8)
     spread = np.maximum.reduceat(columns, first[filled]) != np.minimum.reduceat(columns, first[filled])
     differ[filled] = spread
     of_task = differ[tasks.group[together]]
-    _write(part, together, of_task[:, 0], of_task[:, 1:], weights)
+    exchanged = tasks.collective[together] == Collective.ALL_TO_ALL
+    _write(part, together, of_task[:, 0], of_task[:, 1:], weights, exchanged)
 
 
-def _write(part: I8, rows: I64, leaves: np.ndarray, differ: np.ndarray, weights: np.ndarray) -> None:
-    """Write the parts of (n,) messages, given whether each leaves its mesh, and (n, A) the axes that it goes along."""
+def _write(
+    part: I8, rows: I64, leaves: np.ndarray, differ: np.ndarray, weights: np.ndarray, exchanged: np.ndarray
+) -> None:
+    """Write the parts of (n,) messages.
+
+    Args:
+        part: to write to.
+        rows: (n,) the messages.
+        leaves: (n,) whether each leaves its mesh.
+        differ: (n, A) the axes that it goes along.
+        weights: of all tasks.
+        exchanged: (n,) whether it is of an all-to-all, as transfers are.
+    """
     of_axes = np.array(list(_OF_AXES.values()), dtype=np.int8)
     axis = np.argmax(differ, axis=1)
-    inside = rows[differ.any(axis=1) & ~leaves]
-    part[inside] = of_axes[axis[differ.any(axis=1) & ~leaves], weights[inside].astype(np.int64)]
+    among = differ.any(axis=1) & ~leaves
+    of_weights = weights[rows[among]]
+    part[rows[among]] = of_axes[axis[among], np.where(of_weights, 1, np.where(exchanged[among], 2, 0))]
     part[rows[leaves]] = Part.PIPELINE
 
 

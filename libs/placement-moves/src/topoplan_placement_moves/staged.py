@@ -24,7 +24,7 @@ __all__ = ["StagedMoves"]
 
 #: Draws until one is a strategy that differs and fits.
 _TRIES = 30
-_SHARED = ("dp", "shard", "ep", "cp")
+_SHARED = ("dp", "shard", "ep", "ep-cp", "cp")
 
 
 class StagedMoves:

@@ -70,7 +70,7 @@ def test_expert_parallelism_sends_tokens_to_their_experts_and_back(model):
     ("options", "message"),
     [
         ({"ep": 2, "skew": 3}, r"skew=3 with ep=2 \(needs skew=1 to 2\)"),
-        ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp=8 \(nearest: ep=2 or 4\)"),
+        ({"ep": 3, "dp": 8}, r"ep=3 does not divide dp x cp x tp = 8 \(nearest: ep=2 or 4\)"),
         ({"ep": 8}, r"ep=8 does not divide the 4 .* of operator .*experts.* \(nearest: ep=4\)"),
         ({"cp": 32, "layout": "tp-cp-ep-dp-pp"}, "cp=32 .*does not divide 8 devices"),
     ],
@@ -288,7 +288,7 @@ def test_updates_wait_for_the_norm_of_all_gradients(model, name, options):
     ("options", "message"),
     [
         ({"shard": 4}, r"shard=4 with zero=0 \(needs zero=1, 2 or 3\)"),
-        ({"shard": 3, "zero": 3}, r"shard=3 does not divide dp / ep = 8 \(nearest: shard=2 or 4\)"),
+        ({"shard": 3, "zero": 3}, r"shard=3 does not divide the 8 data-parallel devices .* \(nearest: shard=2 or 4\)"),
         ({"skew": 1.5}, r"skew=1.5 with ep=1 \(needs ep of at least 2\)"),
         ({"gather": "fp8"}, r"gather=fp8 with zero=0 \(needs zero=1, 2 or 3"),
         ({"reshard": False, "zero": 2}, r"reshard=no with zero=2 \(needs zero=3"),

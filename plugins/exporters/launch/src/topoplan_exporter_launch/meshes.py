@@ -125,6 +125,10 @@ def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Targe
     if not samples:
         whole = all(_cuts_no_weight(operators[index], cuts[index]) for index in dense)
         along = any(cuts[index] >= 0 for index in dense)
+        if along and (experts := [index for index in weighted if index not in dense]):
+            cut_parts = "positions" if whole else "matrices"
+            what = f"has its experts divided on axis {number} of the mesh, which cuts {cut_parts} of others"
+            raise target.refusal(operators[experts[0]], f"{what} (needs ep that divides dp)")
         return Axis.CONTEXT if whole and along else Axis.TENSOR
     if weighted and not dense:
         return Axis.EXPERT

@@ -50,7 +50,10 @@ class Stated(Searcher):
         help="deal slices of positions in pairs from both ends, so that causal attention is equal work; unset: yes",
     )
     ep: int | None = option(
-        None, help="expert parallel degree, a factor of dp: each device has some of the experts; unset: 1", minimum=1
+        None,
+        help="expert parallel degree: each device has some of the experts; divides dp x cp x tp, and is taken from dp "
+        "first, then from cp, then from tp, of which what is left cuts each expert; unset: 1",
+        minimum=1,
     )
     pp: int | None = option(None, help="pipeline parallel degree: stages of whole layers; unset: 1", minimum=1)
     dp: int | None = option(None, help="data parallel degree; unset: what is left of the devices", minimum=1)

@@ -32,9 +32,10 @@ from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature
 from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_searcher_stated import Stated
-from topoplan_searcher_stated.degrees import Degrees, degrees_of, divisors, nearest
+from topoplan_searcher_stated.degrees import EXPERT_AXES, Degrees, degrees_of, divisors, nearest
 from topoplan_searcher_stated.layers import stages_of
 from topoplan_searcher_stated.megatron import (
+    Tokens,
     copied_operators,
     expert_rules,
     heads_dim,
@@ -95,13 +96,16 @@ class Rules:
     @functools.cache  # noqa: B019
     def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool) -> Sequence[Signature]:
         graph = self.graph
-        if axis in ("tp", "kv"):
+        if axis in ("tp", "ep-tp", "kv"):
             rules = tensor_rules(graph, tp, sequence=sequence)
             if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
                 raise TopoplanError(f"plan: tp={tp}: model {graph.name!r} has no matrices to cut (tp=1)")
-            return rules
+            tokens = Tokens.POSITIONS if sequence else Tokens.ALL
+            return expert_rules(graph, rules, tokens) if axis == "ep-tp" else rules
         if axis == "ep":
-            return expert_rules(graph)
+            return expert_rules(graph, sample_rules(graph))
+        if axis == "ep-cp":
+            return expert_rules(graph, position_rules(graph, by_heads=by_heads))
         return sample_rules(graph) if axis in ("dp", "shard") else position_rules(graph, by_heads=by_heads)
 
 
@@ -166,15 +170,15 @@ def stages_on(
     axes, rules = mesh_rules.axes, mesh_rules.rules
     bucket = round(options.bucket_mb * 1e6)
     sharing = "shard" if "shard" in axes else "dp"
-    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "cp") and sizes[k] > 1)
+    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "ep-cp", "cp") and sizes[k] > 1)
     sliced = shared if options.zero == 3 else ()
     summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
     programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
     shares = _Shares.of(graph, rules, sizes, axes, options.skew)
-    ring = axes.index("cp") if options.cp_comm == "ring" else -1
+    ring = _axis_of(axes, "cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     if options.async_tp:
-        along = axes.index("tp")
+        along = _axis_of(axes, "tp")
         matrices = [
             bool(op.weights) and row[along].dim >= 0 and not reads_rows(op)
             for op, row in zip(graph.operators, rules, strict=True)
@@ -205,6 +209,11 @@ def stages_on(
     return stages
 
 
+def _axis_of(axes: Sequence[str], degree: str) -> int:
+    """Return the axis of a degree that is one: experts are divided along all of it, or none."""
+    return axes.index(degree if degree in axes else f"ep-{degree}")
+
+
 def _parts(order: PassOrder) -> list[int]:
     """(chunks,) which part of the model each chunk has: the k-th one of each copy of the model has the k-th."""
     first = (order.row_of[Pass.FORWARD] >= 0).argmax(axis=1).tolist()  # chunks of one copy have the same micro-batches
@@ -233,16 +242,18 @@ class _Shares(NamedTuple):
         """
         rows: dict[tuple[float, ...], int] = {}
         of_operator = np.full(len(rules), -1, dtype=np.int32)
-        ep = axes.index("ep") if "ep" in axes and skew > 1 else -1
+        along = [k for k, axis in enumerate(axes) if axis in EXPERT_AXES and skew > 1]
+        ep, first = math.prod(sizes[k] for k in along), along[0] if along else -1
         experts, count = expert_dims(graph), math.prod(sizes)
-        place = np.unravel_index(np.arange(count), sizes)[ep] if ep >= 0 else np.zeros(count)
-        tokens = tuple(np.where(place == 0, skew, (sizes[ep] - skew) / max(1, sizes[ep] - 1)).tolist())
+        places = np.unravel_index(np.arange(count), sizes)
+        busiest = sum((places[k] for k in along), np.zeros(count, np.int64)) == 0
+        tokens = tuple(np.where(busiest, skew, (ep - skew) / max(1, ep - 1)).tolist())
         for index, (op, row) in enumerate(zip(graph.operators, rules, strict=True)):
             queries = queries_signature(op)
             divided = math.prod(size for rule, size in zip(row, sizes, strict=True) if rule == queries and rule.dim < 0)
             if divided > 1:
                 of_operator[index] = rows.setdefault((1 / divided,) * count, len(rows))
-            elif ep >= 0 and row[ep].dim == experts[index] >= 0:
+            elif first >= 0 and row[first].dim == experts[index] >= 0:
                 of_operator[index] = rows.setdefault(tokens, len(rows))
         return cls(np.array([*rows]), of_operator)
 
@@ -271,8 +282,9 @@ def check_even(
     graph: OperatorGraph, degrees: Degrees, axes: Sequence[str], rules: Sequence[tuple[Signature, ...]]
 ) -> None:
     """Raise for the first dimension that its degrees do not divide."""
-    by_kind = sorted(zip(graph.operators, rules, strict=True), key=lambda pair: pair[0].kind not in ATTENTION)
-    for op, row in by_kind:  # heads are what users think of first
+    experts = expert_dims(graph)
+    by_kind = sorted(zip(graph.operators, rules, experts, strict=True), key=lambda each: each[0].kind not in ATTENTION)
+    for op, row, expert_dim in by_kind:  # heads are what users think of first
         product: dict[int, int] = {}
         for axis, rule in zip(axes, row, strict=True):
             if rule.dim >= 0 and degrees.of(axis) > 1:
@@ -280,9 +292,7 @@ def check_even(
                 product[rule.dim] = before * degrees.of(axis)
                 size = op.dims[rule.dim].size
                 if size % product[rule.dim]:
-                    if axis == "kv":  # the inner factor of tp
-                        axis, before = "tp", before // degrees.of("tp")
-                    degree = degrees.tp if axis == "tp" else degrees.of(axis)
+                    axis, before, degree = _stated(degrees, axes, axis, before, of_experts=rule.dim == expert_dim)
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
                     fits += [
                         k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0 and before == 1
@@ -291,10 +301,29 @@ def check_even(
                     if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
                         padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp
                         hint = f"Megatron-LM pads them to {padded}: give the model so many; else {hint}"
+                    what = "experts" if rule.dim == expert_dim else _what(op, rule.dim)
                     raise TopoplanError(
-                        f"plan: {axis}={degree} does not divide the {size} {_what(op, rule.dim)} of "
-                        f"operator {op.name!r} ({hint})"
+                        f"plan: {axis}={degree} does not divide the {size} {what} of operator {op.name!r} ({hint})"
                     )
+
+
+def _stated(degrees: Degrees, axes: Sequence[str], axis: str, before: int, *, of_experts: bool) -> tuple[str, int, int]:
+    """Return the degree that an axis is of, into how many parts others cut a dimension before, and its devices.
+
+    Args:
+        degrees: of the plan.
+        axes: of the mesh.
+        axis: one of them.
+        before: parts into which the axes before cut the dimension.
+        of_experts: whether the dimension counts experts.
+    """
+    if of_experts and axis in EXPERT_AXES:
+        return "ep", 1, degrees.ep
+    for degree, factors in {"tp": ("ep-tp", "tp", "kv"), "cp": ("ep-cp", "cp")}.items():
+        if axis in factors:
+            same = [each for each in axes[: axes.index(axis)] if each in factors]
+            return degree, before // math.prod(map(degrees.of, same)), getattr(degrees, degree)
+    return axis, before, degrees.of(axis)
 
 
 def _queries(op: Operator, dim: int) -> int:

@@ -12,10 +12,14 @@ from topoplan_engine.experts import expert_dims
 from topoplan_searcher_stated.megatron import copies_of_heads, heads_dim
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["AXES", "Degrees", "degrees_of", "divisors", "nearest", "short_words_of", "words_of"]
+__all__ = ["AXES", "EXPERT_AXES", "Degrees", "degrees_of", "divisors", "nearest", "short_words_of", "words_of"]
 
 #: Axes of a layout; those of a stage's mesh are all but the last one.
 AXES = ("tp", "cp", "ep", "dp", "pp")
+#: Axes of meshes along which experts are divided.
+EXPERT_AXES = ("ep", "ep-cp", "ep-tp")
+#: Axes of meshes that are factors of one degree, the fastest first.
+_FACTORS = {"tp": ("kv", "tp", "ep-tp"), "cp": ("ep-cp", "cp"), "dp": ("shard", "dp")}
 
 
 @attrs.frozen(kw_only=True)
@@ -24,10 +28,12 @@ class Degrees:
 
     Attributes:
         tp, cp, pp, dp: degrees; their product is the number of devices.
-        ep: expert parallel degree, a factor of ``dp``.
+        ep: expert parallel degree, a factor of ``dp`` times ``cp`` times ``tp``.
+        ep_cp, ep_tp: the factors of it that are factors of ``cp`` and of ``tp``; what is left is one of ``dp``.
         kv: tensor parallel devices that have the same heads of keys and values, a factor of ``tp``; heads are copied
             where there are fewer than devices.
-        shard: data parallel devices that share weights or state, a factor of ``dp // ep``; 1 where all of them do.
+        shard: data parallel devices that share weights or state, a factor of those that have the same experts; 1 where
+            all of them do.
         layout: the axes, the fastest first.
         sequence: whether positions are cut between matrices.
         micro_batches: of each data parallel device.
@@ -36,6 +42,8 @@ class Degrees:
     tp: int
     cp: int
     ep: int
+    ep_cp: int
+    ep_tp: int
     pp: int
     dp: int
     kv: int
@@ -50,19 +58,34 @@ class Degrees:
 
         Later axes slice the slices of earlier ones, which is the same for every layout: that names the devices alone.
         """
-        return tuple(axis for axis in ("dp", "shard", "ep", "cp", "tp", "kv") if axis == "dp" or self.of(axis) > 1)
+        axes = ("dp", "shard", "ep", "ep-cp", "cp", "ep-tp", "tp", "kv")
+        return tuple(axis for axis in axes if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
-        """Return the devices along an axis of a mesh: those of ``dp`` and ``tp`` without their factors."""
-        degree: int = getattr(self, axis)
-        return degree // {"dp": self.ep * self.shard, "tp": self.kv}.get(axis, 1)
+        """Return the devices along an axis of a mesh: those of ``dp``, ``cp`` and ``tp`` without their factors.
+
+        Experts are divided along ``ep``, a factor of data parallelism, and along ``ep-cp`` and ``ep-tp``, whose devices
+        have slices of positions, or of matrices, of all else.
+        """
+        of_data = self.ep // (self.ep_cp * self.ep_tp)
+        return {
+            "dp": self.dp // (of_data * self.shard),
+            "shard": self.shard,
+            "ep": of_data,
+            "ep-cp": self.ep_cp,
+            "cp": self.cp // self.ep_cp,
+            "ep-tp": self.ep_tp,
+            "tp": self.tp // (self.kv * self.ep_tp),
+            "kv": self.kv,
+            "pp": self.pp,
+        }[axis]
 
     @property
     def strides(self) -> dict[str, int]:
         """How far apart neighbours along each axis are in the order of ranks; inner factors are next to each other."""
         strides, stride = {}, 1
         for axis in self.layout:
-            for factor in (*{"tp": ("kv",), "dp": ("shard",)}.get(axis, ()), axis):
+            for factor in _FACTORS.get(axis, (axis,)):
                 strides[factor] = stride
                 stride *= self.of(factor)
         return strides
@@ -141,6 +164,39 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     Raises:
         TopoplanError: they do not go together, or one is not built yet.
     """
+    _check_settings(options, graph)
+    layout = tuple(options.layout.split("-"))
+    if sorted(layout) != sorted(AXES):
+        raise TopoplanError(f"plan: layout={options.layout}: must name each of {', '.join(AXES)} once, with - between")
+    model = options.tp * options.cp * options.pp
+    dp = _data_degree(options, n_devices, model)
+    kv = copies_of_heads(graph, options.tp)
+    ep_cp, ep_tp = _expert_factors(options, dp, kv)
+    share = dp * options.micro_batch
+    if graph.batch_size % share:
+        multiples = [graph.batch_size // share * share, (graph.batch_size // share + 1) * share]
+        raise TopoplanError(
+            f"plan: a batch of {graph.batch_size} is no multiple of dp={dp} x micro-batch={options.micro_batch} "
+            f"(nearest: --batch-size {nearest(graph.batch_size, [k for k in multiples if k])})"
+        )
+    return Degrees(
+        tp=options.tp,
+        cp=options.cp,
+        ep=options.ep,
+        ep_cp=ep_cp,
+        ep_tp=ep_tp,
+        pp=options.pp,
+        dp=dp,
+        kv=kv,
+        shard=_shards(options, dp * ep_cp * ep_tp // options.ep),
+        layout=layout,
+        sequence=options.tp > 1 if options.sp is None else options.sp,
+        micro_batches=graph.batch_size // share,
+    )
+
+
+def _check_settings(options: Settings, graph: OperatorGraph) -> None:
+    """Raise for settings that do not go together whatever the devices are."""
     _check_experts(options, graph)
     if options.cp_comm != "gather" and options.cp == 1:
         raise TopoplanError(f"plan: cp-comm={options.cp_comm} with cp=1 (needs cp of at least 2)")
@@ -162,34 +218,39 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         raise TopoplanError(f"plan: gather={options.gather} with zero=0 (needs zero=1, 2 or 3, which gather weights)")
     if options.zero > 3:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
-    layout = tuple(options.layout.split("-"))
-    if sorted(layout) != sorted(AXES):
-        raise TopoplanError(f"plan: layout={options.layout}: must name each of {', '.join(AXES)} once, with - between")
-    model = options.tp * options.cp * options.pp
-    dp = _data_degree(options, n_devices, model)
-    if dp % options.ep:
+
+
+def _expert_factors(options: Settings, dp: int, kv: int) -> tuple[int, int]:
+    """Return the factors of ``ep`` that are factors of ``cp`` and of ``tp``: what ``dp`` has not, first of ``cp``.
+
+    As with Megatron-LM's parallel folding (Liu et al., MoE Parallel Folding, arXiv:2504.14960), dense weights lie on
+    tp x cp x dp devices, and experts on expert-tp x ep x expert-dp: tensor parallelism of experts is tp without the
+    factor, and data parallelism of experts what is left of dp x cp.
+    """
+    ep, tp = options.ep, options.tp // kv
+    devices = dp * options.cp * tp
+    if devices % ep:
+        copied = f" (without its {kv} devices with the same heads)" if kv > 1 else ""
         raise TopoplanError(
-            f"plan: ep={options.ep} does not divide dp={dp} (nearest: ep={nearest(options.ep, divisors(dp))})"
+            f"plan: ep={ep} does not divide dp x cp x tp = {devices}{copied} "
+            f"(nearest: ep={nearest(ep, divisors(devices))})"
         )
-    share = dp * options.micro_batch
-    if graph.batch_size % share:
-        multiples = [graph.batch_size // share * share, (graph.batch_size // share + 1) * share]
+    of_rest = ep // math.gcd(ep, dp)
+    ep_cp = math.gcd(of_rest, options.cp)
+    ep_tp = of_rest // ep_cp
+    if options.cp_comm == "ring" and 1 < ep_cp < options.cp:
+        fits = [k for k in divisors(devices) if math.gcd(k // math.gcd(k, dp), options.cp) in (1, options.cp)]
         raise TopoplanError(
-            f"plan: a batch of {graph.batch_size} is no multiple of dp={dp} x micro-batch={options.micro_batch} "
-            f"(nearest: --batch-size {nearest(graph.batch_size, [k for k in multiples if k])})"
+            f"plan: cp-comm=ring with ep={ep}, which takes {ep_cp} of cp={options.cp} (cp-comm=gather, or nearest: "
+            f"ep={nearest(ep, fits)})"
         )
-    return Degrees(
-        tp=options.tp,
-        cp=options.cp,
-        ep=options.ep,
-        pp=options.pp,
-        dp=dp,
-        kv=copies_of_heads(graph, options.tp),
-        shard=_shards(options, dp // options.ep),
-        layout=layout,
-        sequence=options.tp > 1 if options.sp is None else options.sp,
-        micro_batches=graph.batch_size // share,
-    )
+    if options.async_tp and 1 < ep_tp < tp:
+        fits = [k for k in divisors(devices) if k // math.gcd(k, dp * options.cp) in (1, tp)]
+        raise TopoplanError(
+            f"plan: async-tp=yes with ep={ep}, which takes {ep_tp} of tp={options.tp} (async-tp=no, or nearest: "
+            f"ep={nearest(ep, fits)})"
+        )
+    return ep_cp, ep_tp
 
 
 def _check_experts(options: Settings, graph: OperatorGraph) -> None:
@@ -215,7 +276,7 @@ def _shards(options: Settings, replicas: int) -> int:
         raise TopoplanError(f"plan: reshard=no with zero={options.zero} (needs zero=3, which gives weights back)")
     if options.shard and replicas % options.shard:
         raise TopoplanError(
-            f"plan: shard={options.shard} does not divide dp / ep = {replicas} "
+            f"plan: shard={options.shard} does not divide the {replicas} data-parallel devices with the same experts "
             f"(nearest: shard={nearest(options.shard, divisors(replicas))})"
         )
     return options.shard if 1 < options.shard < replicas else 1

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 from topoplan import Operator, OperatorGraph, Role, TopoplanError
@@ -30,6 +31,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 
 __all__ = [
+    "Tokens",
     "copied_operators",
     "copies_of_heads",
     "expert_rules",
@@ -46,6 +48,16 @@ _signatures = functools.lru_cache(maxsize=4096)(signatures)
 
 #: Axis of positions in a tensor of (samples, positions, channels).
 _POSITIONS = 1
+
+
+class Tokens(Enum):
+    """Which tokens devices have along an axis of experts, as the other operators are cut there."""
+
+    OWN = auto()
+    """Tokens of their samples or positions, which they dispatch themselves."""
+    POSITIONS = auto()
+    """Those of their positions, by sequence parallelism."""
+    ALL = auto()
 
 
 class _Made(NamedTuple):
@@ -178,18 +190,26 @@ def queries_rules(graph: OperatorGraph, rules: Sequence[Signature], copied: Coll
     ]
 
 
-def expert_rules(graph: OperatorGraph) -> list[Signature]:
-    """Return signatures along an axis of experts: each device has some of them, and of the rest its samples.
+def expert_rules(graph: OperatorGraph, base: Sequence[Signature], tokens: Tokens = Tokens.OWN) -> list[Signature]:
+    """Return signatures along an axis of experts: each device has some of them.
 
-    Tokens reach their experts by all-to-alls (Lepikhin et al., GShard, ICLR 2021).
+    Tokens reach their experts by all-to-alls (Lepikhin et al., GShard, ICLR 2021).  Where all devices have all tokens,
+    each works on those of its experts, and what they make is added up.
+
+    Args:
+        graph: the model.
+        base: signatures of all else.
+        tokens: which ones devices have then.
     """
-    dims = expert_dims(graph)
-    rules = sample_rules(graph)
-    for index, (op, dim) in enumerate(zip(graph.operators, dims, strict=True)):
+    rules = list(base)
+    for index, (op, dim) in enumerate(zip(graph.operators, expert_dims(graph), strict=True)):
+        if tokens is Tokens.POSITIONS:
+            rules[index] = routing_signature(op) or rules[index]
         if dim < 0:
             continue
         rule = _cut(op, dim)
-        if rule.dim == dim and all(form.sliced for form in (*rule.inputs, *rule.outputs)):
+        exchanged = all(form.sliced for form in (*rule.inputs, *rule.outputs))
+        if rule.dim == dim and (exchanged or tokens is Tokens.ALL):
             rules[index] = rule
     return rules
 

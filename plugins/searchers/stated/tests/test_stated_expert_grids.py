@@ -1,0 +1,149 @@
+"""Stated plans whose experts are divided over data, context and tensor parallel devices: bytes by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, Host, Plan, TaskKind, TopoplanError
+from topoplan_engine import ClusterOptions, build_cluster
+from topoplan_engine.lowering import Lowering
+from topoplan_engine.simulation.parts import Part
+from topoplan_engine.simulation.traffic import part_of_tasks
+from topoplan_estimator_roofline import Roofline
+from topoplan_samples.fabrics import star
+from topoplan_samples.stated import BATCH, HIDDEN, LAYERS, POSITIONS, lowered, nbytes
+from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated.construct import strategy_of
+
+#: Bytes of a value, and experts that answer a token.
+WIDTH, ANSWERS = 2, 2
+
+
+def expert_bytes(graph):
+    return sum(w.nbytes for op in graph.operators if "experts" in op.name for w in op.weights)
+
+
+def sums(tasks, members):
+    """Bytes of all all-reduces of some devices, in whichever order these are listed."""
+    listed = {tuple(tasks.members(task).tolist()) for task in np.flatnonzero(tasks.collective == Collective.ALL_REDUCE)}
+    return sum(sum(nbytes(tasks, Collective.ALL_REDUCE, [*each])) for each in listed if sorted(each) == members)
+
+
+@pytest.mark.parametrize(
+    ("devices", "plan", "axes", "slices"),
+    [
+        (4, {"cp": 4, "ep": 4}, {"ep-cp": 4}, 4),
+        (4, {"cp": 2, "ep": 4}, {"ep": 2, "ep-cp": 2}, 4),
+        (4, {"tp": 4, "ep": 4}, {"ep-tp": 4}, 4),
+        (4, {"tp": 2, "cp": 2, "ep": 4}, {"ep-cp": 2, "ep-tp": 2}, 4),
+        (8, {"tp": 2, "cp": 2, "ep": 4}, {"ep": 2, "ep-cp": 2, "tp": 2}, 4),
+        (8, {"tp": 4, "ep": 4}, {"ep": 2, "ep-tp": 2, "tp": 2}, 4),
+        (4, {"cp": 4, "ep": 2}, {"ep-cp": 2, "cp": 2}, 4),
+        (4, {"tp": 4, "ep": 2}, {"ep-tp": 2, "tp": 2}, 2),
+    ],
+)
+def test_each_device_sends_its_tokens_to_all_others_with_experts_at_once(devices, plan, axes, slices, model):
+    """Four times in a layer and micro-batch a rank sends 1/x of two experts' worth of its tokens to each other one.
+
+    Args:
+        axes: of the mesh, but data parallelism.
+        slices: into which samples and positions are cut for those who dispatch tokens: not along what is left of tp.
+    """
+    graph = model("mixtral")
+    dp = devices // (plan.get("tp", 1) * plan.get("cp", 1))
+    tasks, strategy = lowered(graph, devices, micro_batch=BATCH // dp, **plan)
+    mesh = strategy.stages[0].mesh
+    assert {axis: size for axis, size in zip(mesh.axes, mesh.sizes, strict=True) if axis != "dp"} == axes
+    moved, ep = tasks.kind == TaskKind.TRANSFER, plan["ep"]
+    tokens = BATCH * POSITIONS // slices
+    assert set(tasks.size[moved].tolist()) == {tokens * ANSWERS * HIDDEN * WIDTH // ep}
+    assert moved.sum() == 4 * LAYERS * devices * (ep - 1)
+    assert set(part_of_tasks(tasks, strategy)[moved].tolist()) == {Part.EXPERT}
+
+
+@pytest.mark.parametrize(
+    ("devices", "plan", "slices", "groups"),
+    [
+        (4, {"cp": 4, "ep": 4}, 4, []),
+        (4, {"tp": 4, "ep": 4}, 4, []),
+        (4, {"cp": 4, "ep": 2}, 2, [[0, 2], [1, 3]]),
+        (8, {"cp": 2, "tp": 2, "ep": 4}, 8, []),
+        (8, {"tp": 2, "cp": 4, "ep": 2}, 4, [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (16, {"tp": 2, "cp": 2, "ep": 2, "layout": "tp-cp-ep-dp-pp"}, 4, [[0, 2, 8, 10], [1, 3, 9, 11]]),
+    ],
+)
+def test_gradients_of_experts_are_summed_among_those_that_have_them(devices, plan, slices, groups, model):
+    """What is left of data and context parallelism has the same experts; dense weights are summed among all of both."""
+    graph = model("mixtral")
+    dp = devices // (plan.get("tp", 1) * plan.get("cp", 1))
+    tasks, _ = lowered(graph, devices, micro_batch=max(1, BATCH // dp), **plan)
+    reduced = tasks.collective == Collective.ALL_REDUCE
+    listed = [sorted(tasks.members(task).tolist()) for task in np.flatnonzero(reduced)]
+    tp = plan.get("tp", 1)
+    dense = list(range(0, devices, tp))
+    for members in groups:
+        assert sums(tasks, members) == expert_bytes(graph) // slices
+    others = {tuple(each) for each in listed if 1 < len(each) < len(dense) and each[1] - each[0] >= tp}
+    assert not groups or {tuple(each) for each in groups} <= others
+    if tp == 1:
+        assert sums(tasks, dense) == graph.parameter_bytes - expert_bytes(graph)
+        assert groups or all(each == dense for each in listed)
+
+
+def test_devices_hold_their_experts_and_their_share_of_all_else(model):
+    graph, host_devices = model("mixtral"), 4
+    cluster = build_cluster(ClusterOptions(servers=host_devices, device="h100"))
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    dense = graph.parameter_bytes - expert_bytes(graph)
+    for plan in ({"cp": 4, "ep": 4}, {"cp": 2, "ep": 4}, {"ep": 4}):
+        use = lowering.memory_use(strategy_of(Stated(**plan), graph, host_devices)[0])
+        assert set(use.weights.tolist()) == {dense + expert_bytes(graph) // 4}
+    whole, cut = (strategy_of(Stated(tp=4, **each), graph, host_devices)[0] for each in ({}, {"ep": 4}))
+    assert lowering.memory_use(whole).weights.tolist() == lowering.memory_use(cut).weights.tolist()
+
+
+def test_without_sequence_parallelism_devices_work_on_the_tokens_of_their_experts(model):
+    """All have all tokens, and what the experts make is added up, as what slices of all experts make."""
+    graph = model("mixtral")
+    tasks, _ = lowered(graph, 4, tp=4, ep=4, sp=False, micro_batch=BATCH)
+    sliced, _ = lowered(graph, 4, tp=4, sp=False, micro_batch=BATCH)
+    assert not (tasks.kind == TaskKind.TRANSFER).any()
+    assert nbytes(tasks, Collective.ALL_REDUCE, [0, 1, 2, 3]) == nbytes(sliced, Collective.ALL_REDUCE, [0, 1, 2, 3])
+
+
+def test_busy_experts_get_more_wherever_they_are(model):
+    graph = model("mixtral")
+    tasks, strategy = lowered(graph, 4, cp=2, ep=4, skew=1.5, micro_batch=BATCH // 2)
+    (row,) = strategy.stages[0].shares
+    assert sorted(row.tolist()) == pytest.approx([2.5 / 3] * 3 + [1.5])
+    moved = tasks.kind == TaskKind.TRANSFER
+    even = BATCH // 4 * POSITIONS * ANSWERS * HIDDEN * WIDTH // 4
+    assert sorted(set(tasks.size[moved].tolist())) == pytest.approx([2.5 / 3 * even, 1.5 * even], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "message"),
+    [
+        (8, {"ep": 3}, r"ep=3 does not divide dp x cp x tp = 8 \(nearest: ep=2 or 4\)"),
+        (8, {"tp": 2, "cp": 2, "ep": 16}, r"ep=16 does not divide dp x cp x tp = 8 \(nearest: ep=8\)"),
+        (16, {"tp": 8, "ep": 16}, r"ep=16 does not divide dp x cp x tp = 8 .* 2 devices with the same heads.*ep=8"),
+        (8, {"cp": 8, "ep": 2, "cp_comm": "ring"}, r"ep=2, which takes 2 of cp=8 \(cp-comm=gather, .*ep=1 or 8\)"),
+        (4, {"tp": 4, "ep": 2, "async_tp": True}, r"takes 2 of tp=4 \(async-tp=no, .*ep=1 or 4"),
+        (8, {"cp": 8, "ep": 8}, r"ep=8 does not divide the 4 experts of operator .*experts.* \(nearest: ep=4\)"),
+    ],
+)
+def test_what_experts_cannot_be_divided_over_is_named(devices, options, message, model):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("mixtral"), devices)
+
+
+@pytest.mark.parametrize("exporter", ["megatron", "torchtitan"])
+@pytest.mark.parametrize(("plan", "others"), [({"cp": 4, "ep": 4}, "positions"), ({"tp": 4, "ep": 4}, "matrices")])
+def test_trainers_whose_grids_differ_are_not_given_such_plans(exporter, plan, others, model):
+    graph, host = model("mixtral"), Host.discover()
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), host)
+    strategy, _ = strategy_of(Stated(**plan), graph, 4)
+    made = Plan(graph=graph, cluster=cluster, strategy=strategy, fabric=star(4), taskgraph=lowered(graph, 4, **plan)[0])
+    with pytest.raises(TopoplanError, match=f"experts divided on axis 1 of the mesh, which cuts {others} of others"):
+        host.make("exporter", exporter).write(made)
