@@ -94,8 +94,11 @@ class Drawn:
 
     first_draw = 0
 
-    def __init__(self, times):
-        self.times, self.asked = times, []
+    def __init__(self, times, tasks):
+        self.times, self.tasks, self.asked = times, tasks, []
+
+    def n_tasks(self, state):
+        return self.tasks
 
     def draws(self, state):
         return self.times[state][1] is not None
@@ -113,10 +116,10 @@ class Drawn:
         return True
 
 
-def verdict(times, *, constructed=False, aside=None, stop=None):
+def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000):
     """Judge states, the first of which is the initial one and the last the best of the search."""
     states = [State(PlacedStrategy(()), None) for _ in times]
-    evaluator = Drawn(dict(zip(states, times, strict=True)))
+    evaluator = Drawn(dict(zip(states, times, strict=True)), tasks)
     origin = Origin("constructed by x", "x") if constructed else Origin("found by search")
     shortlist = [ShortlistEntry(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
     initial = attrs.evolve(shortlist[0], origin=Origin("initial strategy"))
@@ -156,6 +159,14 @@ def test_as_many_draws_are_taken_as_the_mean_needs():
     counts = [count(deviation) for deviation in (0.0, 0.01, 0.02, 0.5)]
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (8, 256)
+
+
+@pytest.mark.parametrize(("tasks", "choosing", "reported"), [(1000, 8, 256), (30_000, 5, 24), (1 << 22, 2, 8)])
+def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, choosing, reported):
+    choice, _, evaluator = verdict([(1.0, 1.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)], tasks=tasks)
+    assert {len(seeds) for _, seeds in evaluator.asked[:3]} == {choosing}
+    assert len(choice.plan.draws.seeds) == len(choice.initial.draws.seeds) == reported
+    assert choice.plan.draws.error > 0.0025 * choice.plan.draws.mean  # and is told
 
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():

@@ -4,7 +4,8 @@ If messages have several equal paths, each takes one at random, and a simulated 
 that prices every candidate under one draw settles on a state that is lucky in it.  So, before a plan is returned, the
 shortlist of the search is priced under draws that the search has not used, and the best mean wins.  The reported time
 of the winner is the mean over draws that did not choose it.  So many of them are taken that it is known to a quarter
-of a percent.  The states beside it, the initial one first of all, are priced under the same draws.
+of a percent, unless that takes longer than most searches: large task graphs are simulated less often (`_MOST_TASKS`).
+The states beside it, the initial one first of all, are priced under the same draws.
 
 Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_engine.search.bests`) and returns a
 `Verdict`; it asks for no draw if nothing is drawn.
@@ -39,6 +40,12 @@ _REPORTING = range(2000, 2256)
 
 #: Draws that are reported at least, and are taken at a time.
 _AT_LEAST = 8
+
+#: Draws that choose, at least, where task graphs are large.
+_FEW = 2
+
+#: Tasks after which no more draws are begun, all draws of a state together: some twenty seconds.
+_MOST_TASKS = 1 << 19
 
 #: Standard error of a mean, as a share of it, that asks for no more draws.
 _PRECISE = 0.0025
@@ -229,15 +236,17 @@ def _best_of(
     stop: Stop,
     time: _Time,
 ) -> ShortlistEntry:
-    """Return the rival with the best mean over the draws that choose, the first of equal ones."""
+    """Return the rival with the best mean over the draws that choose, the first of equal ones; the first one draws."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
+    work = max(1, evaluator.n_tasks(rivals[0].state) * len(rivals))
+    seeds = [evaluator.first_draw + number for number in _CHOOSING[: max(_FEW, _MOST_TASKS // work)]]
     for entry in rivals:
         if ranks and (stop.wanted or time.is_up):
             break
         cost = entry.cost
         if draws(entry.state):
             try:
-                seconds = time.makespans(evaluator, entry.state, [evaluator.first_draw + k for k in _CHOOSING])
+                seconds = time.makespans(evaluator, entry.state, seeds)
             except Stopped:
                 return min(ranks, key=lambda rival: ranks[rival], default=entry)
             cost = float(seconds.mean()) + evaluator.penalty(entry.state.strategy)
@@ -258,8 +267,10 @@ def _times(
     if time.is_up or not draws(entry.state):
         return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
-    times = Draws(seconds=[])
-    while len(times.seeds) < at_least or (times.error > _PRECISE * times.mean and not stop.wanted):
+    times, enough = Draws(seconds=[]), _MOST_TASKS // max(1, evaluator.n_tasks(entry.state))
+    while len(times.seeds) < at_least or (
+        len(times.seeds) < enough and times.error > _PRECISE * times.mean and not stop.wanted
+    ):
         batch = seeds[len(times.seeds) :][:_AT_LEAST]
         if not batch:
             break

@@ -418,6 +418,10 @@ class Evaluator:
             return False
         return self._simulate.draws(self._lower(state.strategy), state.fabric, self.problem.cluster)
 
+    def n_tasks(self, state: State) -> int:
+        """Return how many tasks an iteration of a state has."""
+        return self._lower(state.strategy).n_tasks
+
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
         return self._simulate.makespans(self._lower(state.strategy), state.fabric, self.problem.cluster, seeds)
