@@ -146,10 +146,11 @@ function boundsChart(plan) {
 function searchChart(plan) {
   const { chains } = plan.search;
   return new Chart(230, "Best and current cost of the search, by evaluations", () => {
-    const best = Math.min(...chains.flatMap((chain) => chain.best.filter((cost) => cost !== null)));
+    const taken = plan.bounds.at(-1).seconds;
+    const best = Math.min(taken, ...chains.flatMap((chain) => chain.best.filter((cost) => cost !== null)));
     const bound = Math.max(...plan.bounds.slice(0, -1).map((row) => row.seconds));
     const firsts = chains.map((chain) => chain.best.find((cost) => cost !== null) ?? best);
-    const top = Math.max(best * 1.02, Math.min(Math.max(...firsts) * 1.15, best * 6));
+    const top = Math.max(best * 1.02, taken * 1.02, Math.min(Math.max(...firsts) * 1.15, best * 6));
     const series = chains.flatMap((chain, number) => {
       const name = chains.length > 1 ? ` of chain ${number}` : "";
       return [
@@ -157,7 +158,8 @@ function searchChart(plan) {
         { name: `best${name}`, type: "line", step: "end", showSymbol: chain.best.length < 3, lineStyle: { width: 2, color: colour("accent") }, itemStyle: { color: colour("accent") }, data: pairs(chain.evaluation, chain.best, top) },
       ];
     });
-    series.push({ type: "line", data: [], markLine: { symbol: "none", silent: true, data: [{ yAxis: bound }], lineStyle: { color: colour("collective"), type: "dashed" }, label: { formatter: "lower bound of the plan", position: "insideStartBottom", color: colour("quiet") } } });
+    const line = (name, seconds, position) => ({ type: "line", data: [], markLine: { symbol: "none", silent: true, precision: -1, data: [{ yAxis: seconds }], lineStyle: { color: colour("collective"), type: "dashed" }, label: { formatter: name, position, color: colour("quiet") } } });
+    series.push(line("lower bound of the plan", bound, "insideStartBottom"), line(`this plan, ${timeText(taken)}`, taken, "insideEndTop"));
     return {
       grid: { left: 62, right: 16, top: 12, bottom: 40 },
       xAxis: axis({ type: "value", min: 0, name: "evaluations", nameLocation: "middle", nameGap: 24, splitLine: { show: false } }),

@@ -146,7 +146,7 @@ function build() {
   section(report, "Plans", "What the search knows beside this plan, as --plan takes it; reasons are estimates.", runnersUpPanel);
   const middle = pair(report);
   section(middle, "What bounds it", "No schedule of these tasks is faster than any of these bounds.", (plan) => [drawn(boundsChart(plan))]);
-  section(middle, "Search", "The best cost so far, and the cost of what each chain stood at.", (plan) => (plan.search ? [drawn(searchChart(plan))] : null));
+  section(middle, "Search", "The best cost so far, and the cost of what each chain stood at. A cost is of one draw of equal paths, and is more than the time where memory does not suffice; the line is the time of this plan.", (plan) => (plan.search ? [drawn(searchChart(plan))] : null));
   section(report, "Memory", "Devices when they hold the most; those that hold the same are one bar.", memoryPanel);
   section(report, "Provenance", "Components, options and versions: what is needed to repeat the plan.", provenancePanel, "long");
 }
