@@ -10,10 +10,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import attrs
+
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.of_graphs import of_last_graphs
 
-__all__ = ["expert_dims"]
+__all__ = ["expert_dims", "skew_of", "with_skew"]
+
+#: The tag of a graph that says how uneven its tokens choose experts.
+_SKEW = "skew"
+
+
+def with_skew(graph: OperatorGraph, skew: float) -> OperatorGraph:
+    """Return a model the busiest of whose expert parallel devices has ``skew`` times the mean of tokens."""
+    return attrs.evolve(graph, tags={**graph.tags, _SKEW: repr(float(skew))})
+
+
+def skew_of(graph: OperatorGraph) -> float:
+    """Return the tokens of the busiest expert parallel device over the mean, as a model says; 1 if it says nothing."""
+    return float(graph.tags.get(_SKEW, 1.0))
 
 
 @of_last_graphs

@@ -260,9 +260,9 @@ class RunOptions:
     )
     kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "transformers"] | None = option(
         None,
-        help="whose kernels run, which decides what memory holds for backward passes: Megatron core's with Transformer "
-        "Engine or without, torchtitan's, with a loss that is compiled or (2024) not, transformers' own code; unset: "
-        "PyTorch's own",
+        help="whose kernels run, which decides what memory holds for backward passes, and what measured kernels take: "
+        "Megatron core's with Transformer Engine or without, torchtitan's, with a loss that is compiled or (2024) not, "
+        "transformers' own code; unset: the trainer's of --for, or else PyTorch's own",
     )
     trainers: tuple[str, ...] = option(
         (),

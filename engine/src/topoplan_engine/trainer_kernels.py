@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 import attrs
 
@@ -37,10 +37,14 @@ from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 
-__all__ = ["KERNELS", "TrainerKernels", "kernels_of", "with_kernels"]
+__all__ = ["KERNELS", "TrainerKernels", "attention_of", "kernels_of", "with_attention", "with_kernels"]
 
+#: How attention runs: without scores in memory; so by FlashAttention 2, which is slower on Hopper; with them.
+AttentionKernel = Literal["fused", "flash2", "written"]
 #: The tag of a graph that names its kernels.
 _TAG = "kernels"
+#: The tag of a graph that names its kernel of attention.
+_ATTENTION = "attention"
 #: Kinds of functions that trainers fuse with the product behind them.
 _GATES = ("silu", "gelu", "relu")
 
@@ -52,7 +56,9 @@ class TrainerKernels:
     Attributes:
         gates: whether an activation and the product with what it gates are one kernel.
         loss: of scores over words; ``plain`` keeps what the operator says.
-        attention: whether attention is fused, and keeps no scores.
+        attention: its kernel: fused, which keeps no scores; FlashAttention 2, which is slower on Hopper; or written,
+            whose scores are in memory.
+        fused: whether rotary embeddings, gates, and tokens to experts and back are one kernel each, for estimators.
         experts: whether weights of experts are multiplied inside of them, and the router keeps all shares.
         placeholders: whether each shape of a matrix has a tensor that stands for gradients which kernels have added to
             those in fp32 already, throughout (Transformer Engine, ``get_dummy_wgrad``).
@@ -64,7 +70,8 @@ class TrainerKernels:
 
     gates: bool = True
     loss: Literal["plain", "eager", "in place", "compiled"] = "eager"
-    attention: bool = True
+    attention: AttentionKernel = "fused"
+    fused: bool = True
     experts: bool = False
     placeholders: bool = False
     units: bool = False
@@ -74,13 +81,14 @@ class TrainerKernels:
 
 #: Name -> kernels.  Megatron core runs modules of Transformer Engine unless it is asked for ``--transformer-impl
 #: local``; torchtitan compiles the loss since 2025 (pytorch/torchtitan#842), and ran it operator by operator before.
+#: PyTorch's attention is FlashAttention 2.
 KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
     {
         "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True),
-        "megatron-local": TrainerKernels(attention=False),
-        "torchtitan": TrainerKernels(loss="compiled", units=True),
-        "torchtitan-2024": TrainerKernels(units=True),
-        "transformers": TrainerKernels(gates=False, loss="plain", buffers=False, written=True),
+        "megatron-local": TrainerKernels(attention="written", fused=False),
+        "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True),
+        "torchtitan-2024": TrainerKernels(attention="flash2", units=True),
+        "transformers": TrainerKernels(gates=False, loss="plain", fused=False, buffers=False, written=True),
     }
 )
 
@@ -88,6 +96,19 @@ KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
 def kernels_of(graph: OperatorGraph) -> TrainerKernels | None:
     """Return the kernels of a graph; None where operators run one by one."""
     return KERNELS.get(graph.tags.get(_TAG, ""))
+
+
+def attention_of(graph: OperatorGraph) -> AttentionKernel:
+    """Return the kernel of attention of a graph: what its model says, else that of its trainer, else ``fused``."""
+    kernels = kernels_of(graph)
+    if _ATTENTION in graph.tags:
+        return cast("AttentionKernel", graph.tags[_ATTENTION])
+    return "fused" if kernels is None else kernels.attention
+
+
+def with_attention(graph: OperatorGraph, kernel: AttentionKernel) -> OperatorGraph:
+    """Return a model whose attention runs in a kernel, ``fused``, ``flash2`` or ``written``, whoever trains it."""
+    return attrs.evolve(graph, tags={**graph.tags, _ATTENTION: kernel})
 
 
 def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
@@ -100,10 +121,13 @@ def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
     Raises:
         TopoplanError: there are no such kernels.
     """
-    if not name:
-        return graph
-    if name not in KERNELS:
+    if name and name not in KERNELS:
         raise TopoplanError(f"kernels: {shown(name)} is not known{nearest(name, KERNELS)}")
+    if name:
+        graph = attrs.evolve(graph, tags={**graph.tags, _TAG: name})
+    keeps_scores = attention_of(graph) == "written"
+    if not name:
+        return _written(graph) if keeps_scores else graph
     kernels, readers = KERNELS[name], _readers(graph)
     operators = list(graph.operators)
     if kernels.gates:
@@ -113,17 +137,27 @@ def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
     for number, op in enumerate(graph.operators):
         if op.kind == "cross_entropy":
             operators[number] = _loss_of_scores(op) if "scores" in written else _LOSSES[kernels.loss](op)
+        elif op.kind == "scaled_dot_product_attention" and keeps_scores:
+            operators[number] = _unfused_attention(op, dropout="dropout" in graph.tags)
         elif kernels.written and op.kind in _WRITTEN:
             operators[number] = _WRITTEN[op.kind](op, written)
-        elif op.kind == "scaled_dot_product_attention" and not kernels.attention:
-            operators[number] = _unfused_attention(op, dropout="dropout" in graph.tags)
         elif "dropout" in graph.tags and (op.kind == "learned_positions" or (op.kind == "add" and layer[number])):
             operators[number] = _dropped(op)
         elif op.kind == "top_k" and kernels.experts:
             operators[number] = _router(op)
         elif op.kind == "combine" and experts[number] >= 0 and kernels.experts:
             operators[number] = attrs.evolve(op, saved=("gates", "experts"))
-    return attrs.evolve(graph, operators=tuple(operators), tags={**graph.tags, _TAG: name})
+    return attrs.evolve(graph, operators=tuple(operators))
+
+
+def _written(graph: OperatorGraph) -> OperatorGraph:
+    """Return a graph whose attention keeps its scores; all else stays."""
+    dropout = "dropout" in graph.tags
+    operators = (
+        _unfused_attention(op, dropout=dropout) if op.kind == "scaled_dot_product_attention" else op
+        for op in graph.operators
+    )
+    return attrs.evolve(graph, operators=tuple(operators))
 
 
 def _readers(graph: OperatorGraph) -> dict[int, list[tuple[int, int]]]:

@@ -58,6 +58,7 @@ from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
+from topoplan_engine.search.trainer_software import with_trainer_kernels
 from topoplan_engine.search.trainers import for_no_trainer, launchable
 from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
@@ -234,7 +235,7 @@ def _optimized(
 ) -> Outcome:
     began = clock() if began is None else began
     asked = writable(host, with_patience(experiment))[0]
-    experiment = launchable(host, asked)[0]
+    experiment = launchable(host, with_trainer_kernels(host, asked))[0]
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)

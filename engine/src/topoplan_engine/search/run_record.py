@@ -29,6 +29,7 @@ from topoplan_engine.provenance import cluster_options, input_files, json_ready
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
 from topoplan_engine.search.setup import chosen_components
+from topoplan_engine.search.trainer_software import with_trainer_kernels
 from topoplan_engine.search.trainers import launchable
 from topoplan_engine.sources import code_versions
 
@@ -73,7 +74,7 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
         "versions": _versions(host, experiment),
         "inputs": {name: _digest(Path(name)) for name in sorted(set(_files(host, experiment)))},
         "folder": str(Path.cwd()),
-        "provenance": provenance(host, launchable(host, writable(host, experiment)[0])[0]),
+        "provenance": provenance(host, launchable(host, with_trainer_kernels(host, writable(host, experiment)[0]))[0]),
     }
     return {**record, "checksum": checksum_of(record)}
 

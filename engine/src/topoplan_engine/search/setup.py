@@ -29,16 +29,17 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster, interf
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.guarded import build_search, build_simulate
-from topoplan_engine.host_models import at_machine
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_fp8, in_run_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import BringsCompanions, PortfolioMember, build_member, companions_of
+from topoplan_engine.search.default_estimator import estimator_of
 from topoplan_engine.search.evaluator import Evaluator, Memory
 from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.search.starting import NoSearch, go_on_without, initial_strategy
+from topoplan_engine.search.trainer_software import noting_kernels
 from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
 from topoplan_engine.trainer_kernels import with_kernels
@@ -166,7 +167,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     graph = in_run_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
     if experiment.run.precision == "fp8":
         estimator = in_fp8(estimator)
-    graph = with_kernels(graph, experiment.run.kernels or "")
+    graph = noting_kernels(with_kernels(graph, experiment.run.kernels or ""), experiment.run)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:
         estimator = noisy_profile(estimator, perturbation)
@@ -304,7 +305,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
         TopoplanError: a component or an option is unknown or wrong.
     """
     frontend = experiment.model.make(host, Frontend)
-    estimator = experiment.estimator or Choice(_default_estimator(host, experiment, frontend))
+    estimator = estimator_of(host, experiment, frontend)
     topology = experiment.topology.make(host, Topology)
     simulator = experiment.simulator.make(host, Simulator)
     partners = _with_partners(host, experiment.searchers)
@@ -322,42 +323,6 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
         n_companions=len(companions),
         partners=tuple(partners),
     )
-
-
-@runtime_checkable
-class HasKernels(Protocol):
-    """A frontend whose models another estimator prices by default, on machines whose devices that one has.
-
-    Attributes:
-        kernel_estimator: its name.
-    """
-
-    kernel_estimator: str
-
-
-@runtime_checkable
-class PricesDevices(Protocol):
-    """An estimator that prices some kinds of devices only."""
-
-    @staticmethod
-    def devices() -> tuple[str, ...]:
-        """Return their names, in small letters."""
-
-
-def _default_estimator(host: Host, experiment: Experiment, frontend: Frontend) -> str:
-    """Return what prices a model for which no estimator is named.
-
-    That is the one with constants of measured kernels where the frontend names one, the user names a machine, and its
-    device has such constants.
-    """
-    if not isinstance(frontend, HasKernels) or experiment.cluster.machine is None:
-        return frontend.estimator
-    device = at_machine(experiment.cluster, host)[0].device
-    for candidate in host.components(Estimator):
-        kinds = candidate.devices() if isinstance(candidate, PricesDevices) else ()
-        if candidate.name == frontend.kernel_estimator and device.lower() in kinds:
-            return candidate.name
-    return frontend.estimator
 
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:

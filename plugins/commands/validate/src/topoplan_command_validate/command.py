@@ -69,10 +69,8 @@ def llm(
 
     Constants belong to a hardware with its software, never to a row or a model.
     """
-    from topoplan_command_validate.results import print_judged
     from topoplan_command_validate.work import fitted, judged_tables, left_out
     from topoplan_engine.files import check_writable, write_file
-    from topoplan_engine.reporting.printing import print_json
     from topoplan_llm_measurements.prediction import Predictor
     from topoplan_llm_measurements.stacks import text_of
 
@@ -86,8 +84,16 @@ def llm(
     values = left_out(tables, by_name, predictor, quiet=as_json) if leave_out else {}
     judged = judged_tables(tables, by_name, predictor, quiet=as_json)
     _write(judged, values, by_name, page=write, table=by_device)
+    _print(judged, as_json=as_json, of_file=rows is not None)
+
+
+def _print(judged: list[Judged], *, as_json: bool, of_file: bool) -> None:
+    """Print rows and scores; refuse tables without a row that was predicted."""
+    from topoplan_command_validate.results import print_judged
+    from topoplan_engine.reporting.printing import print_json
+
     if as_json:
-        print_json(_json(judged, of_file=rows is not None))
+        print_json(_json(judged, of_file=of_file))
     else:
         for each in judged:
             print_judged(each)

@@ -43,9 +43,10 @@ class KernelTimes(Estimator):
         "grouped",
         help="how experts multiply: one grouped product, as Megatron runs them; or a batch, as PyTorch's einsum",
     )
-    fused: bool = option(
-        False,
-        help="rotary embeddings, SwiGLU, and tokens to experts and back are one kernel each (Transformer Engine)",
+    fused: bool | None = option(
+        None,
+        help="rotary embeddings, SwiGLU, and tokens to experts and back are one kernel each (Transformer Engine); "
+        "unset: as those of --kernels, or else no",
     )
     launch: Literal["graphs", "eager", "stream"] = option(
         "graphs",
@@ -67,11 +68,11 @@ class KernelTimes(Estimator):
     passes: float = option(
         1.0, help="the same of kernels that move bytes, and of the optimizer's step", minimum=0.1, maximum=10
     )
-    attention: Literal["fused", "flash2", "written"] = option(
-        "fused",
+    attention: Literal["fused", "flash2", "written"] | None = option(
+        None,
         help="fused: cuDNN's kernels, or FlashAttention 3; flash2: FlashAttention 2, as slow beside them on Hopper as "
         "its authors say; written: scores are in memory, for mask, softmax and dropout (Megatron-LM before "
-        "FlashAttention)",
+        "FlashAttention); unset: what the model says (-o attention), or else as in --kernels, or else fused",
     )
     accumulation: float = option(
         0.0,

@@ -29,7 +29,7 @@ from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.launching import Launching
 from topoplan_estimator_kernels.measured import measured_errors
 from topoplan_estimator_kernels.operators import PartSeconds, operator_seconds
-from topoplan_estimator_kernels.within import Within
+from topoplan_estimator_kernels.within import Within, in_software
 from topoplan_kernel_constants.kernels import Kernels
 from topoplan_kernel_constants.sheets import DEVICES, origin, sheet
 from topoplan_operator_times.equal_parts import for_equal_parts
@@ -63,8 +63,9 @@ class KernelCosts(CostFunction):
         self.graph, self._gpus = graph, cluster.gpus_per_device
         self._mode = _mode_of(options, graph)
         device = _device_of(options, cluster)
+        options = in_software(options, graph, device)
         self._kernels = Kernels.of(device)
-        self._batched, self._fused = options.experts == "batched", options.fused
+        self._batched, self._fused = options.experts == "batched", bool(options.fused)
         self._narrow = _narrow_of(options, graph, device)
         self._within = Within(options, self._kernels, self._mode)
         self._table = _table_of(options, graph)

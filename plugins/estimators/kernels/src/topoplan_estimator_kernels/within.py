@@ -11,12 +11,14 @@ from __future__ import annotations
 import attrs
 
 from topoplan.errors import TopoplanError
+from topoplan.model.graph import OperatorGraph
+from topoplan_engine.trainer_kernels import attention_of, kernels_of
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_kernels.operators import PartSeconds
 from topoplan_kernel_constants.kernels import Kernels
 from topoplan_operator_times.parts import PartShape
 
-__all__ = ["Within"]
+__all__ = ["Within", "in_software"]
 
 #: Operators that are matrix products.
 _PRODUCTS = frozenset({"bmm", "einsum", "expert_linear", "linear", "matmul"})
@@ -32,6 +34,18 @@ _FLASH2_FORWARD, _FLASH2_BACKWARD = 1.75, 1.625
 _FORWARD_BYTES, _BACKWARD_BYTES = 2 + 4 + 5 + 2, 2 + 2 + 5 + 6 + 4
 #: Bytes that a copy moves for each element of 2 bytes.
 _COPY = 4
+
+
+def in_software(options: KernelTimes, graph: OperatorGraph, device: str) -> KernelTimes:
+    """Return options with what the model's attention and its trainer's kernels say, where they say nothing.
+
+    FlashAttention 2 of a trainer is what was measured where it is not known beside others.
+    """
+    kernels, attention = kernels_of(graph), options.attention or attention_of(graph)
+    if options.attention is None and "attention" not in graph.tags and attention == "flash2" and device not in _HOPPER:
+        attention = "fused"
+    fused = options.fused if options.fused is not None else kernels is not None and kernels.fused
+    return attrs.evolve(options, attention=attention, fused=fused)
 
 
 @attrs.frozen(eq=False)
@@ -53,7 +67,7 @@ class Within:
     @property
     def changed(self) -> dict[str, float | str]:
         """The options that change something, as plans record them."""
-        names, as_measured = ("products", "passes", "attention", "accumulation", "host"), KernelTimes()
+        names, as_measured = ("products", "passes", "attention", "accumulation", "host"), KernelTimes(attention="fused")
         pairs = ((name, getattr(self.options, name)) for name in names)
         return {name: value for name, value in pairs if value != getattr(as_measured, name)}
 

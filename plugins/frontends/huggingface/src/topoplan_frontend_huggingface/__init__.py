@@ -8,7 +8,7 @@ have.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import attrs
 
@@ -58,6 +58,19 @@ class HuggingFace(Frontend):
         "",
         help="modules whose weights are not trained: names or parts of paths, such as embed_tokens,layers.0",
         metavar="NAME,...",
+    )
+
+    attention: Literal["fused", "flash2", "written"] | None = option(
+        None,
+        help="its kernel: fused (cuDNN's, or FlashAttention 3), flash2 (FlashAttention 2), or written (scores are in "
+        "memory, and kept); default: that of --kernels, or else fused",
+    )
+    skew: float | None = option(
+        None,
+        minimum=1,
+        maximum=1e6,
+        help="tokens of the busiest expert parallel device over the mean, in plans that say none (--plan skew=1.2); "
+        "default: 1",
     )
 
     def build(self, batch_size: int | None) -> OperatorGraph:

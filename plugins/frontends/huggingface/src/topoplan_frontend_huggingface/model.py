@@ -9,6 +9,9 @@ import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.errors import nearest, shown
+from topoplan_engine.experts import expert_dims, with_skew
+from topoplan_engine.model_notes import with_note
+from topoplan_engine.trainer_kernels import with_attention
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_frontend_huggingface.adapters import builder_of, trained_as
 from topoplan_frontend_huggingface.classes import Chosen, check_keys, chosen
@@ -69,7 +72,7 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     else:
         _vit(builder, built, document, options, where)
     graph = trained_as(builder.build(), builder, options, where)
-    graph = annotated(graph, built, document, options, where)
+    graph = annotated(_run_as(graph, options, where), built, document, options, where)
     # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
     drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
     written = _written(built.family, document)
@@ -88,6 +91,25 @@ def _written(family: str, document: Mapping[str, Any]) -> str:
     is_new = (named or ("gelu_new" if family == "gpt2" else "")) in _WRITTEN_GELUS
     words = {"gelu": is_new, "joint": family in _JOINT, "scores": family == "bert"}
     return " ".join(word for word, holds in words.items() if holds)
+
+
+def _run_as(graph: OperatorGraph, options: HuggingFace, where: str) -> OperatorGraph:
+    """Return a model that says its kernel of attention, and how uneven its tokens choose experts.
+
+    Raises:
+        TopoplanError: it has no attention that is one operator, or no experts.
+    """
+    if options.attention is not None:
+        if not any(op.kind == "scaled_dot_product_attention" for op in graph.operators):
+            raise TopoplanError(f"frontend huggingface: attention: {where} has none that is one kernel (leave it out)")
+        text = f"{options.attention} (-o attention)"
+        graph = with_note(with_attention(graph, options.attention), "attention", text)
+    if options.skew is not None:
+        if max(expert_dims(graph), default=-1) < 0:
+            raise TopoplanError(f"frontend huggingface: skew: {where} has no experts (leave it out)")
+        text = f"the busiest expert parallel device has {options.skew:g} times the mean of tokens, or all (-o skew)"
+        graph = with_note(with_skew(graph, options.skew), "routing", text)
+    return graph
 
 
 def _document(options: HuggingFace) -> tuple[Mapping[str, Any], str]:

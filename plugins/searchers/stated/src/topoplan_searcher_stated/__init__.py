@@ -106,7 +106,9 @@ class Stated(Searcher):
         None, help="bytes in which weights that devices share are gathered: their own, or 1; unset: weights"
     )
     skew: float | None = option(
-        None, help="tokens of the busiest expert parallel device over the mean; unset: 1", minimum=1
+        None,
+        help="tokens of the busiest expert parallel device over the mean; unset: as the model says, or else 1",
+        minimum=1,
     )
     clip: bool | None = option(
         None, help="update weights once the norm of all gradients is known (gradient clipping); unset: no"

@@ -26,7 +26,7 @@ from topoplan import (
 from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
 from topoplan_engine.experiment import Choice
-from topoplan_engine.experts import expert_dims
+from topoplan_engine.experts import expert_dims, skew_of
 from topoplan_engine.recomputation import ATTENTION, regions_of
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature
@@ -174,7 +174,8 @@ def stages_on(
     sliced = shared if options.zero == 3 else ()
     summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
     programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
-    shares = _Shares.of(graph, rules, sizes, axes, options.skew)
+    skew = min(skew_of(graph), options.ep) if options.skew is None else options.skew
+    shares = _Shares.of(graph, rules, sizes, axes, skew)
     ring = _axis_of(axes, "cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     if options.async_tp:

@@ -257,7 +257,7 @@ def _check_experts(options: Settings, graph: OperatorGraph) -> None:
     """Raise for experts that the model has not, and tokens that do not go to them as they are said to."""
     if options.ep > 1 and max(expert_dims(graph), default=-1) < 0:
         raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
-    if options.skew > options.ep:
+    if options.skew is not None and options.skew > options.ep:
         most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"
         raise TopoplanError(f"plan: skew={options.skew:g} with ep={options.ep} (needs {most})")
     if options.dispatch and (options.ep == 1 or options.ep % options.dispatch):

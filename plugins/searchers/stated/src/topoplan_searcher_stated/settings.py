@@ -39,7 +39,7 @@ class Settings:
     grads: str = "weights"
     clip: bool = False
     gather: str = "weights"
-    skew: float = 1.0
+    skew: float | None = None
     async_tp: bool = False
     overlap: str = "all"
     dispatch: int = 0
