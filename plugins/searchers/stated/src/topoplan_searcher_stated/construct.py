@@ -174,8 +174,7 @@ def stages_on(
     sliced = shared if options.zero == 3 else ()
     summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
     programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
-    skew = min(skew_of(graph), options.ep) if options.skew is None else options.skew
-    shares = _Shares.of(graph, rules, sizes, axes, skew)
+    shares = _Shares.of(graph, rules, sizes, axes, _skew(options, graph))
     ring = _axis_of(axes, "cp") if options.cp_comm == "ring" else -1
     rings = np.array([ring if heads_dim(op) >= 0 else -1 for op in graph.operators], dtype=np.int32)
     if options.async_tp:
@@ -213,6 +212,11 @@ def stages_on(
 def _axis_of(axes: Sequence[str], degree: str) -> int:
     """Return the axis of a degree that is one: experts are divided along all of it, or none."""
     return axes.index(degree if degree in axes else f"ep-{degree}")
+
+
+def _skew(options: Settings, graph: OperatorGraph) -> float:
+    """Return the tokens of the busiest expert parallel device over the mean; one device cannot have more than all."""
+    return min(skew_of(graph), options.ep) if options.skew is None else options.skew
 
 
 def _parts(order: PassOrder) -> list[int]:
