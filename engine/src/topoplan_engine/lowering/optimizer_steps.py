@@ -9,6 +9,7 @@ its backward task where nothing is summed.  With a parameter server the server a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -24,14 +25,19 @@ from topoplan_engine.training import gradient_flow
 __all__ = ["priced_steps", "with_optimizer_steps"]
 
 
-@attrs.frozen
-class _Step:
-    """One update: its operator, device and seconds, and the tasks that it follows."""
+class _Steps(NamedTuple):
+    """Updates of one slice of a weight.
+
+    Attributes:
+        op: the operator.
+        devices, seconds: (n,) who holds the slice, and what each takes.
+        after: the tasks that each follows.
+    """
 
     op: int
-    device: int
-    seconds: float
-    after: tuple[int, ...]
+    devices: I32
+    seconds: F64
+    after: I64
 
 
 def priced_steps(fragments: FragmentCache, placements: Sequence[Placement]) -> list[F64 | None]:
@@ -56,34 +62,36 @@ def with_optimizer_steps(
     steps = list(_steps(fragments, placements, priced))
     if not steps:
         return taskgraph
-    count, total = len(steps), taskgraph.n_tasks + len(steps)
+    counts = np.array([len(each.devices) for each in steps])
+    count, total = int(counts.sum()), taskgraph.n_tasks + int(counts.sum())
     src, dst = taskgraph.edges()
-    tails = np.concatenate([src, np.concatenate([np.array(step.after, dtype=np.int64) for step in steps])])
-    heads = np.concatenate([dst, np.repeat(taskgraph.n_tasks + np.arange(count), [len(step.after) for step in steps])])
+    tails = np.concatenate([src, *(np.tile(each.after, len(each.devices)) for each in steps)])
+    followed = np.repeat([len(each.after) for each in steps], counts)
+    heads = np.concatenate([dst, np.repeat(taskgraph.n_tasks + np.arange(count), followed)])
     order = np.argsort(tails, kind="stable")
 
-    def extended(column: I64 | I32 | F64, values: Sequence[float]) -> np.ndarray:
-        return np.concatenate([column, np.array(values, dtype=column.dtype)])
+    def extended(column: I64 | I32 | F64, values: np.ndarray) -> np.ndarray:
+        return np.concatenate([column, values.astype(column.dtype)])
 
-    none = [-1] * count
+    none = np.full(count, -1)
     return attrs.evolve(
         taskgraph,
         kind=np.concatenate([taskgraph.kind, np.full(count, int(TaskKind.UPDATE), dtype=np.int8)]),
-        device=extended(taskgraph.device, [step.device for step in steps]),
-        seconds=extended(taskgraph.seconds, [step.seconds for step in steps]),
-        size=extended(taskgraph.size, [0] * count),
+        device=extended(taskgraph.device, np.concatenate([each.devices for each in steps])),
+        seconds=extended(taskgraph.seconds, np.concatenate([each.seconds for each in steps])),
+        size=extended(taskgraph.size, np.zeros(count)),
         src=extended(taskgraph.src, none),
         dst=extended(taskgraph.dst, none),
         group=extended(taskgraph.group, none),
-        op=extended(taskgraph.op, [step.op for step in steps]),
+        op=extended(taskgraph.op, np.repeat([each.op for each in steps], counts)),
         collective=np.concatenate([taskgraph.collective, np.full(count, -1, dtype=np.int8)]),
         succ_ptr=indptr(np.bincount(tails, minlength=total)),
         succ=heads[order],
     )
 
 
-def _steps(fragments: FragmentCache, placements: Sequence[Placement], priced: Sequence[F64 | None]) -> Iterator[_Step]:
-    """Go through all updates: by operator, weight, slice and device; tasks are numbered as `build_taskgraph` does."""
+def _steps(fragments: FragmentCache, placements: Sequence[Placement], priced: Sequence[F64 | None]) -> Iterator[_Steps]:
+    """Go through all updates, by operator, weight and slice; tasks are numbered as `build_taskgraph` does."""
     graph = fragments.graph
     first_part, all_parts = 0, sum(placement.parts for placement in placements)
     next_sum = 2 * all_parts
@@ -93,10 +101,8 @@ def _steps(fragments: FragmentCache, placements: Sequence[Placement], priced: Se
             for parts in replica_groups(operator, weight, placement.degrees):
                 holders, position = np.unique(placement.devices[parts], return_index=True)
                 summed = graph.reduces_per_part or len(holders) > 1 or inside
-                backward = tuple((2 * (first_part + parts) + 1).tolist())
                 if seconds is not None:
-                    for device, part in zip(holders.tolist(), parts[position].tolist(), strict=True):
-                        after = (next_sum,) if summed else backward
-                        yield _Step(op, device, float(seconds[number, part]), after)
+                    after = np.array([next_sum]) if summed else 2 * (first_part + parts) + 1
+                    yield _Steps(op, holders, seconds[number, parts[position]], after)
                 next_sum += summed
         first_part += placement.parts
