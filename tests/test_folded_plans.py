@@ -194,3 +194,25 @@ def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):
     plan = optimize(model, searchers=[Stated(tp=4, pp=2, zero=1)], **options).plan
     with pytest.raises(TopoplanError, match="cannot be listed one by one"):
         _ = plan.taskgraph.kind
+
+
+@pytest.mark.parametrize(
+    ("options", "simulator", "reason"),
+    [
+        ({"schedule": "dualpipe"}, {}, r"several copies of the model is not folded .*1f1b"),
+        ({}, {"level": "stepped"}, r"the simulator folds none with these options.*level=coupled"),
+        ({}, {"transport": "flexnetpacket"}, r"folds none.*transport=wire"),
+        ({}, {"gradient_sync": "barrier"}, r"folds none.*gradient-sync=overlap"),
+    ],
+)
+def test_iterations_that_are_not_folded_are_run_whole_or_refused_by_name(options, simulator, reason, model_of):
+    graph, cluster = model_of("dense", 4), cluster_of(2, 4)
+    costs, simulate = Roofline().build(graph, cluster), Fluid(**simulator).build()
+    strategy = strategy_of(Settings(tp=2, pp=2, micro_batch=1, **options), graph, cluster.n_devices)[0]
+    state = State(strategy, fabric_of("bigswitch", cluster, {}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("topoplan_engine.simulation.folds._FOLDED", 1)
+        assert FoldedStates(simulate, Lowering(graph, cluster, costs), cluster).iteration(state) is None
+        patch.setattr("topoplan_engine.simulation.folds.MOST_WRITTEN", 1000)
+        with pytest.raises(TopoplanError, match=r"passes of operators, and 1,000 can be run one by one: .*" + reason):
+            FoldedStates(simulate, Lowering(graph, cluster, costs), cluster).iteration(state)

@@ -57,19 +57,21 @@ class FoldedStates:
 
         Those of small iterations are, and of larger ones, too, as far as they draw paths or have copies of the model.
         """
-        strategy, fabric, simulate = state.strategy, state.fabric, self._simulate
-        if simulate is None or not isinstance(strategy, StagedStrategy) or strategy.is_placed:
+        strategy, fabric = state.strategy, state.fabric
+        if not isinstance(strategy, StagedStrategy):
             return None
-        if strategy.copy_of.any():  # two copies of the model sum gradients device by device
-            return None
-        if len(strategy.stage_of_copies) > 1:
-            return None
-        if self._lowering.n_tasks(strategy) < _FOLDED:
+        count = self._lowering.n_tasks(strategy)
+        if count < _FOLDED:
             return None
         key = strategy.key + fabric.key
         if self._last[0] != key:
             self._last, self._run = (key, None), None
-            if simulate.has_folds(fabric, self._cluster):
+            if reason := self._why_whole(state):
+                if count > MOST_WRITTEN:
+                    raise TopoplanError(
+                        f"plan: {count:,} passes of operators, and {MOST_WRITTEN:,} can be run one by one: {reason}"
+                    )
+            elif (simulate := self._simulate) is not None:
 
                 def loads_of(messages: TaskGraph) -> MessageLoads:
                     return simulate.message_loads(messages, fabric, self._cluster)
@@ -78,6 +80,20 @@ class FoldedStates:
                 if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
                     self._last = key, folded
         return self._last[1]
+
+    def _why_whole(self, state: State) -> str:
+        """Return why all tasks of a staged strategy are run, and what would fold them; empty where they are folded."""
+        strategy, options = state.strategy, "fluid with level=coupled, transport=wire, gradient-sync=overlap"
+        assert isinstance(strategy, StagedStrategy)
+        if strategy.is_placed:
+            return "operators that are placed one by one are not folded (stages of programs are: --plan)"
+        if strategy.copy_of.any() or len(strategy.stage_of_copies) > 1:  # they sum gradients device by device
+            return "a pipeline with several copies of the model is not folded (other schedules are, such as 1f1b)"
+        if self._simulate is None or not self._simulate.has_folds(state.fabric, self._cluster):
+            return (
+                f"the simulator folds none with these options, or on this network ({options} folds fabrics that stay)"
+            )
+        return ""
 
     def seconds(self, state: State) -> float | None:
         """Return the time of an iteration; None if it is not folded."""
