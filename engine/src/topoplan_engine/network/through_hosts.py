@@ -79,8 +79,8 @@ def stops_of(groups: Sequence[I32], host: I32) -> list[I32]:
         several[twice] = False
     senders = first | ~several[group]
     ends = indptr(np.bincount(group[senders], minlength=len(groups))).tolist()
-    stops = devices[senders]
-    return [i32(stops[a:b]) for a, b in itertools.pairwise(ends)]
+    stops = i32(devices[senders])
+    return [stops[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def rows_through_hosts(
