@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topoplan_engine.pass_orders import bubble, ideal_times, kept_passes
-from topoplan_schedule_zero_bubble import VHalf, VMin, ZbH1, ZbH2, Zbv
+from topoplan_schedule_zero_bubble import VHalf, VMin, Zb2p, ZbH1, ZbH2, Zbv
 
 
 def times(order, forward=1.0, backward=1.0, weights=1.0):
@@ -26,6 +26,15 @@ def test_zb_h2_idles_as_long_as_its_formula_says(ranks, forward, backward, weigh
     seconds = times(order, forward, backward, weights)
     assert bubble(order, seconds) == (ranks - 1) * (forward + backward - 2 * weights)
     assert kept_passes(order).tolist() == [2 * ranks - 1] * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+@pytest.mark.parametrize(("forward", "backward", "weights"), [(1, 1, 1), (4, 5, 3)])
+def test_zb_2p_keeps_all_that_its_search_may_and_idles_no_longer(ranks, forward, backward, weights):
+    order = Zb2p().order(ranks, 4 * ranks)
+    seconds = times(order, forward, backward, weights)
+    assert bubble(order, seconds) <= bubble(ZbH2().order(ranks, 4 * ranks), seconds)
+    assert kept_passes(order).max() == 2 * ranks
 
 
 def test_an_iteration_of_equal_passes():

@@ -2,8 +2,8 @@
 
 Sizes of models, and samples of a micro-batch, are those of the paper's table 3; a layer less is on the first and on the
 last stage.  A chunk of ``1f1b-interleaved`` is one layer, where the embedding and the head count as one each.
-``zb-1p`` and ``zb-2p`` are what its search finds for the activations of 1F1B and of twice as many: the orders ZB-H1 and
-ZB-H2 stand for them here, the second of which holds a micro-batch less on the fullest stage.
+``zb-1p`` and ``zb-2p`` are what its search finds for the activations of 1F1B and of twice as many: the order ZB-H1
+stands for the first, and ZB-H2 with a micro-batch more, which twice as many leave room for, for the second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODELS = {
     "14.6B": _Model(46, 40, 5120, 1),
     "28.3B": _Model(62, 48, 6144, 1),
 }
-_SCHEDULES = {"1f1b": "1f1b", "zb-1p": "zb-h1", "zb-2p": "zb-h2", "zbv": "zbv", "v-half": "v-half", "v-min": "v-min"}
+_SCHEDULES = {"1f1b": "1f1b", "zb-1p": "zb-h1", "zb-2p": "zb-2p", "zbv": "zbv", "v-half": "v-half", "v-min": "v-min"}
 _POSITIONS = 1024
 #: Decimal, as the paper's GB.
 _GIGABYTES = Quantity(name="memory, GB", of=lambda run, predicted: predicted.memory / 1e9)

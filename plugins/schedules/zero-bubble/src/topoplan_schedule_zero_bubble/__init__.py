@@ -5,6 +5,7 @@ Bubble and kept activations of ``p`` ranks, whose passes take ``F``, ``B`` (grad
     schedule   bubble                   activations kept     where F = B = W
     zb-h1      (p - 1)(F + B - W)       p
     zb-h2      (p - 1)(F + B - 2W)      2p - 1               no bubble
+    zb-2p      (p - 1)(F + B - 2W)      2p                   no bubble
     zbv        -                        p                    no bubble
     v-half     -                        about p / 2          about half the bubble of 1F1B
     v-min      -                        about p / 3          about two thirds of it
@@ -27,7 +28,7 @@ from topoplan import PassOrder, PipelineSchedule, hookimpl
 if TYPE_CHECKING:
     from topoplan_engine.pass_orders import Block
 
-__all__ = ["VHalf", "VMin", "ZbH1", "ZbH2", "Zbv", "topoplan_schedules"]
+__all__ = ["VHalf", "VMin", "Zb2p", "ZbH1", "ZbH2", "Zbv", "topoplan_schedules"]
 
 
 class ZbH1(PipelineSchedule):
@@ -59,6 +60,19 @@ class ZbH2(PipelineSchedule):
 
         twice = [2 * rank for rank in range(ranks)]
         return alternating_order(self.name, twice[::-1], micro_batches, weights_late=twice)
+
+
+class Zb2p(PipelineSchedule):
+    """ZB-H2 with one micro-batch more in flight on each rank: all of the activations that ZB-2p's search may keep."""
+
+    name = "zb-2p"
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Run ``2 (ranks - rank)`` forward passes before the first backward pass."""
+        from topoplan_engine.pass_orders import alternating_order
+
+        sooner = [2 * (ranks - rank) - 1 for rank in range(ranks)]
+        return alternating_order(self.name, sooner, micro_batches, weights_late=[2 * rank for rank in range(ranks)])
 
 
 class _VShaped(PipelineSchedule):
@@ -127,4 +141,4 @@ def _v_block(ranks: int, steps: tuple[int, int, int, int]) -> Block:
 @hookimpl
 def topoplan_schedules() -> list[type[PipelineSchedule]]:
     """Register the schedules."""
-    return [ZbH1, ZbH2, Zbv, VHalf, VMin]
+    return [ZbH1, ZbH2, Zb2p, Zbv, VHalf, VMin]

@@ -299,6 +299,8 @@ def check_even(
                 if size % product[rule.dim]:
                     axis, before, degree = _stated(degrees, axes, axis, before, of_experts=rule.dim == expert_dim)
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
+                    if axis == "ep":  # it divides both the experts and the devices that have them
+                        fits = [k for k in fits if degrees.dp * degrees.cp * degrees.tp % k == 0]
                     fits += [
                         k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0 and before == 1
                     ]
