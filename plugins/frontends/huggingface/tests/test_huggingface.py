@@ -373,6 +373,7 @@ def test_the_type_of_a_file_is_the_precision_of_training(build) -> None:
     assert model_notes(in_run_precision(stated, "fp32"))["precision"].startswith("fp32 (--precision; not bf16 (torch_d")
     assert in_run_precision(stated, "fp8").precision == "bf16"
     assert in_run_precision(build(SMALL), None).precision == "fp32"
+    assert model_notes(in_run_precision(build(SMALL), None))["precision"].startswith("fp32 (no torch_dtype in /")
     assert in_run_precision(build({**SMALL, "dtype": "float16"}), None).precision == "fp16"
 
 

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import Host, Topology, TopoplanError
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.precision import in_precision
+from topoplan_engine.search.problems import problem_on
 from topoplan_engine.trainer_kernels import with_kernels
 from topoplan_estimator_kernels import KernelTimes
 from topoplan_estimator_roofline import Roofline
@@ -18,7 +19,8 @@ from topoplan_frontend_huggingface import HuggingFace
 from topoplan_operator_times.saved import saved_tensors
 from topoplan_samples.stated import LLAMA, MIXTRAL
 from topoplan_searcher_stated import Stated
-from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.construct import Rules, strategy_of
+from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.settings import Settings
 
 CLUSTER = build_cluster(ClusterOptions(servers=1, gpus_per_server=8, device="h100"))
@@ -95,3 +97,15 @@ def test_biases_that_tensor_parallelism_cuts_are_stored_in_slices_of_slices(tmp_
     lowering = StagedLowering(graph, CLUSTER, Roofline().build(graph, CLUSTER))
     whole, sliced = (lowering.memory(plan).max() for plan in plans)
     assert sliced < whole
+
+
+@pytest.mark.parametrize("plan", [Settings(zero=3), Settings(zero=3, tp=2), Settings(zero=3, recompute="full")])
+def test_estimates_hold_what_fsdp_gathers_ahead_and_sums_behind(tmp_path, plan):
+    """Layers are estimated one by one; FSDP2 holds weights of the next and gradients of the last one, too."""
+    keys = {**LLAMA, "hidden_size": 256, "intermediate_size": 1024}
+    graph = built(tmp_path, keys, "torchtitan")
+    problem = problem_on(graph, CLUSTER, Roofline().build(graph, CLUSTER), Host.discover().make(Topology, "bigswitch"))
+    estimates = Estimates(problem, problem.build_fabric(None, np.random.default_rng(0)), Rules(graph))
+    lowering = StagedLowering(graph, CLUSTER, problem.costs)
+    exact = lowering.memory(strategy_of(plan, graph, 8)[0]).max()
+    assert exact * 0.99 < estimates.of(plan).memory < exact * 1.1

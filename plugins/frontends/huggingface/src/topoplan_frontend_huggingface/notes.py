@@ -60,6 +60,8 @@ def annotated(
                 "float16)"
             )
         graph = stating(graph, _PRECISIONS[word], f"{source} of {where}")
+    else:
+        graph = stating(graph, "fp32", f"no torch_dtype in {where}")
     graph = with_note(graph, "keys not in the file", _defaults(built, document))
     form = (document.get("quantization_config") or {}).get("quant_method")
     if form:

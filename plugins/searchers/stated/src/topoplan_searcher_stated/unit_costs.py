@@ -22,6 +22,7 @@ from topoplan import PassOrder, Problem, Stage, StagedStrategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.lowering.places import Sends, TiedSum
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
@@ -194,7 +195,8 @@ class MeshCosts:
             gathered=np.array([each.gathered for each in nbytes]),
             placeholders=_placeholders(nbytes),
             change=np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of]),
-            rise=np.array([[each.rise.total for each in several] for several in bytes_of]),
+            rise=np.array([[each.rise.total for each in several] for several in bytes_of])
+            + _of_neighbours(graphs, nbytes),
         )
 
     def _costs(self, mesh: UnitMesh, strategy: StagedStrategy) -> list[StageCosts]:
@@ -221,6 +223,35 @@ def _in_turn(n_units: int, mesh: UnitMesh) -> PassOrder:
     ranks = n_units if mesh.apart else 1
     late = [0] * ranks if mesh.splits else None
     return alternating_order("units", [n_units] * ranks, 1, n_units // ranks, late)
+
+
+def _of_neighbours(graphs: Sequence[StageGraph], nbytes: Sequence[StageBytes]) -> F64:
+    """(U,) bytes that the backward pass of a unit holds of others, where FSDP2 gathers weights (`stage_buffers`).
+
+    The next layer's weights arrive in a buffer and are copied out of it, while the last layer's gradients are summed in
+    fp32, twice its bytes: a layer is as large as its neighbours.  What is in no layer stays gathered, and its gradients
+    are there until the pass ends.
+    """
+    kernels = kernels_of(graphs[0].graph)
+    if kernels is None or not kernels.units or not graphs[0].program.gathers_again:
+        return np.zeros(len(graphs))
+    gathered = np.array([each.gathered for each in nbytes])
+    layers = np.array([_is_layer(graph) for graph in graphs])
+    numbers = np.flatnonzero(layers)
+    if not len(numbers):
+        return np.zeros(len(graphs))
+    layer = np.where(layers, gathered, gathered[numbers[-1]])
+    layer[0] = gathered[numbers[:2][-1]]  # the words are beside the first one
+    words, head = max(gathered[0] - layer[0], 0.0), gathered[~layers].sum()
+    extra: F64 = np.where(layers, 4 * layer + 2 * head, 2 * layer) + words
+    extra[0] -= words
+    return extra
+
+
+def _is_layer(graph: StageGraph) -> bool:
+    """Whether operators of a stage are in a layer of the model."""
+    names = layers_of(graph.graph).layer
+    return any(name and position >= 0 for name, position in zip(names, graph.position, strict=True))
 
 
 def _with_micro_batches(nbytes: StageBytes, share: float) -> StageBytes:
