@@ -16,6 +16,7 @@ from topoplan_llm_measurements.groups.gpt import gpt_model
 from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
 from topoplan_llm_measurements.groups.published import published_model
+from topoplan_llm_measurements.groups.recipes import bridge_recipe, bridge_software
 from topoplan_llm_measurements.rows import SECONDS, TOKENS, Cells, Group, MeasuredRow, Quantity, Run
 
 __all__ = ["BRIDGE", "LONG_SEQUENCES", "MEGATRON_CORE", "MLPERF", "NEMO"]
@@ -88,13 +89,15 @@ def _bridge(cells: Cells) -> MeasuredRow:
         raise TopoplanError(f"task: {shown(task)} is not pre-training")
     system, name, devices = cells.get("system", ""), cells.get("model", ""), count(cells, "gpus")
     hardware = hardware_of(system, "system")
-    run = _run(cells, published_model(name), hardware, devices, precision_of(cells.get("precision", "")))
+    model = published_model(name)
+    run = _run(cells, model, hardware, devices, precision_of(cells.get("precision", "")))
+    words = bridge_recipe(cells, run.plan, hardware, _layers(model), _experts(model))
     return MeasuredRow(
         name="",
         workload=f"{name}, {system}, {devices} GPUs, batch {run.batch}",
         left_out=name.partition(" (")[0],
-        stack=f"{hardware}, Megatron-Bridge",
-        run=run,
+        stack=f"{hardware}, {bridge_software(cells, hardware, _experts(model))}",
+        run=attrs.evolve(run, plan={**run.plan, **words}),
         measured=number(cells, "tokens_per_s_per_gpu"),
         quantity=TOKENS,
     )

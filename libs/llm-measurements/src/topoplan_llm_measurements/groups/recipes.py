@@ -1,0 +1,113 @@
+"""What Megatron-Bridge's recipes of its performance pages say beside the pages: dispatchers, overlaps, layouts.
+
+Source: NVIDIA-NeMo/Megatron-Bridge@067f987df03b, ``src/megatron/bridge/perf_recipes``, and, for earlier releases,
+``scripts/performance/configs`` of its history.  A recipe is of a model on a kind of device in a precision; of what
+they say, this is what plans have words for:
+
+- Products along tensor parallel devices send and receive in pieces (user buffers) in models without experts, but in
+  NVFP4.
+- Tokens reach experts by HybridEP or DeepEP, once for each device, or host, that has some of their experts; where the
+  recipes say so, by an all-to-all for each expert.
+- From release 26.06 on mixtures in MXFP8 on GB200, GB300 and B300 run as one CUDA graph with fused kernels of experts
+  and attention in fp8, which are a software of their own, but for gpt-oss on B300 and Kimi-K2 at first; messages of
+  experts hide behind another micro-batch.  Before, that is so for some models alone.  Pipelines need several chunks.
+- Layers of DeepSeek-V3 and Kimi-K2 fill all chunks but the last one, which has the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from topoplan_llm_measurements.cells import count
+from topoplan_llm_measurements.rows import Cells
+
+__all__ = ["bridge_recipe", "bridge_software"]
+
+_SOFTWARE = "Megatron-Bridge"
+#: Hardware, and the first release, of mixtures in MXFP8 that run as one graph.
+_GRAPHS, _FIRST_RELEASE = ("GB200", "GB300", "B300"), (26, 6)
+#: (part of a model's name, hardware) of recipes with an all-to-all for each expert.
+_BY_EXPERTS = {
+    ("qwen3235b", "H100"),
+    ("qwen3235b", "B200"),
+    ("qwen3235b", "B300"),
+    ("gptoss", "H100"),
+    ("gptoss", "B200"),
+    ("gptoss", "GB300"),
+    ("gptoss", "GB200"),
+    ("kimik2", "H100"),
+    ("kimik2", "B200"),
+    ("kimik2", "B300"),
+}
+#: (part of a model's name, hardware) of recipes before those whose messages hide behind another micro-batch.
+_OVERLAPPED = {("qwen3235b", "H100"), ("qwen3235b", "B300"), ("deepseekv3", "H100"), ("deepseekv3", "B200")}
+#: Models whose last chunk has what is left of layers.
+_REST_AT_LAST = ("deepseekv3", "kimik2")
+#: Devices that share NVLinks, which are all of a rack or those of a host.
+_RACK, _HOST = 64, 8
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _is_one_graph(cells: Cells, hardware: str, experts: int) -> bool:
+    release = tuple(int(part) for part in re.findall(r"\d+", cells.get("release", ""))[:2])
+    precision = _word(cells.get("precision", ""))
+    is_one = bool(experts) and hardware in _GRAPHS and "mx" in precision and release >= _FIRST_RELEASE
+    model = _word(cells.get("model", ""))
+    if "kimik2" in model:  # its recipe in one graph has micro-batches of one sample
+        return is_one and count(cells, "micro_batch", 1) == 1
+    return is_one and not ("gptoss" in model and hardware == "B300")
+
+
+def bridge_software(cells: Cells, hardware: str, experts: int) -> str:
+    """Return the software of a row, as stacks name it.
+
+    Args:
+        cells: ``release``, such as 26.06, and ``precision``.
+        hardware: kind of device.
+        experts: of a layer; 0: it has none.
+
+    Examples:
+        >>> bridge_software({"release": "26.06", "precision": "MXFP8"}, "GB300", 128)
+        'Megatron-Bridge one graph'
+    """
+    return f"{_SOFTWARE} one graph" if _is_one_graph(cells, hardware, experts) else _SOFTWARE
+
+
+def bridge_recipe(cells: Cells, plan: Mapping[str, Any], hardware: str, layers: int, experts: int) -> Mapping[str, Any]:
+    """Return what a recipe adds to the plan of a row.
+
+    Args:
+        cells: ``model``, ``release`` and ``precision``.
+        plan: of the row.
+        hardware: kind of device.
+        layers: of the model.
+        experts: of a layer; 0: it has none.
+
+    Examples:
+        >>> bridge_recipe({"model": "LLAMA3.1_405B", "precision": "FP8"}, {"tp": 4, "pp": 1}, "GB200", 126, 0)
+        {'async_tp': True}
+    """
+    model, words = _word(cells.get("model", "")), dict[str, Any]()
+    if not experts:
+        return {"async_tp": True} if plan["tp"] > 1 and "fp4" not in _word(cells.get("precision", "")) else {}
+
+    def named(recipes: set[tuple[str, str]]) -> bool:
+        return any(part in model and kind == hardware for part, kind in recipes)
+
+    one_graph = _is_one_graph(cells, hardware, experts)
+    ep, island = plan.get("ep", 1), _RACK if hardware.startswith("G") else _HOST
+    if ep > 1 and (one_graph or not named(_BY_EXPERTS)):
+        words["dispatch"] = 1 if ep <= island else island
+    if ep > 1 and (one_graph or named(_OVERLAPPED)) and (plan["pp"] == 1 or ":" in plan["schedule"]):
+        words["overlap"] = "experts"
+    chunks = plan["pp"] * count(cells, "vp", 1) if plan["pp"] > 1 else 1
+    size = -(-layers // chunks)
+    remainder = layers - size * (chunks - 1)
+    if any(part in model for part in _REST_AT_LAST) and chunks > 1 and 0 < remainder < size:
+        words["layers"] = f"{size}*{chunks - 1}+{remainder}"
+    return words
