@@ -124,10 +124,10 @@ def _least(matrix: np.ndarray, right: np.ndarray, low: F64, high: F64) -> np.nda
     change = np.zeros(len(right))
     is_free = np.ones(len(right), bool)
     while is_free.any():
-        rest = right[is_free] - matrix[np.ix_(is_free, ~is_free)] @ change[~is_free]
-        found = np.linalg.solve(matrix[np.ix_(is_free, is_free)], rest)
-        change[is_free] = np.clip(found, low[is_free], high[is_free])
-        is_beyond = is_free & (change != _placed(found, is_free))
+        remainder = right[is_free] - matrix[np.ix_(is_free, ~is_free)] @ change[~is_free]
+        solution = np.linalg.solve(matrix[np.ix_(is_free, is_free)], remainder)
+        change[is_free] = np.clip(solution, low[is_free], high[is_free])
+        is_beyond = is_free & (change != _placed(solution, is_free))
         if not is_beyond.any():
             break
         is_free &= ~is_beyond

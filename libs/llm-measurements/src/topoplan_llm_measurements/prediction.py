@@ -124,7 +124,7 @@ class Predictor:
             self._predicted[key] = self._of_rounds(run, stack)
         return self._predicted[key]
 
-    def beside(self, run: Run, stack: Stack, others: Sequence[Stack]) -> list[Predicted]:
+    def beside(self, run: Run, stack: Stack, variants: Sequence[Stack]) -> list[Predicted]:
         """Return what a run takes by a stack, and by others that differ a little from it.
 
         Where these differ in `CHEAP` constants alone, operators are taken to be slower by what they are uncut.
@@ -132,12 +132,12 @@ class Predictor:
         Args:
             run: what runs.
             stack: see `predicted`.
-            others: the same hardware and software with other constants.
+            variants: the same hardware and software with other constants.
 
         Raises:
             TopoplanError: see `predicted`.
         """
-        cheap = [each for each in others if attrs.evolve(each, constants=_but_cheap(stack, each)) == stack]
+        cheap = [each for each in variants if attrs.evolve(each, constants=_but_cheap(stack, each)) == stack]
         seconds, memory = np.zeros(1 + len(cheap)), 0.0
         for part, weight in _parts(run):
             prepared, folded, peak = self._lowered(part, stack)
@@ -151,7 +151,7 @@ class Predictor:
         self._predicted.setdefault(_key(run, stack), Predicted(seconds=by_stack[stack], memory=memory))
         return [
             Predicted(seconds=by_stack[each], memory=memory) if each in by_stack else self.predicted(run, each)
-            for each in (stack, *others)
+            for each in (stack, *variants)
         ]
 
     def _of_rounds(self, run: Run, stack: Stack) -> Predicted:
@@ -182,20 +182,20 @@ class Predictor:
             self._folded[key] = folded, float(prepared.lowering.memory(strategy).max())
         return prepared, *self._folded[key]
 
-    def _slower_by(self, run: Run, prepared: _Prepared, stack: Stack, other: Stack) -> _Slower:
+    def _slower_by(self, run: Run, prepared: _Prepared, stack: Stack, variant: Stack) -> _Slower:
         """Return how much slower another stack's operators are, uncut."""
-        key = id(prepared), other
+        key = id(prepared), variant
         if key not in self._slower:
             if len(self._slower) >= _KEPT * len(CHEAP):
                 del self._slower[next(iter(self._slower))]
             graph, cluster = prepared.problem.graph, prepared.problem.cluster
             ratio = np.ones((2, len(graph.operators)))
-            if other.estimator != stack.estimator:
-                estimator = self._host.make(Estimator, "kernels", {**other.estimator, **_narrow(run)})
+            if variant.estimator != stack.estimator:
+                estimator = self._host.make(Estimator, "kernels", {**variant.estimator, **_narrow(run)})
                 costs = build_costs(estimator, graph, cluster)
                 base, changed = _whole_seconds(graph, prepared.problem.costs), _whole_seconds(graph, costs)
                 ratio = np.where(base > 0, changed / np.where(base > 0, base, 1.0), 1.0)
-            update = other.constants.passes / stack.constants.passes
+            update = variant.constants.passes / stack.constants.passes
             self._slower[key] = prepared, _Slower(f64(ratio[0]), f64(ratio[1]), update)
         return self._slower[key][1]
 
@@ -280,9 +280,9 @@ def _key(run: Run, stack: Stack) -> tuple[str, Stack]:
     return _text(attrs.asdict(run, recurse=False)), stack
 
 
-def _but_cheap(stack: Stack, other: Stack) -> Constants:
+def _but_cheap(stack: Stack, variant: Stack) -> Constants:
     """Return constants of another stack, but `CHEAP` ones of a stack."""
-    return attrs.evolve(other.constants, **{name: getattr(stack.constants, name) for name in CHEAP})
+    return attrs.evolve(variant.constants, **{name: getattr(stack.constants, name) for name in CHEAP})
 
 
 def _whole_seconds(graph: OperatorGraph, costs: CostFunction) -> F64:
