@@ -17,12 +17,14 @@ import pytest
 import worker_jobs
 from kept_searches import without_clock
 
-from topoplan import Host, TopoplanError
+from topoplan import Host, StagedStrategy, TopoplanError
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.executors import Processes, dask, dask_workers, executor_from, run_jobs
 from topoplan_engine.executors.dask import Dask
 from topoplan_engine.executors.dask_sessions import DaskSession
+from topoplan_engine.experiment import Choice
 from topoplan_engine.interrupt import Stop
+from topoplan_samples.stated import LLAMA
 
 
 def test_an_executor_is_chosen_by_name():
@@ -208,6 +210,30 @@ def what_it_found(outcome):
         outcome.seconds,
         outcome.plan.provenance,
     )
+
+
+@pytest.mark.slow
+def test_hybrid_plans_are_the_same_in_one_process_in_two_and_on_dask(cluster, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
+    experiment = Experiment(
+        model=Choice("huggingface", {"config": str(path)}),
+        cluster=ClusterOptions(servers=2, gpus_per_server=4, device="h100"),
+        searchers=(Choice("hybrid", {"shortlist": 6}), Choice("mcmc")),
+        run=RunOptions(batch_size=32, budget=60, chains=3, precision="bf16"),
+    )
+    outcomes = [
+        optimize(each)
+        for each in (
+            experiment,
+            attrs.evolve(experiment, run=attrs.evolve(experiment.run, workers=2)),
+            on(experiment, f"dask:address={cluster.scheduler_address}"),
+        )
+    ]
+    assert isinstance(outcomes[0].plan.strategy, StagedStrategy)
+    assert outcomes[0].origin.searcher == "hybrid"
+    found = [(outcome.plan.strategy.key, *what_it_found(outcome)[1:]) for outcome in outcomes]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow
