@@ -282,12 +282,31 @@ def _shards(options: Settings, replicas: int) -> int:
     return options.shard if 1 < options.shard < replicas else 1
 
 
+def _nearest_degrees(degrees: dict[str, int], n_devices: int) -> str:
+    """Return one degree whose change makes the product of all divide the devices, or all of them where none does.
+
+    >>> _nearest_degrees({"pp": 1, "cp": 3, "tp": 2}, 8)
+    'cp=2 or 4'
+    >>> _nearest_degrees({"pp": 1, "cp": 3, "tp": 3}, 8)
+    'cp=2,tp=2'
+    """
+    product = math.prod(degrees.values())
+    for name, degree in degrees.items():
+        fits = [k for k in divisors(n_devices) if n_devices % (product // degree * k) == 0]
+        if fits:
+            return f"{name}={nearest(degree, fits)}"
+    left, chosen = n_devices, {}
+    for name, degree in reversed(degrees.items()):
+        chosen[name] = max(k for k in divisors(left) if k <= degree)
+        left //= chosen[name]
+    return ",".join(f"{name}={chosen[name]}" for name in degrees if chosen[name] > 1) or "tp=1"
+
+
 def _data_degree(options: Settings, n_devices: int, model: int) -> int:
     """Return the data parallel degree, given the product of the others."""
     product = f"tp={options.tp} x cp={options.cp} x pp={options.pp}"
     if n_devices % model:
-        fits = [k for k in divisors(n_devices) if n_devices % (options.tp * options.cp * k) == 0]
-        hint = f"pp={nearest(options.pp, fits)}" if fits else f"tp={nearest(options.tp, divisors(n_devices))}"
+        hint = _nearest_degrees({"pp": options.pp, "cp": options.cp, "tp": options.tp}, n_devices)
         raise TopoplanError(f"plan: {product} = {model} does not divide {n_devices} devices (nearest: {hint})")
     dp = n_devices // model if options.dp is None else options.dp
     if dp * model != n_devices:
