@@ -295,11 +295,11 @@ def _nearest_degrees(degrees: dict[str, int], n_devices: int) -> str:
         fits = [k for k in divisors(n_devices) if n_devices % (product // degree * k) == 0]
         if fits:
             return f"{name}={nearest(degree, fits)}"
-    left, chosen = n_devices, {}
+    devices, chosen_degrees = n_devices, {}
     for name, degree in reversed(degrees.items()):
-        chosen[name] = max(k for k in divisors(left) if k <= degree)
-        left //= chosen[name]
-    return ",".join(f"{name}={chosen[name]}" for name in degrees if chosen[name] > 1) or "tp=1"
+        chosen_degrees[name] = max(k for k in divisors(devices) if k <= degree)
+        devices //= chosen_degrees[name]
+    return ",".join(f"{name}={chosen_degrees[name]}" for name in degrees if chosen_degrees[name] > 1) or "tp=1"
 
 
 def _data_degree(options: Settings, n_devices: int, model: int) -> int:
