@@ -121,6 +121,6 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
         plan["sp"] = True
     plan |= uneven_layers(layers, pp * chunks)
     if experts and (ep := count(cells, "ep", 1)) > 1:
-        # Megatron-LM lets experts span tensor and context parallel devices too; here they span data parallel ones.
-        plan["ep"] = max(size for size in range(1, min(ep, dp) + 1) if dp % size == 0 and experts % size == 0)
+        grid = dp * cp * tp  # experts have a grid of their own
+        plan["ep"] = max(size for size in range(1, ep + 1) if grid % size == 0 and experts % size == 0)
     return plan
