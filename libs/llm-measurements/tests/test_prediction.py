@@ -55,7 +55,8 @@ def test_equal_runs_are_predicted_once():
 def test_constants_a_little_different_need_no_further_lowering(plan):
     run = attrs.evolve(RUN, plan={**RUN.plan, "schedule": "1f1b", **plan}, batch=16)
     stack = stack_of(stacks(), "H100, Megatron-Bridge")
-    changes = ({"products": 1.1}, {"passes": 1.1}, {"inside": 0.8}, {"between": 0.8}, {"latency_us": 2.0})
+    products = 1.1 * stack.constants.products
+    changes = ({"products": products}, {"passes": 1.1}, {"inside": 0.8}, {"between": 0.8}, {"latency_us": 2.0})
     others = [attrs.evolve(stack, constants=attrs.evolve(stack.constants, **change)) for change in changes]
     predictor = Predictor()
     found = predictor.beside(run, stack, others)
