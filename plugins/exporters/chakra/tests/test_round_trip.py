@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import attrs
@@ -10,13 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topoplan import Collective, Host, Plan, Timeline, TopoplanError
+from topoplan import (
+    Cluster,
+    Collective,
+    Device,
+    Fabric,
+    Host,
+    HostLink,
+    HostModel,
+    HostNode,
+    Plan,
+    Timeline,
+    TopoplanError,
+)
 from topoplan.testing import reference
 from topoplan_engine.experiment import Choice
 from topoplan_engine.exporting import read_plan, write_outputs
 from topoplan_engine.folders import files_of
 from topoplan_engine.replay import simulate_file
 from topoplan_exporter_chakra import AstraSim, Chakra
+from topoplan_exporter_chakra.extras import around, metadata
 from topoplan_exporter_chakra.schema import NodeType, decode
 from topoplan_samples.random_graphs import networks, taskgraphs
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
@@ -204,3 +218,33 @@ def test_a_task_graph_with_a_circle_is_refused():
 def test_self_transfers_and_single_members():
     tasks = [compute(0), transfer(0, 0, 64), collective([0], 0), transfer(0, 1, 0), collective([1], 5)]
     reads_as_written(plan_of(tasks, [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (0, 4)], 3))
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        None,
+        Device(
+            name="X", peak_flops={"bf16": 1e15}, memory_bandwidth=1e12, memory=8e10, kernel_overhead=0, sources=("a",)
+        ),
+    ],
+)
+def test_what_is_inside_a_host_is_read_as_written(device):
+    """Nodes, links and owners of NICs are those that the replay of a trace sends over."""
+    nodes = HostNode.DEVICE, HostNode.DEVICE, HostNode.SWITCH, HostNode.NIC, HostNode.NIC
+    links = HostLink(0, 2, 4e9), HostLink(1, 2, 4e9), HostLink(0, 3, 1e9), HostLink(1, 4, 1e9, 1e-6)
+    inside = HostModel(device=device, nodes=nodes, links=links, nic_bandwidth=1e9, nic_owners=((0,), (1,)))
+    uniform = Cluster.uniform(
+        n_hosts=2, devices_per_host=2, inside_bandwidth=4e9, interfaces=2, interface_bandwidth=1e9
+    )
+    cluster = attrs.evolve(uniform, host=inside)
+    pairs = [(host, 2) for host in (0, 0, 1, 1)]
+    joined = [*pairs, *((last, first) for first, last in pairs)]
+    fabric = Fabric.from_links(name="one", n_hosts=2, n_switches=1, links=joined, bandwidth=1e9, latency=0.0)
+    graph = task_graph([compute(0), transfer(0, 3, 1e6)], [(0, 1)])
+    plan = Plan(cluster=cluster, fabric=fabric, taskgraph=graph)
+    reads_as_written(plan)
+    text = json.loads(metadata(graph, cluster, fabric))
+    text["cluster"]["host"]["links"] = 3
+    with pytest.raises(TopoplanError, match="damaged"):
+        around(json.dumps(text), "x")

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Cluster, Fabric, Routes, TaskGraph, TopoplanError
+from topoplan import Cluster, Device, Fabric, HostLink, HostModel, Routes, TaskGraph, TopoplanError
 from topoplan_exporter_chakra.schema import OURS
 
 __all__ = ["METADATA", "PLACES", "ROW", "ROW_FIELDS", "SYNC", "around", "metadata"]
@@ -65,10 +65,26 @@ def _columns(value: Any) -> dict[str, Any]:
             content = content.tolist()
         elif attrs.has(type(content)):
             content = _columns(content)
-        elif field.name == "rings":
-            content = {str(size): rings for size, rings in content.items()}
+        elif isinstance(content, tuple) and any(attrs.has(type(item)) for item in content):
+            content = [_columns(item) for item in content]
+        elif isinstance(content, Mapping):
+            content = {str(key): item for key, item in content.items()}
         fields[field.name] = content
     return fields
+
+
+def _host(fields: Mapping[str, Any]) -> HostModel:
+    """Return the machine of each host, from what `_columns` made of it."""
+    device = fields["device"]
+    if device is not None:
+        device = Device(**{**device, "sources": tuple(device["sources"])})
+    content = {
+        "device": device,
+        "links": tuple(HostLink(**link) for link in fields["links"]),
+        "nic_owners": tuple(map(tuple, fields["nic_owners"])),
+        "sources": tuple(fields["sources"]),
+    }
+    return HostModel(**{**fields, **content})
 
 
 def around(text: object, where: str) -> tuple[dict[str, Any], Cluster, Fabric]:
@@ -92,6 +108,8 @@ def around(text: object, where: str) -> tuple[dict[str, Any], Cluster, Fabric]:
         }
         cluster = dict(document["cluster"])
         cluster["device_preset"] = tuple(map(str, cluster["device_preset"]))
+        if cluster.get("host") is not None:
+            cluster["host"] = _host(cluster["host"])
         return document, Cluster(**cluster), Fabric(**fabric)
     except TopoplanError as error:
         raise TopoplanError(f"{where}: {error}") from None
