@@ -134,15 +134,16 @@ def cluster_of(hosts, per_host=1):
 
 @pytest.mark.parametrize(("precision", "states"), [("fp32", (4, 4, 8)), ("bf16", (2, 2, 12))])
 def test_a_frozen_weight_has_no_gradient_and_no_optimizer_state(precision, states):
-    graph, cluster = in_precision(frozen(chain(), ["first", "third"]), precision), cluster_of(1)
+    # One of two devices: a device alone holds gradients and data otherwise, see test_alone.py.
+    graph, cluster = in_precision(frozen(chain(), ["first", "third"]), precision), cluster_of(2)
     lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
     use = lowering.memory_use(PlacedStrategy(ones([(3, 0)] * 3)))
     each = WIDTH * WIDTH
-    assert use.weights.tolist() == [3 * each * states[0]]
-    assert use.gradients.tolist() == [each * states[1]]
-    assert use.optimizer.tolist() == [each * states[2]]
+    assert use.weights.tolist() == [3 * each * states[0], 0]
+    assert use.gradients.tolist() == [each * states[1], 0]
+    assert use.optimizer.tolist() == [each * states[2], 0]
     # Only `second` reads its input for its own gradient; `third` reads its weight alone, and makes one gradient.
-    assert use.activations.tolist() == [2 * BATCH * WIDTH * states[0]]
+    assert use.activations.tolist() == [2 * BATCH * WIDTH * states[0], 0]
 
 
 def test_placements_leave_out_tasks_and_messages():
