@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_2(run, experiment, tmp
     parts = report["memory"]
     device = parts.pop("device")
     assert sum(parts.values()) == report["memory_bytes"] > report["memory_capacity_bytes"] == 12e6
-    looked_up = 64 * (8 * 4 + 8)  # the table's gradient: a row and an index for each sample, which Adam has no state for
+    looked_up = 64 * (8 * 4 + 8)  # the gradient of the table: a row and an index for each sample
     assert parts["optimizer_bytes"] == 2 * (parts["gradients_bytes"] - looked_up) > 0
     for words in (
         f"device {device} needs",
