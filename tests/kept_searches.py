@@ -52,4 +52,6 @@ SEARCHES = {
     "restarts": with_run(SMALL, restarts=3, patience=0.5),
     "penalty": attrs.evolve(SMALL, simulator="fluid:memory=penalty", cluster=attrs.evolve(CLUSTER, memory_gb=1.0)),
     "flexnet": attrs.evolve(SMALL, simulator="flexnet"),
+    "machine": attrs.evolve(SMALL, cluster=ClusterOptions(machine="dgx-h100", servers=2)),  # which says what hosts have
+    "defaults": attrs.evolve(SMALL, run=RunOptions(batch_size=64), searchers="auto"),  # which end by patience
 }

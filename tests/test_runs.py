@@ -17,10 +17,11 @@ from kept_searches import SEARCHES, SMALL, journals, with_run
 
 from topoplan import Candidate, Host, PlacedStrategy, Searcher, State, TopoplanError
 from topoplan.errors import TopoplanWarning, shown
-from topoplan_engine import optimize
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
+from topoplan_engine.host_models import at_machine
 from topoplan_engine.search.journal import Journal, parsed
-from topoplan_engine.search.run_record import checksum_of
+from topoplan_engine.search.run_record import checksum_of, experiment_from_record, run_record
 from topoplan_engine.search.runs import begun, resumed
 
 HOST = Host.discover()
@@ -64,7 +65,7 @@ def check_equal(path, outcome, other_path, other):
 
 
 #: In every run of the tests; the others are slow.
-QUICK = {"mcmc", "network"}
+QUICK = {"mcmc", "network", "machine"}
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
 SHARES = [0.37, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.0, 0.8, 1.0))]
 
@@ -375,3 +376,13 @@ def test_what_cannot_be_written_ends_in_one_line_and_goes_on_later(finished, tmp
             with pytest.raises(TopoplanError, match=r"No space left on device.* goes on$"):
                 optimize(folder.experiment, host=HOST, folder=folder)
     check_equal(copy, go_on(copy), path, outcome)
+
+
+@pytest.mark.parametrize("run", [RunOptions(), RunOptions(budget=1000)])
+def test_what_users_left_open_stays_open_in_a_record(run):
+    """A machine says what users do not, and a default budget ends a search by patience: both hold after the end."""
+    said = Experiment(model="alexnet", cluster=ClusterOptions(machine="dgx-h100", servers=2), run=run)
+    read = experiment_from_record(json.loads(json.dumps(run_record(HOST, said))), "run.json")
+    assert read == said
+    assert type(read.run.budget) is type(said.run.budget)
+    assert at_machine(read.cluster, HOST) == at_machine(said.cluster, HOST)

@@ -24,8 +24,8 @@ from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.exporting import strategy_path
 from topoplan_engine.files import why_not
-from topoplan_engine.options import RunOptions
-from topoplan_engine.provenance import cluster_options, input_files, json_ready
+from topoplan_engine.options import RunOptions, UnnamedBudget
+from topoplan_engine.provenance import cluster_options, cluster_record, input_files, json_ready
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
 from topoplan_engine.search.setup import chosen_components
@@ -67,8 +67,8 @@ def run_record(host: Host, experiment: Experiment) -> dict[str, Any]:
         "experiment": {
             **{name: _choice_record(getattr(experiment, name)) for name in _CHOICES},
             "searchers": [_choice_record(choice) for choice in experiment.searchers],
-            "cluster": json_ready(attrs.asdict(experiment.cluster)),
-            "run": json_ready(attrs.asdict(experiment.run)),
+            "cluster": cluster_record(experiment.cluster),
+            "run": _run_options(experiment.run),
             "outputs": [[_choice_record(choice), str(path)] for choice, path in experiment.outputs],
         },
         "versions": _versions(host, experiment),
@@ -145,6 +145,12 @@ def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, 
             f"{where}: checksum: {shown(record.get('checksum'))} is not that of the file, which was edited since the "
             "run began (restore it, or begin a new run)"
         )
+
+
+def _run_options(options: RunOptions) -> dict[str, Any]:
+    """Record the options of a run, but for a budget that is a default: it ends a search earlier than that number."""
+    values = attrs.asdict(options)
+    return {name: json_ready(value) for name, value in values.items() if not isinstance(value, UnnamedBudget)}
 
 
 def _choice_record(choice: Choice | None) -> dict[str, Any] | None:
