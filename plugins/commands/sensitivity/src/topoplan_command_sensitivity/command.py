@@ -35,6 +35,10 @@ _ALIKE = {
         "warning: all plans cost the same, so this study says nothing about wrong costs (larger perturbations, or a "
         "slower network, may tell them apart)"
     ),
+    "stated": (
+        "warning: all plans cost the same, so this study says nothing about wrong costs: searcher stated proposes the "
+        "one plan that users state, whatever costs are (begin with a plan that is searched, e.g. -s hybrid)"
+    ),
 }
 
 
@@ -119,6 +123,8 @@ def sensitivity(
         )
     searchers = "+".join(choice.name for choice in experiment.searchers)
     _show(analysis, f"{experiment.model.name}, {searchers}", perturbation.priced_by, as_json=as_json)
+    if analysis.alike and not as_json:
+        typer.echo(_ALIKE["stated" if searchers == "stated" else perturbation.priced_by], err=True)
     if analysis.interrupted:
         typer.echo(f"interrupted: {sum(len(row.seeds) for row in analysis.results)} searches are finished", err=True)
         raise typer.Exit(130)
@@ -191,8 +197,6 @@ def _show(analysis: SensitivityAnalysis, title: str, priced_by: PricedBy, *, as_
     if priced_by == "planner":
         reference = f"the planner's objective is {analysis.reference:.6g}"
     _table(analysis).print(f"{title}: {reference} with true costs{marked}")
-    if analysis.alike:
-        typer.echo(_ALIKE[priced_by], err=True)
 
 
 def _table(analysis: SensitivityAnalysis) -> RowTable[PerturbationResult]:
