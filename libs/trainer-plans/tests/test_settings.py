@@ -92,6 +92,15 @@ def test_a_configuration_of_torchtitan():
     assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ())
 
 
+@pytest.mark.parametrize(("ranks", "whole", "rounds"), [(2, 32, 2), (2, 16, 0), (1, 32, 0), (2, -1, 0)])
+def test_rounds_of_a_pipeline_of_torchtitan_are_named(ranks, whole, rounds):
+    """A pipeline drains after each local batch; without one, rounds are micro-batches like others."""
+    text = f"[parallelism]\ndata_parallel_shard_degree = 4\npipeline_parallel_degree = {ranks}\n"
+    found = trainer_settings(text + f"[training]\nlocal_batch_size = 4\nglobal_batch_size = {whole}\n", "a.toml")
+    assert len(found.unread) == (rounds > 0)
+    assert all(f"each of {rounds} rounds of 16 samples" in line for line in found.unread)
+
+
 def test_degrees_of_an_older_configuration():
     text = "[training]\nbatch_size = 2\ntensor_parallel_degree = 8\n[experimental]\npipeline_parallel_degree = 2\n"
     found = trainer_settings(text + "[activation_checkpoint]\nmode = 'full'\n", "old.toml")

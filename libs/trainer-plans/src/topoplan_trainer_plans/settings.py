@@ -398,6 +398,13 @@ def _torchtitan(text: str, name: str) -> TrainerSettings:
     return config.settings()
 
 
+def _rounds(batch: int, at_once: int) -> tuple[str, ...]:
+    """Return what a plan does not say of a pipeline that is run several times for a batch, and drains in between."""
+    if not 0 < at_once < batch:
+        return ()
+    return (f"draining the pipeline after each of {batch // at_once} rounds of {at_once} samples (global_batch_size)",)
+
+
 class _Torchtitan:
     """Turns a configuration of torchtitan into settings."""
 
@@ -443,6 +450,7 @@ class _Torchtitan:
             plan=plan,
             batch_size=whole if whole > 0 else None,
             sequence=self._number("seq_len", 0) or None,
+            unread=_rounds(whole, local * data) if degrees["pp"] > 1 else (),
         )
 
     def _value(self, key: str, default: Any) -> Any:
