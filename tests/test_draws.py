@@ -166,7 +166,7 @@ def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, choosing, repo
     choice, _, evaluator = verdict([(1.0, 1.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)], tasks=tasks)
     assert {len(seeds) for _, seeds in evaluator.asked[:3]} == {choosing}
     assert len(choice.plan.draws.seeds) == len(choice.initial.draws.seeds) == reported
-    assert choice.plan.draws.error > 0.0025 * choice.plan.draws.mean  # and is told
+    assert choice.plan.draws.error > 0.0025 * choice.plan.draws.mean  # and the plan says so
 
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():

@@ -89,7 +89,7 @@ def test_plans_with_algorithms_of_hundreds_of_devices(topology, model_of):
 
 
 def test_rings_and_algorithms_together_load_the_links_that_each_has(model_of):
-    """Links that rings alone do not tell apart are told apart by the loads of an algorithm."""
+    """Links that have equal loads from rings differ by the loads of an algorithm."""
     plan = drawn_plan(1195, model_of, topology="fully-connected")
     assert plan is not None
     assert_equal(*plan, "all-reduce=halving-doubling")

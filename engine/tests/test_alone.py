@@ -15,22 +15,12 @@ from topoplan_operators import GraphBuilder
 from topoplan_operators.handle import Handle
 from topoplan_operators.losses import cross_entropy
 from topoplan_samples.fabrics import star
+from topoplan_samples.words import language_model
 from topoplan_simulator_fluid import Fluid
 
 SAMPLES, CHANNELS = 64, 16
 DATA = 4 * SAMPLES * CHANNELS + 8 * SAMPLES
 HIDDEN = 4 * SAMPLES * CHANNELS
-
-
-def language_model(words):
-    builder = GraphBuilder("words", batch_size=SAMPLES)
-    x = builder.input((CHANNELS,))
-    for number in range(2):
-        x = builder.linear(x, CHANNELS, bias=False, name=f"layer{number}")
-    scores = builder.linear(x, words, bias=False, name="scores")
-    targets = Handle((SAMPLES,), 8)
-    builder.append(cross_entropy(scores, targets), [scores, targets], "loss")
-    return builder.build()
 
 
 def lowered(graph, devices=1):
@@ -45,7 +35,7 @@ def whole(graph):
 def test_gradients_of_weights_are_not_there_when_the_loss_holds_the_most():
     """Weights and two moments, data, inputs of two layers, and three tensors of the size of the scores."""
     words = 4096
-    graph = language_model(words)
+    graph = language_model(words=words)
     use = lowered(graph).memory_use(whole(graph))
     assert use.total[0] == 3 * graph.parameter_bytes + DATA + 2 * HIDDEN + 12 * SAMPLES * words
     assert use.gradients[0] == 0
@@ -81,7 +71,7 @@ def test_the_step_in_mixed_precision_reads_gradients_in_fp32():
 
 
 def test_trainers_with_buffers_keep_gradients_throughout():
-    graph = language_model(4096)
+    graph = language_model()
     for kernels, is_there in (("megatron", True), ("transformers", False)):
         chosen = with_kernels(graph, kernels)
         assert bool(lowered(chosen).memory_use(whole(chosen)).gradients[0]) is is_there
@@ -89,7 +79,7 @@ def test_trainers_with_buffers_keep_gradients_throughout():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bytes_over_time_have_the_same_peak(precision):
-    graph = in_precision(language_model(4096), precision)
+    graph = in_precision(language_model(), precision)
     lowering, strategy = lowered(graph), whole(graph)
     taskgraph = lowering.lower(strategy)
     cluster = build_cluster(ClusterOptions(servers=1))

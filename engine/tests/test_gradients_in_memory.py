@@ -16,22 +16,11 @@ from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
 from topoplan_operators.handle import Handle
 from topoplan_operators.losses import cross_entropy
+from topoplan_samples.words import language_model
 
 SAMPLES, CHANNELS, WORDS = 64, 16, 4096
 #: Bytes of the scores, and of the activations between two layers, in fp32.
 SCORES, HIDDEN = 4 * SAMPLES * WORDS, 4 * SAMPLES * CHANNELS
-
-
-def language_model(layers=2, words=WORDS):
-    """Return linear layers without biases, scores over words, and their loss."""
-    builder = GraphBuilder("words", batch_size=SAMPLES)
-    x = builder.input((CHANNELS,))
-    for number in range(layers):
-        x = builder.linear(x, CHANNELS, bias=False, name=f"layer{number}")
-    scores = builder.linear(x, words, bias=False, name="scores")
-    targets = Handle((SAMPLES,), 8)
-    builder.append(cross_entropy(scores, targets), [scores, targets], "loss")
-    return builder.build()
 
 
 def lowering(graph, devices=2):

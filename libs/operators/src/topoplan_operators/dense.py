@@ -184,14 +184,21 @@ def _attention_extras(sizes: tuple[int, int, int, int], channels: int, itemsize:
         channels: of a head.
         itemsize: bytes of an element.
     """
-    samples, queries, keys, heads = sizes
+    samples, queries, _, heads = sizes
     flat_heads = Axis(heads * channels, 2, scale=channels, extent=channels)
-    of_query, of_keys = (Axis(samples, 0), Axis(queries, 1)), (Axis(samples, 0), Axis(keys))
     return (
-        *(Tensor(name, (*of_query, flat_heads), itemsize) for name in ("queries", "answers")),
-        *(Tensor(name, (*of_keys, flat_heads), itemsize) for name in ("keys", "values")),
-        Tensor("sums", (*of_query, Axis(heads, 2)), 4),
+        *_projections(sizes, flat_heads, ("keys", "values"), itemsize),
+        Tensor("sums", (Axis(samples, 0), Axis(queries, 1), Axis(heads, 2)), 4),
     )
+
+
+def _projections(
+    sizes: tuple[int, int, int, int], channels: Axis, of_keys: tuple[str, str], itemsize: int
+) -> tuple[Tensor, ...]:
+    """Return queries, answers, and by their names keys and values, with the channels of all heads."""
+    samples, queries, keys, _ = sizes
+    places = {"queries": Axis(queries, 1), "answers": Axis(queries, 1), **dict.fromkeys(of_keys, Axis(keys))}
+    return tuple(Tensor(name, (Axis(samples, 0), place, channels), itemsize) for name, place in places.items())
 
 
 def multihead_attention(q: Handle, k: Handle, v: Handle, heads: int, mask: Handle | None = None) -> Operator:
@@ -261,9 +268,7 @@ def _written_extras(sizes: tuple[int, int, int, int], channels: int, itemsize: i
         itemsize: bytes of an element.
     """
     samples, queries, keys, heads = sizes
-    of_query, of_keys = (Axis(samples, 0), Axis(queries, 1)), (Axis(samples, 0), Axis(keys))
     return (
-        *(Tensor(name, (*of_query, Axis(channels)), itemsize) for name in ("queries", "answers")),
-        *(Tensor(name, (*of_keys, Axis(channels)), itemsize) for name in ("keys_of_heads", "values_of_heads")),
-        Tensor("shares", (*of_query, Axis(heads), Axis(keys)), itemsize),
+        *_projections(sizes, Axis(channels), ("keys_of_heads", "values_of_heads"), itemsize),
+        Tensor("shares", (Axis(samples, 0), Axis(queries, 1), Axis(heads), Axis(keys)), itemsize),
     )
