@@ -21,6 +21,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.host_models import at_machine
 from topoplan_engine.search.journal import Journal, parsed
+from topoplan_engine.search.limits import with_patience
 from topoplan_engine.search.run_record import checksum_of, experiment_from_record, run_record
 from topoplan_engine.search.runs import begun, resumed
 
@@ -378,11 +379,15 @@ def test_what_cannot_be_written_ends_in_one_line_and_goes_on_later(finished, tmp
     check_equal(copy, go_on(copy), path, outcome)
 
 
-@pytest.mark.parametrize("run", [RunOptions(), RunOptions(budget=1000)])
+@pytest.mark.parametrize("run", [RunOptions(), RunOptions(budget=1000), RunOptions(patience=0.2)])
 def test_what_users_left_open_stays_open_in_a_record(run):
     """A machine says what users do not, and a default budget ends a search by patience: both hold after the end."""
     said = Experiment(model="alexnet", cluster=ClusterOptions(machine="dgx-h100", servers=2), run=run)
     read = experiment_from_record(json.loads(json.dumps(run_record(HOST, said))), "run.json")
     assert read == said
     assert type(read.run.budget) is type(said.run.budget)
+    assert with_patience(read) == with_patience(said)
+    patient = with_patience(said).run.patience
+    recorded = json.loads(json.dumps(run_record(HOST, with_patience(said))))
+    assert type(with_patience(experiment_from_record(recorded, "run.json")).run.patience) is type(patient)
     assert at_machine(read.cluster, HOST) == at_machine(said.cluster, HOST)

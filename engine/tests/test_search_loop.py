@@ -278,7 +278,9 @@ def test_a_default_search_is_patient_for_a_fifth_of_its_budget(options, searcher
     assert with_patience(named).run.patience == options.get("patience")
 
 
-@pytest.mark.parametrize(("options", "searchers"), [({}, None), ({"patience": 0.5}, None), ({}, ["mcmc"])])
+@pytest.mark.parametrize(
+    ("options", "searchers"), [({}, None), ({"patience": 0.5}, None), ({"patience": 0.2}, None), ({}, ["mcmc"])]
+)
 def test_a_default_search_for_a_large_problem_is_patient_for_as_much_work(options, searchers):
     problem = small_problem()
     chosen = {} if searchers is None else {"searchers": searchers}

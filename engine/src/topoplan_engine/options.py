@@ -26,6 +26,7 @@ __all__ = [
     "HostGroup",
     "RunOptions",
     "UnnamedBudget",
+    "UnnamedPatience",
     "is_unnamed",
     "unnamed",
 ]
@@ -44,6 +45,10 @@ _COMPONENT = "NAME[:KEY=VALUE,...]"
 
 class UnnamedBudget(int):
     """A number of candidates that is a default, so that a search may end before it has priced them."""
+
+
+class UnnamedPatience(float):
+    """A share of a budget that is a default, in place of which a large problem has one in work."""
 
 
 class _UnnamedInt(int):

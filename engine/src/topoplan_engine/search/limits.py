@@ -16,7 +16,7 @@ import attrs
 
 from topoplan.model.problem import Problem
 from topoplan_engine.experiment import Experiment
-from topoplan_engine.options import ComponentOptions, RunOptions, UnnamedBudget
+from topoplan_engine.options import ComponentOptions, RunOptions, UnnamedBudget, UnnamedPatience
 
 __all__ = [
     "LEAST_TIME",
@@ -33,7 +33,7 @@ __all__ = [
 #: Share of a time limit that a search has at least, however long its start took.
 LEAST_TIME = 0.05
 #: Share of a default budget after which the default searcher stops if nothing was better.
-_PATIENCE = 0.2
+_PATIENCE = UnnamedPatience(0.2)
 #: The same in work, which large problems have less proposals for: parts of operators in all of these together, and the
 #: fewest proposals.
 _PARTS, _FEWEST = 2**20, 8
@@ -95,14 +95,16 @@ def with_patience(experiment: Experiment) -> Experiment:
 def with_patience_for(experiment: Experiment, problem: Problem) -> Experiment:
     """Return an experiment whose default patience is one in work, counted: the same on every machine.
 
+    A patience that a user names is kept, whatever it is.
+
     A proposal for a language model on many devices has as many tasks as hundreds for a small problem, and takes a
     second or more.
     """
     run, parts = experiment.run, len(problem.graph.operators) * problem.cluster.n_devices
     proposals = max(_FEWEST, _PARTS // parts)
-    if run.patience != _PATIENCE or not _is_default(experiment) or proposals >= _PATIENCE * run.budget:
+    if not isinstance(run.patience, UnnamedPatience) or proposals >= _PATIENCE * run.budget:
         return experiment
-    return attrs.evolve(experiment, run=attrs.evolve(run, patience=proposals / run.budget))
+    return attrs.evolve(experiment, run=attrs.evolve(run, patience=UnnamedPatience(proposals / run.budget)))
 
 
 def _is_default(experiment: Experiment) -> bool:

@@ -24,7 +24,7 @@ from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.exporting import strategy_path
 from topoplan_engine.files import why_not
-from topoplan_engine.options import RunOptions, UnnamedBudget
+from topoplan_engine.options import RunOptions, UnnamedBudget, UnnamedPatience
 from topoplan_engine.provenance import cluster_options, cluster_record, input_files, json_ready
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import provenance
@@ -148,9 +148,9 @@ def check_record(host: Host, record: Mapping[str, Any], experiment: Experiment, 
 
 
 def _run_options(options: RunOptions) -> dict[str, Any]:
-    """Record the options of a run, but for a budget that is a default: it ends a search earlier than that number."""
-    values = attrs.asdict(options)
-    return {name: json_ready(value) for name, value in values.items() if not isinstance(value, UnnamedBudget)}
+    """Record the options of a run, but for a budget and a patience that are defaults: large problems have others."""
+    values, defaults = attrs.asdict(options), (UnnamedBudget, UnnamedPatience)
+    return {name: json_ready(value) for name, value in values.items() if not isinstance(value, defaults)}
 
 
 def _choice_record(choice: Choice | None) -> dict[str, Any] | None:
