@@ -7,7 +7,8 @@ afterwards.  So a device holds the most somewhere in between: where a loss begin
 scores over a vocabulary beside all activations, or at the widest layers.
 
 Data flow: parts with their bytes, operator by operator, and a *slot* each, the device and stage that the part belongs
-to ─► `rises`: for each slot the most bytes that a backward pass adds to those at its begin.
+to ─► `rises`: for each slot the most bytes that a backward pass adds to those at its begin.  Where all devices run the
+same operators, columns of these ─► `rise_in_backward`: the same, with what else comes and goes beside gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from topoplan.model.graph import OperatorGraph
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.fragments import OperatorFragment
 
-__all__ = ["GradientOrder", "gradient_bytes", "gradient_order", "order_of_edges", "rises", "widest"]
+__all__ = [
+    "GradientOrder",
+    "Rise",
+    "gradient_bytes",
+    "gradient_order",
+    "last_readers",
+    "order_of_edges",
+    "rise_in_backward",
+    "rises",
+    "widest",
+]
 
 
 class GradientOrder(NamedTuple):
@@ -31,6 +42,13 @@ class GradientOrder(NamedTuple):
 
     ptr: I32
     producer: I32
+
+
+class Rise(NamedTuple):
+    """Bytes beyond those at the begin of a backward pass where they are the most; gathered weights among them."""
+
+    total: float
+    gathered: float
 
 
 def gradient_order(graph: OperatorGraph) -> GradientOrder:
@@ -44,12 +62,55 @@ def order_of_edges(edges: I32 | I64, count: int) -> GradientOrder:
     >>> order_of_edges(np.array([(0, 1), (0, 2), (1, 2)]), 3)
     GradientOrder(ptr=array([0, 0, 0, 2], dtype=int32), producer=array([0, 1], dtype=int32))
     """
-    last = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(last, edges[:, 0], edges[:, 1])
+    last = last_readers(edges, count)
     producers = np.flatnonzero(last >= 0)
     producers = producers[np.argsort(last[producers], kind="stable")]
     counts = np.bincount(last[producers], minlength=len(last))
     return GradientOrder(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), producers.astype(np.int32))
+
+
+def last_readers(edges: I32 | I64, count: int) -> I64:
+    """(count,) the last consumer of each producer, which makes its gradient first; -1 where there is none.
+
+    Args:
+        edges: (E, 2) producers and consumers.
+        count: of both.
+
+    >>> last_readers(np.array([(0, 1), (0, 2), (1, 2)]), 3).tolist()
+    [2, 2, -1]
+    """
+    last = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(last, edges[:, 0], edges[:, 1])
+    return last
+
+
+def rise_in_backward(
+    made_by: I64, outputs: F64, extras: F64, freed: F64, entered: F64, gathered: F64, micro_batches: int = 1
+) -> Rise:
+    """Return what a backward pass of one micro-batch has at most beyond what is there at its begin.
+
+    Args:
+        made_by: (n,) which of the operators, in the order of the forward pass, makes the gradient of the output of each
+            first; n where it is there before, -1 where there is none.
+        outputs, extras: (n,) bytes of the batch of gradients of outputs, and of what a pass makes beside them.
+        freed: (n,) bytes of the batch that are free after the pass of each.
+        entered: (n,) bytes of the batch that come before it.
+        gathered: (n,) bytes that are there while it runs.
+        micro_batches: of the batch.
+
+    >>> last, zeros = last_readers(np.array([(0, 1), (1, 2)]), 3), np.zeros(3)
+    >>> rise_in_backward(last, np.array([4.0, 4, 0]), np.array([0.0, 0, 6]), np.full(3, 1.0), zeros, zeros).total
+    6.0
+    """
+    n = len(made_by)
+    change = -outputs - freed
+    inside = (made_by >= 0) & (made_by < n)
+    change += np.bincount(made_by[inside], outputs[inside], n)
+    before = outputs[made_by == n].sum()
+    start = before + np.append(np.cumsum((change + entered)[::-1])[::-1][1:], 0.0) + entered
+    level = (start + extras) / micro_batches + gathered
+    most = int(level.argmax())
+    return Rise(max(0.0, float(level[most])), float(gathered[most]))
 
 
 def gradient_bytes(prices: Sequence[OperatorFragment | PartCosts]) -> F64 | None:

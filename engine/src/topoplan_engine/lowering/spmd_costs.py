@@ -15,31 +15,20 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
-from topoplan.model.recording import MemoryUse
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
-from topoplan.model.staged import StagedStrategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.fragments import weight_seconds
-from topoplan_engine.lowering.gather_units import gather_units, parts_of
-from topoplan_engine.lowering.gradient_peaks import order_of_edges
-from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.partition import slice_elements
-from topoplan_engine.program_strategies import program_of
 from topoplan_engine.sharding.programs import pieces
 
 __all__ = [
     "DeviceCosts",
     "OperatorBytes",
-    "Passes",
     "PricedParts",
     "ProgramPrices",
-    "gradient_bytes_of",
+    "gradients_of",
     "operator_bytes",
-    "ordered_passes",
-    "program_memory",
-    "program_memory_use",
-    "sum_of",
 ]
 
 
@@ -258,99 +247,9 @@ class OperatorBytes(NamedTuple):
     gathered: float
 
 
-def program_memory(strategy: StagedStrategy, graph: OperatorGraph, prices: Sequence[DeviceCosts]) -> F64:
-    """Return the (D,) peak of the bytes that each device holds.
-
-    Activations of all micro-batches are there when the forward pass ends.  The state of parameters shrinks with the
-    slices in which they are stored; gathered parameters stay until the backward pass, unless they are given back.
-    With sharded state, a device holds only its own share of everything but the parameters.  Gradients of activations
-    come on top, where a backward pass makes them before activations are free.
-    """
-    rows = operator_bytes(program_of(strategy), graph, prices)
-    return sum_of(rows) + _rise(strategy, graph, prices, rows).total
-
-
-def sum_of(rows: list[OperatorBytes]) -> F64:
-    """(D,) bytes of all operators."""
-    total = np.zeros_like(rows[0].held)
-    for nbytes in rows:
-        total += nbytes.held
-    return total
-
-
-class _Rise(NamedTuple):
-    """Bytes on every device beyond `OperatorBytes`, where they are the most; and gathered parameters among them."""
-
-    total: float
-    gathered: float
-
-
-def _rise(
-    strategy: StagedStrategy,
-    graph: OperatorGraph,
-    prices: Sequence[DeviceCosts],
-    rows: list[OperatorBytes],
-) -> _Rise:
-    """Return what comes and goes within the backward pass: gradients of activations, and parameters gathered again."""
-    gradients, units = gradient_bytes_of(prices), gather_units(strategy, graph)
-    if gradients is None and units is None:
-        return _Rise(0.0, 0.0)
-    if gradients is None:
-        gradients = np.zeros((2, len(prices)))
-    passes, copies = ordered_passes(strategy), strategy.micro_batches
-    place = np.empty((len(prices), copies), dtype=np.int64)
-    place[passes.op, passes.micro_batch] = np.arange(len(passes.op))
-    ends = place[graph.edges.reshape(-1, 4)[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
-    order = order_of_edges(ends, len(passes.op))
-    outputs, extras = gradients[:, passes.op] / copies
-    freed = np.array([row.activations.min() for row in rows])[passes.op] / copies
-    first = np.repeat(np.arange(len(passes.op)), np.diff(order.ptr))  # the pass that makes each gradient
-    change = np.bincount(first, outputs[order.producer], len(passes.op)) - outputs - freed
-    # From the last pass to the first one: what was there at its begin, and what it adds.
-    start_level = np.append(0.0, np.cumsum(change[::-1])[:-1])[::-1]
-    gathered = np.zeros(len(passes.op)) if units is None else units.in_backward()[passes.op]
-    level = start_level + extras + gathered
-    most = int(level.argmax())
-    return _Rise(max(0.0, float(level[most])), float(gathered[most]))
-
-
-def gradient_bytes_of(prices: Sequence[DeviceCosts]) -> F64 | None:
-    """(2, n_ops) bytes of gradients on every device; None where nothing is counted for them."""
-    if all(price.gradients is None for price in prices):
-        return None
+def gradients_of(prices: Sequence[DeviceCosts]) -> F64:
+    """(2, n_ops) bytes of gradients of outputs on every device, and of what backward passes make beside them."""
     return np.array([(0.0, 0.0) if price.gradients is None else price.gradients for price in prices]).T
-
-
-class Passes(NamedTuple):
-    """Operators and micro-batches of forward passes, in the order in which a device runs them."""
-
-    op: I64
-    micro_batch: I64
-
-
-def ordered_passes(strategy: StagedStrategy) -> Passes:
-    """Return the forward passes of a program: stage by stage, in each micro-batch by micro-batch."""
-    count, stage = strategy.micro_batches, parts_of(strategy)
-    op, micro_batch = np.repeat(np.arange(len(stage)), count), np.tile(np.arange(count), len(stage))
-    order = np.lexsort((op, micro_batch, stage[op]))
-    return Passes(op[order], micro_batch[order])
-
-
-def program_memory_use(strategy: StagedStrategy, graph: OperatorGraph, prices: Sequence[DeviceCosts]) -> MemoryUse:
-    """Return the bytes of `program_memory` by their use."""
-    program = program_of(strategy)
-    states, undivided = np.zeros((3, program.n_devices)), np.zeros(program.n_devices)
-    rows = operator_bytes(program, graph, prices)
-    for price, nbytes in zip(prices, rows, strict=True):
-        if price.states is None:
-            undivided += nbytes.state + nbytes.gathered
-            continue
-        states[0] += nbytes.weights + nbytes.gathered
-        gradients_and_optimizer = price.states[1:]
-        share = gradients_and_optimizer / np.maximum(gradients_and_optimizer.sum(axis=0), 1e-300)
-        states[1:] += share * (nbytes.state - nbytes.weights)
-    states[0] += _rise(strategy, graph, prices, rows).gathered
-    return memory_use_of(program_memory(strategy, graph, prices), states, undivided)
 
 
 def operator_bytes(

@@ -27,9 +27,11 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.equal_operators import first_equal
+from topoplan_engine.lowering.gather_units import gather_units, parts_of
+from topoplan_engine.lowering.gradient_peaks import Rise, last_readers, rise_in_backward
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
-from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, operator_bytes
+from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, gradients_of, operator_bytes
 from topoplan_engine.lowering.stage_buffers import (
     Shape,
     accumulated_gradients,
@@ -90,7 +92,7 @@ class StageBytes(NamedTuple):
     undivided: F64
     activations: F64
     change: F64
-    rise: _Rise
+    rise: Rise
     gathered: float
     placeholders: Mapping[Shape, float] = MappingProxyType({})
 
@@ -150,23 +152,74 @@ class StageBytes(NamedTuple):
             undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
-            rise=tensors.rise(freed_at, entered, temporary, strategy.micro_batches),
+            rise=rise_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches),
             gathered=float(gathered.max(initial=0.0)),
             placeholders=placeholders(stage),
         )
+
+    @classmethod
+    def of_program(
+        cls, strategy: StagedStrategy, graph: OperatorGraph, stage: StageGraph, costs: StageCosts
+    ) -> StageBytes:
+        """Return the bytes of a program with one stream, whose whole batch runs forward, and then back (`UNORDERED`).
+
+        The state of parameters shrinks with the slices in which they are stored; gathered parameters stay until the
+        backward pass, unless they are given back.  With sharded state, a device holds only its own share of everything
+        but the parameters.
+
+        Args:
+            strategy, graph: what is lowered.
+            stage: the program as one stage.
+            costs: of its operators.
+        """
+        prices = costs.passes
+        rows = operator_bytes(stage.program, graph, prices)
+        states, undivided = _states(stage, prices, rows)
+        activations = np.stack([row.activations for row in rows])
+        total = activations.sum(axis=0)
+        change = np.zeros((2, _WITH_WEIGHTS + 1, len(total)))
+        change[0, Pass.FORWARD], change[0, _WITH_WEIGHTS] = total, -total
+        return cls(
+            devices=stage.stage.mesh.devices,
+            column=costs.column,
+            states=states,
+            undivided=undivided,
+            activations=total,
+            change=change,
+            rise=_rise_of_turns(strategy, graph, gradients_of(prices), activations.min(axis=1)),
+            gathered=0.0,
+        )
+
+    @property
+    def resting(self) -> F64:
+        """(K,) bytes at the end of the forward pass of the whole batch, if everything is kept."""
+        nbytes: F64 = self.states.sum(axis=0) + self.undivided + self.activations
+        return nbytes
+
+
+def _rise_of_turns(strategy: StagedStrategy, graph: OperatorGraph, gradients: F64, freed: F64) -> Rise:
+    """Return what the backward passes of micro-batches that take turns in the parts of a program have at most.
+
+    Args:
+        strategy, graph: what is lowered.
+        gradients, freed: (2, n_ops) and (n_ops,) bytes of the batch.
+    """
+    count, part, n_ops = strategy.micro_batches, parts_of(strategy), len(graph.operators)
+    op, micro_batch = np.repeat(np.arange(n_ops), count), np.tile(np.arange(count), n_ops)
+    order = np.lexsort((op, micro_batch, part[op]))
+    place = np.empty((n_ops, count), dtype=np.int64)
+    place[op[order], micro_batch[order]] = np.arange(len(order))
+    edges = place[graph.edges.reshape(-1, 4)[:, [0, 2]]].transpose(0, 2, 1).reshape(-1, 2)
+    outputs, extras, freed = (each[op[order]] / count for each in (*gradients, freed))
+    zeros, units = np.zeros(len(order)), gather_units(strategy, graph)
+    gathered = zeros if units is None else units.in_backward()[op[order]]
+    return rise_in_backward(last_readers(edges, len(order)), outputs, extras, freed, zeros, gathered)
 
 
 def _alone(graph: OperatorGraph, operators: I32) -> OperatorGraph:
     """Return some operators of a graph, without what is between them."""
     chosen = tuple(graph.operators[op] for op in operators.tolist())
     return attrs.evolve(graph, operators=chosen, edges=i32(np.zeros((0, 4))))
-
-
-class _Rise(NamedTuple):
-    """Bytes beyond those at the begin of a backward pass where they are the most; gathered weights among them."""
-
-    total: float
-    gathered: float
 
 
 class _Held(NamedTuple):
@@ -229,10 +282,14 @@ class _Held(NamedTuple):
             if repeated:
                 tensor = graph.operators[link.op].outputs[link.output]
                 received[repeated[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
-        gradients = [(0.0, 0.0) if price.gradients is None else price.gradients for price in prices]
-        outputs, extras = np.array(gradients).T
+        outputs, extras = gradients_of(prices)
         split = np.array([bool((price.weight_gradient > 0).any()) for price in prices])
         return cls(boundary, received, outputs, extras, made_by, split)
+
+    @property
+    def gradients(self) -> tuple[np.ndarray, F64, F64]:
+        """``made_by``, ``outputs`` and ``extras``."""
+        return self.made_by, self.outputs, self.extras
 
     def repeated(self, stage: StageGraph) -> Iterator[tuple[I64, int]]:
         """Yield the members of each region that runs again, and the operator before whose backward pass it does."""
@@ -241,25 +298,6 @@ class _Held(NamedTuple):
             members = np.flatnonzero(regions == region)
             reader = min(int(self.made_by[members].max()), len(regions) - 1)
             yield members, max(int(members[-1]), reader if region in without_outputs else 0)
-
-    def rise(self, freed: F64, entered: F64, gathered: F64, count: int) -> _Rise:
-        """Return what the backward pass of one micro-batch has at most beyond what is there at its begin.
-
-        Args:
-            freed: (n,) bytes of the batch that are free after the pass of each operator.
-            entered: (n,) bytes of the batch that come before it: of a region that runs again.
-            gathered: (n,) bytes of weights while it runs.
-            count: micro-batches.
-        """
-        n = len(freed)
-        change = -self.outputs - freed
-        inside = (self.made_by >= 0) & (self.made_by < n)
-        change += np.bincount(self.made_by[inside], self.outputs[inside], n)
-        before = self.outputs[self.made_by == n].sum()
-        start = before + np.append(np.cumsum((change + entered)[::-1])[::-1][1:], 0.0) + entered
-        level = (start + self.extras) / count + gathered
-        most = int(level.argmax())
-        return _Rise(max(0.0, float(level[most])), float(gathered[most]))
 
 
 def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
@@ -277,8 +315,8 @@ def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
 
 def _shares(stage: StageGraph, position: int) -> float:
     """Return among how many devices ZeRO divides the state of an operator's weights."""
-    zero, operator = stage.stage.zero, stage.graph.operators[stage.position.index(position)]
-    if not zero.level or not operator.weights:
+    zero = stage.stage.zero
+    if not zero.level or not (operator := stage.graph.operators[stage.position.index(position)]).weights:
         return 1.0
     stored = stage.stage.program.stored[position][len(operator.inputs)]
     return float(math.prod(stage.program.mesh[axis] for axis in zero.axes if not stored[axis].sliced))
