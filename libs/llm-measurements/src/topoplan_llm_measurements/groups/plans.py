@@ -9,7 +9,7 @@ from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count
 from topoplan_llm_measurements.rows import Cells
 
-__all__ = ["megatron_plan", "precision_of", "torchtitan_schedule", "uneven_layers"]
+__all__ = ["megatron_plan", "precision_of", "torchtitan_micro_batch", "torchtitan_schedule", "uneven_layers"]
 
 #: Part of a name -> precision.  What is beside it says how values are scaled: FP8-CS, FP8-SC, MXFP8, NVFP4.
 _PRECISIONS = {
@@ -69,6 +69,25 @@ def torchtitan_schedule(text: str) -> str:
     if word not in _SCHEDULES:
         raise TopoplanError(f"schedule: {shown(text)} is not known (have: {', '.join(filter(None, _SCHEDULES))})")
     return _SCHEDULES[word]
+
+
+def torchtitan_micro_batch(local_batch: int, ranks: int) -> int:
+    """Return the samples of a micro-batch of a torchtitan run that says no number of them.
+
+    A pipeline divides the batch into as many as it has ranks.
+
+    Source: pytorch/torchtitan@9dec370 (``build_pipeline_schedule`` in ``parallelisms/pipelining_utils.py``).
+
+    Raises:
+        TopoplanError: that does not go.
+
+    Examples:
+        >>> torchtitan_micro_batch(32, 8), torchtitan_micro_batch(2, 1)
+        (4, 2)
+    """
+    if local_batch % ranks:
+        raise TopoplanError(f"pp {ranks} does not divide a local_batch of {local_batch}")
+    return local_batch // ranks
 
 
 def uneven_layers(layers: int, chunks: int) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """What PyTorch publishes of torchtitan: Llama 2 and 3 with FSDP, tensor, pipeline and context parallelism.
 
 Selective activation checkpointing by operators keeps attention and every second product of a layer; by layers it runs
-every second layer again.  Stages of a pipeline work on micro-batches of one sample.
+every second layer again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.cells import count, number
 from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
-from topoplan_llm_measurements.groups.plans import precision_of, torchtitan_schedule
+from topoplan_llm_measurements.groups.plans import precision_of, torchtitan_micro_batch, torchtitan_schedule
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import TOKENS, Cells, Group, MeasuredRow, Run
 
@@ -65,15 +65,15 @@ def _degrees(cells: Cells) -> dict[str, Any]:
         "pp": pp,
         "cp": cp,
         "dp": dp,
-        "micro_batch": 1 if pp > 1 else count(cells, "local_batch"),
-        "zero": 3 if dp > 1 else 0,
+        "micro_batch": torchtitan_micro_batch(count(cells, "local_batch"), pp),
+        "zero": 3 if dp * cp > 1 else 0,  # weights are sliced among context parallel devices, too
         "overlap": "fsdp",
         "schedule": torchtitan_schedule(cells.get("schedule", "") if pp > 1 else ""),
     }
     if tp > 1:
         plan |= {"sp": True, "async_tp": cells.get("async_tp") == "yes"}
     if pp > 1:
-        plan |= {"layers": "embedding+head", "reshard": False}
+        plan |= {"layers": "embedding+head", **({"reshard": False} if plan["zero"] else {})}
     return plan
 
 

@@ -13,7 +13,7 @@ from topoplan.errors import TopoplanError, nearest, shown
 from topoplan_llm_measurements.cells import count, number
 from topoplan_llm_measurements.groups.llama import llama_model
 from topoplan_llm_measurements.groups.machines import cluster_of, hardware_of
-from topoplan_llm_measurements.groups.plans import torchtitan_schedule
+from topoplan_llm_measurements.groups.plans import torchtitan_micro_batch, torchtitan_schedule
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Quantity, Run
 
@@ -69,9 +69,8 @@ def _compiles_loss(source: str) -> bool:
 def _degrees(cells: Cells) -> dict[str, Any]:
     tp, pp, cp, samples = (count(cells, word, 1) for word in ("tp", "pp", "cp", "local_batch"))
     dp = count(cells, "fsdp", max(count(cells, "gpus") // (tp * pp * cp), 1))
-    if samples % pp:
-        raise TopoplanError(f"pp {pp} does not divide a local_batch of {samples}")
-    plan: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "zero": 3, "micro_batch": samples // pp}
+    plan: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "zero": 3}
+    plan["micro_batch"] = torchtitan_micro_batch(samples, pp)
     if pp > 1:
         plan |= {
             "schedule": torchtitan_schedule(cells.get("schedule", "")),
