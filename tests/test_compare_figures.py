@@ -162,7 +162,7 @@ def row(network, seconds, *, gbps=100.0, interfaces=1, tax=1.0):
 
 
 def test_a_plan_that_fits_goes_before_one_that_does_not(comparison):
-    fits, lacks = row("panel", (3.0, 3.0, 3.0)), attrs.evolve(row("tree", (1.0, 1.0, 1.0)), fits=False, lacks="1 GB")
+    fits, lacks = row("panel", (3.0, 3.0, 3.0)), attrs.evolve(row("tree", (1.0, 1.0, 1.0)), fits=False, lacks="1 GiB")
     assert Comparison(faster=fits, slower=lacks).outcome == "holds"
     fails = Comparison(faster=lacks, slower=fits)
     assert fails.outcome == "fails"

@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_marked_and_ends_with_status_2(run, experiment, tmp
     assert parts["optimizer_bytes"] == 2 * (parts["gradients_bytes"] - looked_up) > 0
     for words in (
         f"device {device} needs",
-        "of 11.0 MB (12.0 MB less a reserve of 8 %)",
+        "of 10.5 MiB (11.4 MiB less a reserve of 8 %)",
         "optimizer state",
         "what would help",
         "-s spmd",
@@ -122,9 +122,10 @@ def test_a_model_that_fits_nowhere_is_refused_at_once(run):
     tables += ("-o", "arch-embedding-size=" + "-".join(["100000000"] * 4))
     status, out, err = run("optimize", "dlrm", *tables, "--servers", "4")
     assert (status, out) == (2, "")
-    assert err.startswith("error: model 'dlrm': no plan fits: its weights take 819.2 GB, ")
-    assert "but the 4 devices hold 147.2 GB together (160.0 GB less a reserve of 8 %)" in err
-    assert "what would help: (1) at least 23 devices of 40.0 GB" in err  # 819.2 / 36.8 GB
+    assert err.startswith("error: model 'dlrm': no plan fits: its weights take 762.9 GiB, ")
+    assert "but the 4 devices hold 137.1 GiB together (149.0 GiB less a reserve of 8 %)" in err
+    assert "what would help: (1) at least 23 devices of 37.3 GiB" in err  # 40 GB: 819.2 / 36.8
+    assert "devices of at least 207.4 GiB (--device, --memory-gb 223)" in err
 
 
 def test_a_toy_is_called_one(run):

@@ -250,7 +250,7 @@ def test_what_fits_nowhere_is_refused_before_the_search():
     short = search_problem(enough * 0.99)
     check_fits_somewhere(short, whole_batch=False)
     message = (
-        r"its weights take 9.2 kB, with gradients and optimizer state 36.9 kB, and the activations of 16 samples "
+        r"its weights take 9.0 KiB, with gradients and optimizer state 36.0 KiB, and the activations of 16 samples "
         r".* but the 4 devices hold .* together; what would help: \(1\) micro-batches and recomputation \(-s pipeline; "
         r"states take at least .* a device\); \(2\) at least 5 devices of .* \(now 4; --servers\); \(3\) devices of"
     )
@@ -265,9 +265,13 @@ def test_what_a_plan_lacks_is_said_with_what_would_help():
     error = no_plan_fits(problem, strategy, use)
     needed = use.total[0]
     assert needed == 16 * 4 * 24 * 24 + use.activations[0] > ROOM
-    assert "device 0 needs 39.9 kB of 25.0 kB, 14.9 kB too much (weights 9.2 kB, gradients 9.2 kB," in error
-    assert "; the nearest plan that fits: this one on devices of 40.0 kB; what would help: (1)" in error
-    for way in ("-s spmd; at least 12.3 kB a device", "-s pipeline; states take at least 9.2 kB", "devices of 40.0 kB"):
+    assert "device 0 needs 39.0 KiB of 24.4 KiB, 14.6 KiB too much (weights 9.0 KiB, gradients 9.0 KiB," in error
+    assert "; the nearest plan that fits: this one on devices of 39.1 KiB; what would help: (1)" in error
+    for way in (
+        "-s spmd; at least 12.0 KiB a device",
+        "-s pipeline; states take at least 9.0 KiB",
+        "devices of 39.1 KiB",
+    ):
         assert way in error
     assert "a batch of at most" not in error  # the states alone do not fit
     assert "-s pipeline" not in no_plan_fits(search_problem(9_000.0), strategy, use)  # nor those of one operator

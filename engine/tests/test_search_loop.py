@@ -361,7 +361,7 @@ def test_weights_that_fit_nowhere_are_refused():
     b = GraphBuilder("huge", 8)
     b.embedding(b.input((1,), itemsize=8), 10**9, 128)
     problem = small_problem(b.build())
-    with pytest.raises(TopoplanError, match=r"weights take 512.0 GB, but the 4 devices hold 160.0 GB together"):
+    with pytest.raises(TopoplanError, match=r"weights take 476.8 GiB, but the 4 devices hold 149.0 GiB together"):
         check_fits_somewhere(problem, whole_batch=False)
 
 

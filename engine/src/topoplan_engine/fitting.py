@@ -129,7 +129,7 @@ def lacking(use: MemoryUse, cluster: Cluster, strategy: Strategy) -> str:
     parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in bytes_by_purpose(use, device).items())
     return (
         f"{_stage_of(device, strategy)}device {device} needs {size_text(needed)} of {size_text(room)}"
-        f"{_reserved(room, cluster)}, {_missing(needed - room)} too much ({parts})"
+        f"{_reserved(room, cluster)}, {size_text(needed - room)} too much ({parts})"
     )
 
 
@@ -139,11 +139,6 @@ def _stage_of(device: int, strategy: Strategy) -> str:
         return ""
     numbers = [str(number) for number, stage in enumerate(strategy.stages) if device in stage.mesh.devices]
     return f"stage{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)} of {len(strategy.stages)}, "
-
-
-def _missing(nbytes: float) -> str:
-    """Return bytes in GiB, which trainers report; a few of them as people write them."""
-    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 / 100 else size_text(nbytes)
 
 
 def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: str = "") -> str:
@@ -178,10 +173,10 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: 
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
     helps += _ways_out(minimum, cluster, whole_batch)
     larger = at_least(device_bytes(needed, cluster))
-    helps.append(f"devices of {larger} for this plan (--device, --memory-gb)")
+    helps.append(f"devices of {larger} for this plan")
     if needed <= float(cluster.device_memory[device]):
         helps.append(f"a smaller reserve than {reserve_text(cluster)} (--memory-reserve-percent)")
-    nearest = nearest or f"this one on devices of {larger}"
+    nearest = nearest or f"this one on devices of {larger.partition(' (')[0]}"
     lacks = lacking(use, cluster, strategy)
     return f"{lacks}; the nearest plan that fits: {nearest}; what would help: {_joined(helps)}"
 
@@ -193,7 +188,7 @@ def needs_more(problem: Problem, needed: float) -> str:
     helps = [
         *_micro_batches(minimum, cluster),
         *_ways_out(minimum, cluster, whole_batch=True),
-        f"devices of at least {at_least(device_bytes(needed, cluster))} (--device, --memory-gb)",
+        f"devices of at least {at_least(device_bytes(needed, cluster))}",
         "more devices (--servers), or a smaller batch (--batch-size)",
     ]
     return (
@@ -213,9 +208,15 @@ def _micro_batches(minimum: LeastMemory, cluster: Cluster) -> list[str]:
 
 
 def at_least(nbytes: float) -> str:
-    """Return bytes rounded up to a tenth of a unit."""
-    step = 1e8 if nbytes >= 1e8 else 1e5 if nbytes >= 1e5 else 1e2
-    return size_text(math.ceil(nbytes / step) * step)
+    """Return bytes rounded up to a tenth of a unit, and the options that say so; ``--memory-gb`` counts in 1e9 bytes.
+
+    >>> at_least(73.6e9)
+    '68.6 GiB (--device, --memory-gb 73.7)'
+    """
+    factor = next((factor for _, factor in _UNITS if nbytes >= factor / 10), 2**10)
+    rounded = math.ceil(nbytes / factor * 10) * factor / 10
+    step = 10.0 ** (math.floor(math.log10(max(rounded, 1))) - 2)
+    return f"{size_text(rounded)} (--device, --memory-gb {math.ceil(rounded / step) * step / 1e9:.3g})"
 
 
 def _ways_out(minimum: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:
@@ -227,7 +228,7 @@ def _ways_out(minimum: LeastMemory, cluster: Cluster, whole_batch: bool) -> list
         whole = size_text(device_bytes(room, cluster))
         ways.append(f"at least {devices} devices of {whole} (now {cluster.n_devices}; --servers)")
         each = minimum.needed(whole_batch=whole_batch) / cluster.n_devices / cluster.gpus_per_device
-        ways.append(f"devices of at least {at_least(device_bytes(each, cluster))} (--device, --memory-gb)")
+        ways.append(f"devices of at least {at_least(device_bytes(each, cluster))}")
     return ways
 
 
@@ -252,6 +253,7 @@ def _reserved(room: float, cluster: Cluster) -> str:
     return f" ({size_text(device_bytes(room, cluster))} less a reserve of {reserve_text(cluster)})"
 
 
+_UNITS = (("GiB", 2**30), ("MiB", 2**20))
 _NAMES = {
     "weights": "weights",
     "gradients": "gradients",
@@ -262,11 +264,15 @@ _NAMES = {
 
 
 def size_text(nbytes: float) -> str:
-    """Return bytes as people write them; a GB is 1e9 of them."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+    """Return bytes in the units that trainers report: GiB, or of a few MiB or KiB.
+
+    >>> size_text(80e9), size_text(12e6)
+    ('74.5 GiB', '11.4 MiB')
+    """
+    for unit, factor in _UNITS:
         if abs(nbytes) >= factor / 10:
             return f"{nbytes / factor:.1f} {unit}"
-    return f"{nbytes / 1e3:.1f} kB"
+    return f"{nbytes / 2**10:.1f} KiB"
 
 
 def _joined(ways: Sequence[str]) -> str:

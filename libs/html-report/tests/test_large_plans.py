@@ -115,7 +115,7 @@ def test_memory_shows_the_fullest_first(plan, data):
     held = [sum(each["bytes"]) for each in data["memory"]["classes"]]
     assert held == sorted(held, reverse=True)
     assert held == np.sort(plan.memory.weights)[::-1][:14].tolist()
-    assert data["memory"]["said"] == "Not drawn: 114 devices that are less full, with 0.0 kB to 1.1 GB."
+    assert data["memory"]["said"] == "Not drawn: 114 devices that are less full, with 0.0 KiB to 1.1 GiB."
     (row,) = [row["text"] for row in data["summary"] if row["label"] == "memory per device"]
     assert f"(device {fullest})" in row
 

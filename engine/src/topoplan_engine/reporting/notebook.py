@@ -186,16 +186,16 @@ def _busy_links(plan: Plan, axes: Axes) -> None:
 
 
 def _memory(plan: Plan, axes: Axes) -> None:
-    """Draw what is in the memory of each device, in GB, and the least that a plan may fill."""
+    """Draw what is in the memory of each device, in GiB, and the least that a plan may fill."""
     assert plan.memory is not None
     base = np.zeros(plan.cluster.n_devices)
     for name, colour in zip(("weights", "gradients", "optimizer", "activations", "undivided"), COLOURS, strict=False):
-        gigabytes = getattr(plan.memory, name) / 1e9
-        if gigabytes.any():
-            axes.bar(np.arange(len(base)), gigabytes, bottom=base, width=0.9, color=colour, label=name)
-            base = base + gigabytes
-    capacity = plan.cluster.usable_memory.min() / 1e9
+        gibibytes = getattr(plan.memory, name) / 2**30
+        if gibibytes.any():
+            axes.bar(np.arange(len(base)), gibibytes, bottom=base, width=0.9, color=colour, label=name)
+            base = base + gibibytes
+    capacity = plan.cluster.usable_memory.min() / 2**30
     if base.max() > capacity / 4:
         axes.axhline(capacity, color="black", linestyle="--", linewidth=1)
-    axes.set(xlabel="device", ylabel="GB")
+    axes.set(xlabel="device", ylabel="GiB")
     axes.legend(loc="upper right", fontsize="small")

@@ -21,29 +21,29 @@ from topoplan_engine.exporting import Written, check_outputs, keep_refused, read
 from topoplan_engine.files import shown_path
 from topoplan_engine.host_models import host_text
 from topoplan_engine.kernels.clock import clock
-from topoplan_engine.network.building import host_links, used_interfaces
+from topoplan_engine.network.building import host_links
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.accuracy import packet_errors_text, typical_error
 from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
-from topoplan_engine.reporting.memory import memory_json, memory_rows, print_stages
-from topoplan_engine.reporting.model import model_json, model_rows, toy
+from topoplan_engine.reporting.memory import memory_rows, print_stages
+from topoplan_engine.reporting.model import model_rows, toy
 from topoplan_engine.reporting.notice import compilation_announced
-from topoplan_engine.reporting.parts import parts_json, parts_rows
+from topoplan_engine.reporting.parts import parts_rows
+from topoplan_engine.reporting.plan_fields import plan_json
 from topoplan_engine.reporting.printing import exit_after, json_values, print_json, spelled_time, table
 from topoplan_engine.reporting.progress import progress_shown
-from topoplan_engine.reporting.runners_up import plans_json, print_plans
-from topoplan_engine.reporting.strategy import print_strategy, strategy_json
+from topoplan_engine.reporting.runners_up import print_plans
+from topoplan_engine.reporting.strategy import print_strategy
 from topoplan_engine.reporting.summary import launch_text, stated_text, summary_rows
 from topoplan_engine.reporting.tables import print_line, printable_lines
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
-from topoplan_engine.reporting.timeline import breakdown_json, busiest_link, collective_links_json, simulation_rows
+from topoplan_engine.reporting.timeline import simulation_rows
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
 from topoplan_engine.search.trainers import launchable
-from topoplan_engine.simulation.idle import bubble_fraction, exposed_communication
 from topoplan_engine.simulation.reconfiguration import BreakEven
 
 __all__ = ["outcome_rows", "outcome_title", "report_again", "run_and_report"]
@@ -265,24 +265,15 @@ def _constructs(host: Host, experiment: Experiment) -> bool:
 def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict[str, Any]:
     """Return the JSON object of a run."""
     plan, result = outcome.plan, outcome.result
-    assert plan.timeline is not None
     return {
         "iteration_time_s": outcome.seconds,
-        "stated": stated_text(plan) or None,
+        **plan_json(plan),
         "initial_iteration_time_s": outcome.initial_seconds if outcome.initial_seconds < math.inf else None,
         "speedup": outcome.speedup,
         **kept_json(outcome, experiment),
-        "lower_bound_s": plan.timeline.bounds.best,
-        "bounds": attrs.asdict(plan.timeline.bounds),
         "lower_bound_of_all_plans_s": outcome.least_seconds,
-        "exposed_communication_s": exposed_communication(plan.timeline),
-        **breakdown_json(plan),
-        **parts_json(plan),
-        **plans_json(plan),
-        **collective_links_json(plan),
-        **throughput_json(outcome),
+        **throughput_json(outcome.throughput, plan),
         "memory_penalty_s": outcome.penalty,
-        **memory_json(plan),
         "lacks": outcome.lacks or None,
         "initial_fits": outcome.initial.fits,
         "evaluations": result.evaluations,
@@ -300,20 +291,11 @@ def _summary(experiment: Experiment, outcome: Outcome, outputs: Written) -> dict
         "history": dict(zip(("evaluations", "seconds", "best_s"), result.history.T.tolist(), strict=True)),
         **({"restarts": [attrs.asdict(restart) for restart in result.restarts]} if result.restarts else {}),
         "model": experiment.model.name,
-        **(model_json(plan.graph) if plan.graph else {}),
-        **({"cautions": dict(cautions)} if (cautions := caution_rows(plan)) else {}),
-        "tasks": plan.taskgraph.n_tasks,
         "topology": experiment.topology.name,
         "estimator": next(c["name"] for c in plan.provenance["components"] if c["kind"] == "estimator"),
         "searcher": "+".join(choice.name for choice in experiment.searchers),
         "simulator": experiment.simulator.name,
         **({"machine": host_text(plan.cluster, experiment.cluster.machine)} if experiment.cluster.machine else {}),
-        "interfaces": int(plan.cluster.interfaces.min()),
-        "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
-        "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
-        "busiest_link": busiest_link(plan),
-        **_scheduling(plan),
-        **strategy_json(plan),
         **_rebuilding(outcome.break_even),
         **_any_wiring(outcome),
         "outputs": outputs.paths,
@@ -371,22 +353,6 @@ def outcome_title(outcome: Outcome) -> str:
     experiment = outcome.experiment
     searchers = "+".join(choice.name for choice in experiment.searchers)
     return f"{experiment.model.name} on {experiment.topology.name}, {searchers}, {experiment.simulator.name}"
-
-
-def _scheduling(plan: Plan) -> dict[str, Any]:
-    """Return what the JSON object of a run says about the schedule of its strategy."""
-    if plan.strategy is None or plan.strategy.whole_batch or plan.timeline is None:
-        return {}
-    strategy = plan.strategy
-    return {
-        "schedule": {
-            "kind": strategy.order_name,
-            "micro_batches": strategy.micro_batches,
-            "stages": strategy.n_stages,
-            "recompute": list(strategy.recomputes) or [False] * strategy.n_stages,
-            "bubble_fraction": bubble_fraction(plan.timeline),
-        }
-    }
 
 
 def _rebuilding(pays: BreakEven | None) -> dict[str, Any]:

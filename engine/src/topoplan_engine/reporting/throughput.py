@@ -10,7 +10,7 @@ from topoplan_engine.reporting.accuracy import measured_errors_text
 from topoplan_engine.search.optimize import Outcome
 from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
-__all__ = ["plan_throughput_rows", "throughput_json", "throughput_rows"]
+__all__ = ["iteration_seconds", "plan_throughput", "plan_throughput_rows", "throughput_json", "throughput_rows"]
 
 
 def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
@@ -19,20 +19,30 @@ def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def plan_throughput_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Return the same rows of a plan that was read: its time is the mean over draws that its provenance has, if any."""
+    """Return the same rows of a plan that was read; see `plan_throughput`."""
+    return [] if plan.graph is None or plan.timeline is None else _rows(plan_throughput(plan), plan)
+
+
+def plan_throughput(plan: Plan) -> Throughput | None:
+    """Return the throughput of a plan that was read: by `iteration_seconds`; None if its model is not known."""
     if plan.graph is None or plan.timeline is None:
-        return []
-    seconds = _mapping(plan.provenance.get("iteration_time")).get("mean_s")
+        return None
     costs = _mapping(plan.provenance.get("assumptions"))
-    values = throughput(
+    return throughput(
         plan.graph,
         plan.cluster,
-        seconds if isinstance(seconds, float) and seconds > 0 else plan.timeline.makespan,
+        iteration_seconds(plan),
         precision=priced_precision(costs),
         device=str(costs.get("device", "")),
         strategy=plan.strategy,
     )
-    return _rows(values, plan)
+
+
+def iteration_seconds(plan: Plan) -> float:
+    """Return how long an iteration of a simulated plan takes: the mean over draws that its provenance has, if any."""
+    assert plan.timeline is not None
+    seconds = _mapping(plan.provenance.get("iteration_time")).get("mean_s")
+    return seconds if isinstance(seconds, float) and seconds > 0 else plan.timeline.makespan
 
 
 def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
@@ -67,9 +77,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def throughput_json(outcome: Outcome) -> dict[str, Any]:
+def throughput_json(throughput: Throughput | None, plan: Plan) -> dict[str, Any]:
     """Return what the JSON object of a run says."""
-    throughput = outcome.throughput
     if throughput is None:
         return {}
     return {
@@ -83,5 +92,5 @@ def throughput_json(outcome: Outcome) -> dict[str, Any]:
         "mfu_full_attention": throughput.mfu_full_attention,
         "hfu": throughput.hfu,
         "mfu_assumption": throughput.assumption or None,
-        "assumptions": outcome.plan.provenance.get("assumptions"),
+        "assumptions": plan.provenance.get("assumptions"),
     }

@@ -16,6 +16,7 @@ from topoplan import TopoplanError
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import Signature
 from topoplan.search.stopping import stop_if_wanted
+from topoplan_engine.fitting import size_text
 from topoplan_spmd_planning.columns import LONGEST, PATH_BITS, Columns, columns_of
 from topoplan_spmd_planning.counting import most_states
 from topoplan_spmd_planning.kernel import DONE, OVER_BEAM, PAUSED, expand, refill, stack_for
@@ -194,7 +195,7 @@ def solve(
     if end < 0 and columns.bound < np.inf:
         return None
     if end < 0:
-        within = "" if columns.limit == np.inf else f" within {columns.limit / 1e9:.1f} GB of each device"
+        within = "" if columns.limit == np.inf else f" within {size_text(columns.limit)} of each device"
         remark = "" if exact else f" (among the expanded states: a beam of {beam} may be too narrow)"
         kind = TopoplanError if columns.limit == np.inf else NoPlanFitsError
         raise kind(f"{who}: no plan leads to its loss in partial sums{within}{remark}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from topoplan.errors import printable
+from topoplan_engine.fitting import size_text
 from topoplan_engine.reporting.tables import markdown_table, markdown_text
 from topoplan_studies.beside import breakdown_beside, order_sentence, times_beside
 from topoplan_studies.hypotheses import HypothesisTest
@@ -138,7 +139,7 @@ def _over_memory(results: Sequence[NetworkResult]) -> list[str]:
         if result.memory > result.capacity and (model not in worst or result.memory > worst[model].memory):
             worst[model] = result
     return [
-        f"Memory: {markdown_text(model)} needs up to {result.memory / 1e9:.0f} GB where a device has "
-        f"{result.capacity / 1e9:.0f} GB for it ({markdown_text(result.network)}).\n"
+        f"Memory: {markdown_text(model)} needs up to {size_text(result.memory)} where a device has "
+        f"{size_text(result.capacity)} for it ({markdown_text(result.network)}).\n"
         for model, result in worst.items()
     ]

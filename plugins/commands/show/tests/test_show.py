@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -12,6 +14,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import outputs_from
 from topoplan_engine.exporting import write_outputs
 from topoplan_engine.reporting.explanations import explanation
+from topoplan_engine.reporting.report import run_and_report
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,32 @@ def test_a_plan_in_eighty_columns(host, tmp_path, monkeypatch):
     parts = [float(line.split()[-2].rstrip("%")) for line in text.splitlines() if "tes for  " in line]
     assert len(parts) == 2  # the file has no recording: it was simulated again
     assert sum(parts) == pytest.approx(100, abs=0.11)
+
+
+def test_json_has_the_fields_of_the_run_that_made_the_plan(host, tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    experiment = Experiment(
+        model="alexnet",
+        cluster=ClusterOptions(servers=4),
+        run=RunOptions(batch_size=64, budget=0),
+        outputs=outputs_from([f"json={file}"]),
+    )
+    run_and_report(experiment, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    found = CliRunner().invoke(Show().app(), [str(file), "--json"])
+    assert found.exit_code == 0, found.output
+    fields = json.loads(found.stdout)
+    assert {*fields} <= {*said}
+    assert {*said} - {*fields} == {  # what the search did is not the plan's
+        *("initial_iteration_time_s", "speedup", "plan", "aside", "free_plan", "draws", "lower_bound_of_all_plans_s"),
+        *("memory_penalty_s", "lacks", "initial_fits", "evaluations", "evaluations_per_s", "planning_seconds"),
+        *("acceptance", "ended_by", "interrupted", "left_out", "history", "outputs", "speedup_over_one_device"),
+        *("planners", "planners_figures_are_of", "typical_error", "against_packets", "to_launch"),
+    }
+    times = ("iteration_time_s", "lower_bound_s", "memory_bytes", "samples_per_s", "mfu")
+    assert [fields[key] for key in times] == pytest.approx([said[key] for key in times], rel=1e-12)
+    same = {*fields} - {*times, "bounds", "parts", "time_breakdown", "exposed_communication_s", "busiest_link"}
+    assert {key: fields[key] for key in same} == {key: said[key] for key in same}
 
 
 def test_a_pipeline_shows_its_stages(host, tmp_path, monkeypatch):

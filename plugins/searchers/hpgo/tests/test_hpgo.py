@@ -137,7 +137,7 @@ def test_simplified_layers_are_operators_in_order():
     ("edges", "count", "given", "options", "message"),
     [
         ([(0, 1)], 2, {}, {"micro_batch": 33}, "micro-batch 33 is larger than the batch of 32 samples"),
-        ([(0, 1)], 2, {"device_memory": 1e6}, {}, "the weights of 'op0' take 0.0 GB, but no device has more"),
+        ([(0, 1)], 2, {"device_memory": 1e6}, {}, "the weights of 'op0' take 0.0 GiB, but no device has more"),
         ([(0, 1)], 4, {}, {}, "operator 'op2' is on no way from or to the first one, 'op0'"),
         (
             [(0, k) for k in range(1, 9)] + [(k, 9) for k in range(1, 9)],

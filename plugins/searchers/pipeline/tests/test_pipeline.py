@@ -187,7 +187,7 @@ def test_infeasible_plans_leave_a_report():
         (
             {},
             {"device_memory": 4e9, "weight": 2_000_000_000},
-            "operator 'op0' keeps 6.0 GB .* a device has 4.0 GB, .*-s spmd, .* devices of at least 6.0 GB",
+            "operator 'op0' keeps 5.6 GiB .* a device has 3.7 GiB, .*-s spmd, .* devices of at least 5.6 GiB",
         ),
         ({}, {"seconds": 0.0}, "takes no time"),
     ],

@@ -42,8 +42,8 @@ function bytesText(bytes) {
 
 /** Bytes that a device holds, in the units and digits of the table. */
 function sizeText(bytes) {
-  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6]]) if (bytes >= size / 10) return `${(bytes / size).toFixed(1)} ${unit}`;
-  return `${(bytes / 1e3).toFixed(1)} kB`;
+  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20]]) if (bytes >= size / 10) return `${(bytes / size).toFixed(1)} ${unit}`;
+  return `${(bytes / 2 ** 10).toFixed(1)} KiB`;
 }
 
 function percent(share) {

@@ -16,6 +16,7 @@ from topoplan_command_profile.operators_command import TimedParts, timed_parts
 from topoplan_command_profile.profiling import Part, parts_of
 from topoplan_engine.completion import models
 from topoplan_engine.files import write_file
+from topoplan_engine.fitting import size_text
 from topoplan_engine.flags import AsJson, Flags
 from topoplan_engine.options import RunOptions
 from topoplan_operator_times.table import Table
@@ -93,7 +94,7 @@ def layer_profile(graph: OperatorGraph, parts: list[Part], table: Table) -> str:
         operator, row = graph.operators[part.op], table.rows[part.shape]
         if row.forward is None or row.backward is None:
             raise TopoplanError(
-                f"layer {operator.name!r}: {part.shape.nbytes / 1e9:.3g} GB did not fit into memory (choose a smaller "
+                f"layer {operator.name!r}: {size_text(part.shape.nbytes)} did not fit into memory (choose a smaller "
                 "--batch-size: readers of a profile scale it)"
             )
         sizes = [f"{tensor.nbytes:.1f}" for tensor in operator.outputs]

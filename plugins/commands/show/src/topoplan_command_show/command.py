@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 import typer
 
+from topoplan_engine.flags import AsJson
+
 if TYPE_CHECKING:
     from topoplan.model.plan import Plan
 
@@ -20,7 +22,10 @@ __all__ = ["plan_rows", "show"]
 _WIDTH = 80
 
 
-def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or task graph (.fbuf).")]) -> None:
+def show(
+    file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or task graph (.fbuf).")],
+    as_json: AsJson = False,
+) -> None:
     """Show a plan: times, critical path, fabric, memory, throughput, and the strategy in groups.
 
     topoplan explain LABEL says what a row means.
@@ -30,7 +35,8 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     from topoplan_engine.reading import simulated_plan
     from topoplan_engine.reporting.memory import print_stages
     from topoplan_engine.reporting.notice import compilation_announced
-    from topoplan_engine.reporting.printing import table
+    from topoplan_engine.reporting.plan_fields import planned_json
+    from topoplan_engine.reporting.printing import json_values, print_json, table
     from topoplan_engine.reporting.runners_up import print_plans
     from topoplan_engine.reporting.strategy import print_strategy
 
@@ -38,6 +44,9 @@ def show(file: Annotated[str, typer.Argument(help="Plan (.json, .json.gz), or ta
     with compilation_announced():
         plan = simulated_plan(Path(file), host)
     plan = attrs.evolve(plan, cluster=with_machines(plan.cluster, host))
+    if as_json:
+        print_json(json_values(planned_json(plan, Path(file).name)))
+        return
     with _as_wide_as(_WIDTH):
         table(_title(plan, file), plan_rows(plan))
         print_stages(plan)

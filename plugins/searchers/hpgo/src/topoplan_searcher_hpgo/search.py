@@ -142,8 +142,9 @@ def _check_fits(graph: OperatorGraph, memory: float) -> None:
         weights = sum(tensor.nbytes for tensor in op.weights)
         if weights > memory:
             raise NoPlanFitsError(
-                f"searcher hpgo: model {graph.name!r}: the weights of {op.name!r} take {weights / 1e9:.1f} GB, but no "
-                f"device has more than {memory / 1e9:.1f} GB (a stage keeps weights whole; use --memory-gb or mcmc)"
+                f"searcher hpgo: model {graph.name!r}: the weights of {op.name!r} take {weights / 2**30:.1f} GiB, but "
+                f"no device has more than {memory / 2**30:.1f} GiB "
+                "(a stage keeps weights whole; use --memory-gb or mcmc)"
             )
 
 

@@ -351,8 +351,7 @@ def _check_operators(problem: Problem, columns: Columns) -> None:
                 f"{size_text(persistent_bytes[0])} for its weights, gradients and optimizer state, a device has "
                 f"{size_text(room)}, and stages keep weights whole; "
                 "what would help: searchers that cut weights (-s spmd, -s mcmc), or "
-                f"devices of at least {at_least(device_bytes(persistent_bytes[0], problem.cluster))} "
-                "(--device, --memory-gb)"
+                f"devices of at least {at_least(device_bytes(persistent_bytes[0], problem.cluster))}"
             )
 
 
