@@ -86,7 +86,7 @@ def test_what_megatron_shares(flags, zero):
 def test_a_configuration_of_torchtitan():
     found = trainer_settings(TITAN, "llama.toml")
     assert found.text == (
-        "tp=8,pp=4,cp=1,ep=2,dp=4,sp=yes,async-tp=yes,zero=3,grads=fp32,reshard=no,clip=yes,micro-batch=1,schedule=interleaved:2,"
+        "tp=8,pp=4,cp=1,ep=2,etp=1,dp=4,sp=yes,async-tp=yes,zero=3,grads=fp32,reshard=no,clip=yes,micro-batch=1,schedule=interleaved:2,"
         "recompute=every:2,layout=tp-cp-ep-dp-pp"
     )
     assert (found.batch_size, found.sequence, found.unread) == (64, 8192, ())
@@ -221,11 +221,6 @@ def test_modules_that_run_again():
             "a.sh",
             "repeats each layer by itself",
         ),
-        (
-            "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
-            "a.sh",
-            "dense",
-        ),
         ("[a", "a.toml", "a.toml: is no TOML"),
         ("[model]\nname = 'llama'", "a.toml", "no \\[parallelism\\] with degrees"),
         ("[parallelism]\ntensor_parallel_degree = true", "a.toml", "tensor_parallel_degree = True"),
@@ -245,6 +240,17 @@ def test_modules_that_run_again():
 def test_what_a_plan_cannot_say_is_refused_by_name(text, name, message):
     with pytest.raises(TopoplanError, match=message):
         trainer_settings(text, name)
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "ep", "etp", "says"),
+    [(2, 1, 2, 1, "1"), (2, 1, 2, 2, None), (2, 1, 2, None, None), (2, 2, 2, None, "2"), (4, 1, 1, 2, "2")],
+)
+def test_the_tensor_parallelism_of_experts_is_said_where_it_is_not_that_of_all_else(tp, cp, ep, etp, says):
+    """Megatron-LM divides experts over slices of positions first, which ``etp`` says, and nothing else does."""
+    flags = f"--tensor-model-parallel-size {tp} --context-parallel-size {cp} --expert-model-parallel-size {ep}"
+    flags += f" --expert-tensor-parallel-size {etp}" if etp else ""
+    assert trainer_settings(flags, "a.sh").plan.get("etp") == says
 
 
 def test_layouts_that_repeat_without_end_are_refused():

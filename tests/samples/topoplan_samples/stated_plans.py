@@ -77,6 +77,14 @@ OF_EXPERTS = [
     "ep=2,pp=2,tp=2,layout=tp-ep-cp-dp-pp",
     "ep=4,pp=2,layout=tp-cp-ep-pp-dp",
     "ep=2,tp=8",
+    "tp=2,etp=1,ep=2",
+    "tp=4,etp=2,ep=1,zero=1",
+    "tp=4,etp=1,ep=2,zero=1",
+    "tp=4,etp=2,ep=4,pp=2",
+    "tp=2,etp=2,cp=2,ep=4",
+    "tp=2,etp=1,cp=2,ep=4,zero=2",
+    "tp=2,etp=2,cp=4,ep=2,layout=tp-cp-ep-pp-dp,pp=2",
+    "cp=4,etp=1,ep=2",
 ]
 #: What Megatron-LM has not, and how its refusal goes on.
 NOT_MEGATRON = {
@@ -107,6 +115,9 @@ OF_TORCHTITAN = [
     "ep=2,tp=2,zero=3,reshard=no,grads=fp32",
     "ep=2,tp=2,pp=2,zero=3,schedule=interleaved:2,grads=fp32",
     "ep=4,pp=2,zero=3,recompute=full,grads=fp32",
+    "tp=2,etp=1,ep=2,zero=3,grads=fp32",
+    "tp=2,etp=2,cp=2,ep=4,zero=3,grads=fp32",
+    "tp=2,etp=1,cp=2,ep=4,zero=3,grads=fp32",
 ]
 NOT_TORCHTITAN = {
     "zero=1": "'model.embed_tokens' keeps its weights and gradients whole and a slice of its optimizer state",

@@ -20,7 +20,7 @@ from topoplan_engine.simulation.parts import Part
 __all__ = ["caution_rows"]
 
 #: Axes of a mesh along which layers are divided; along the last one keys and values are copied.
-_TENSOR = ("ep-tp", "tp", "kv")
+_TENSOR = ("edp-tp", "ep-tp", "tp", "kv")
 _ATTENTION = "scaled_dot_product_attention"
 
 

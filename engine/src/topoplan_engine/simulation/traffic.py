@@ -3,7 +3,8 @@
 A message is of the axes of its stage's mesh along which its members lie: ``tp`` and ``kv`` are tensor parallelism (and
 what sequence parallelism gathers and scatters), ``cp`` context parallelism, ``ep`` expert parallelism, ``dp`` and
 ``shard`` data parallelism.  Along ``ep-cp`` and ``ep-tp`` experts are divided as well: what goes from each device to
-each other one is expert parallelism, all else context or tensor parallelism.  Gradients of weights, and weights that
+each other one is expert parallelism, all else context or tensor parallelism; along ``edp-tp``, whose devices have
+copies of experts, all is tensor parallelism.  Gradients of weights, and weights that
 are gathered, are data parallelism along ``cp`` and ``ep`` as well, whose devices have other samples or positions.  What
 leaves a mesh is of the pipeline.
 """
@@ -30,6 +31,7 @@ _OF_AXES = {
     "ep": (Part.EXPERT, Part.DATA, Part.EXPERT),
     "ep-cp": (Part.CONTEXT, Part.DATA, Part.EXPERT),
     "cp": (Part.CONTEXT, Part.DATA, Part.CONTEXT),
+    "edp-tp": (Part.TENSOR, Part.TENSOR, Part.TENSOR),
     "ep-tp": (Part.TENSOR, Part.TENSOR, Part.EXPERT),
     "tp": (Part.TENSOR, Part.TENSOR, Part.TENSOR),
     "kv": (Part.TENSOR, Part.TENSOR, Part.TENSOR),

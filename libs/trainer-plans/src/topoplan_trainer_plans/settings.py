@@ -1,10 +1,10 @@
 """How a trainer's own files say a plan: flags of Megatron-LM, and configurations of torchtitan.
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
-``pp``, ``cp``, ``ep``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``, ``layout``,
-``cp-comm``, ``async-tp``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the trainer's own
-default.  A setting that changes the plan and has no word here is refused by name; what only changes how kernels or
-messages run is named in ``unread``.
+``pp``, ``cp``, ``ep``, ``etp``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``,
+``layout``, ``cp-comm``, ``async-tp``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the
+trainer's own default.  A setting that changes the plan and has no word here is refused by name; what only changes how
+kernels or messages run is named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -152,12 +152,7 @@ class _Megatron:
             if flag in self._flags and self._flags[flag] != "1":
                 raise TopoplanError(f"{self._name}: --{flag} asks for {what}, which a stated plan cannot say")
         plan = {key: str(self._number(flag) or 1) for flag, key in _DEGREES.items()}
-        expert_tensor = self._number("expert-tensor-parallel-size")
-        if expert_tensor is not None and expert_tensor != int(plan["tp"]) and int(plan["ep"]) > 1:
-            raise TopoplanError(
-                f"{self._name}: --expert-tensor-parallel-size {expert_tensor} is not the tensor parallelism of dense "
-                f"layers, {plan['tp']}, which a stated plan cannot say"
-            )
+        plan |= _experts(plan, str(self._number("expert-tensor-parallel-size") or plan["tp"]))
         plan["sp"] = "yes" if self._has("sequence-parallel") and plan["tp"] != "1" else "no"
         plan |= {"async-tp": "yes"} if plan["sp"] == "yes" and self._has("tp-comm-overlap") else {}
         plan["zero"] = self._zero()
@@ -166,7 +161,8 @@ class _Megatron:
         plan["recompute"] = self._recompute()
         plan |= self._layers(int(plan["pp"]), plan)
         plan |= self._context() if plan["cp"] != "1" else {}
-        layout, ranks = self._layout({key: int(plan[key]) for key in _DEGREES.values()})
+        degrees = {key: int(plan[key]) for key in _DEGREES.values()}
+        layout, ranks = self._layout(degrees, degrees["tp"] // int(plan["etp"]) if "etp" in plan else 0)
         plan |= {**self._gradients(plan, ranks), "layout": layout}
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")
         return TrainerSettings(
@@ -178,14 +174,23 @@ class _Megatron:
             unread=tuple(f"--{flag}" for flag in _UNREAD if self._has(flag)),
         )
 
-    def _layout(self, degrees: Mapping[str, int]) -> tuple[str, int | None]:
-        """Return the layout, and the number of ranks as far as a launch script names the device of each."""
+    def _layout(self, degrees: Mapping[str, int], of_experts: int) -> tuple[str, int | None]:
+        """Return the layout, and the number of ranks as far as a launch script names the device of each.
+
+        Args:
+            degrees: of the plan.
+            of_experts: tensor parallel devices that experts are divided over first, then those with other positions; 0:
+                those with other samples alone.
+        """
         usual = "tp-cp-ep-pp-dp" if self._has("use-tp-pp-dp-mapping") else "tp-cp-ep-dp-pp"
         words = self._variables.get("TOPOPLAN_DEVICES", "").split(",")
         if not all(word.isdigit() for word in words):
             return usual, None
         devices = [int(word) for word in words]
-        layout = layout_of_ranks(devices, usual, degrees)
+        of_samples = (
+            degrees["ep"] // math.gcd(degrees["ep"], of_experts * degrees["cp"]) if of_experts else degrees["ep"]
+        )
+        layout = layout_of_ranks(devices, usual, {**degrees, "ep": of_samples})
         if layout is None:
             raise TopoplanError(
                 f"{self._name}: TOPOPLAN_DEVICES has {len(devices)} devices in an order that no layout of a stated "
@@ -398,6 +403,15 @@ def _torchtitan(text: str, name: str) -> TrainerSettings:
     return config.settings()
 
 
+def _experts(plan: Mapping[str, str], degree: str) -> dict[str, str]:
+    """Return the tensor parallel degree of experts where it says more than the other degrees do.
+
+    Trainers divide experts over neighbours: those of slices of positions before those of other samples.
+    """
+    says = degree != plan["tp"] or (plan["cp"] != "1" and plan["ep"] != "1")
+    return {"etp": degree} if says else {}
+
+
 def _rounds(batch: int, at_once: int) -> tuple[str, ...]:
     """Return what a plan does not say of a pipeline that is run several times for a batch, and drains in between."""
     if not 0 < at_once < batch:
@@ -415,9 +429,11 @@ class _Torchtitan:
         """Return them; where a pipeline is deeper than one rank, weights stay gathered between its micro-batches."""
         degrees = {key: self._number(f"{word}_parallel_degree", 1) for key, word in _WORDS.items()}
         replicas, shards = self._number("data_parallel_replicate_degree", 1), self._number(_SHARDS, -1)
-        if self._number("expert_tensor_parallel_degree", 1) not in (1, degrees["tp"]):
+        of_experts = self._number("expert_tensor_parallel_degree", 1)
+        if of_experts not in (1, degrees["tp"]):
             raise TopoplanError(f"{self._name}: expert_tensor_parallel_degree must be 1 or tensor_parallel_degree")
         plan = {key: str(degree) for key, degree in degrees.items()}
+        plan |= _experts(plan, str(of_experts)) if degrees["ep"] > 1 else {}
         data = -1 if shards < 0 else replicas * shards
         if shards < 0 and replicas > 1:
             raise TopoplanError(

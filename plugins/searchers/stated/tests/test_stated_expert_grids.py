@@ -138,12 +138,107 @@ def test_what_experts_cannot_be_divided_over_is_named(devices, options, message,
         strategy_of(Stated(**options), model("mixtral"), devices)
 
 
-@pytest.mark.parametrize("exporter", ["megatron", "torchtitan"])
-@pytest.mark.parametrize(("plan", "others"), [({"cp": 4, "ep": 4}, "positions"), ({"tp": 4, "ep": 4}, "matrices")])
-def test_trainers_whose_grids_differ_are_not_given_such_plans(exporter, plan, others, model):
+@pytest.mark.parametrize(
+    ("plan", "flags"), [({"cp": 4, "ep": 4}, ()), ({"tp": 4, "ep": 4}, ("tensor-parallel-size 1",))]
+)
+def test_files_of_trainers_say_plans_whose_experts_are_divided_over_neighbours(plan, flags, model):
     graph, host = model("mixtral"), Host.discover()
     cluster = build_cluster(ClusterOptions(servers=4, device="h100"), host)
     strategy, _ = strategy_of(Stated(**plan), graph, 4)
     made = Plan(graph=graph, cluster=cluster, strategy=strategy, fabric=star(4), taskgraph=lowered(graph, 4, **plan)[0])
-    with pytest.raises(TopoplanError, match=f"experts divided on axis 1 of the mesh, which cuts {others} of others"):
-        host.make("exporter", exporter).write(made)
+    text = host.make("exporter", "megatron").write(made).decode()
+    assert all(f"--expert-{words}" in text for words in ("model-parallel-size 4", *flags))
+
+
+def test_a_trainer_is_given_no_plan_whose_experts_are_divided_over_devices_far_apart(model):
+    """Context parallel devices of which two have the same experts, and neighbours others: Megatron-LM has them so."""
+    graph, host, plan = model("mixtral"), Host.discover(), {"cp": 2, "ep": 2}
+    cluster = build_cluster(ClusterOptions(servers=4, device="h100"), host)
+    strategy, _ = strategy_of(Stated(**plan), graph, 4)
+    made = Plan(graph=graph, cluster=cluster, strategy=strategy, fabric=star(4), taskgraph=lowered(graph, 4, **plan)[0])
+    with pytest.raises(TopoplanError, match="experts to devices that are no neighbours"):
+        host.make("exporter", "megatron").write(made)
+
+
+# ── Tensor parallelism of experts by itself ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("devices", "plan", "axes", "part"),
+    [
+        (2, {"tp": 2, "etp": 1}, {"edp-tp": 2}, 1),
+        (2, {"tp": 2, "etp": 2}, {"tp": 2}, 2),
+        (2, {"tp": 2, "etp": 1, "ep": 2}, {"ep-tp": 2}, 2),
+        (4, {"tp": 4, "etp": 2}, {"edp-tp": 2, "tp": 2}, 2),
+        (4, {"tp": 4, "etp": 1, "ep": 2}, {"edp-tp": 2, "ep-tp": 2}, 2),
+        (4, {"tp": 4, "etp": 2, "ep": 2}, {"ep-tp": 2, "tp": 2}, 4),
+        (8, {"tp": 2, "cp": 2, "etp": 1, "ep": 4}, {"ep-cp": 2, "ep-tp": 2}, 4),
+        (8, {"tp": 2, "cp": 2, "etp": 2, "ep": 4}, {"ep": 2, "ep-cp": 2, "tp": 2}, 8),
+    ],
+)
+def test_matrices_of_experts_are_cut_into_as_many_slices_as_stated(devices, plan, axes, part, model):
+    """``etp`` x ``ep`` devices have a copy of all experts; ``tp`` have one of what is dense, but for the norms."""
+    graph = model("mixtral")
+    dp = devices // (plan["tp"] * plan.get("cp", 1))
+    _, strategy = lowered(graph, devices, micro_batch=BATCH // dp, **plan)
+    mesh = strategy.stages[0].mesh
+    assert {axis: size for axis, size in zip(mesh.axes, mesh.sizes, strict=True) if axis != "dp"} == axes
+    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"))
+    use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(strategy)
+    dense = (
+        Lowering(graph, cluster, Roofline().build(graph, cluster))
+        .memory_use(strategy_of(Stated(tp=plan["tp"]), graph, devices)[0])
+        .weights
+        - expert_bytes(graph) // plan["tp"]
+    )
+    assert (use.weights - dense).tolist() == [expert_bytes(graph) // part] * devices
+
+
+@pytest.mark.parametrize(
+    ("devices", "plan", "group"),
+    [(2, {"tp": 2, "etp": 1}, [0, 1]), (4, {"tp": 4, "etp": 2}, [0, 2]), (8, {"tp": 4, "etp": 2}, [0, 2, 4, 6])],
+)
+def test_gradients_of_copied_experts_are_summed_among_tensor_parallel_devices(devices, plan, group, model):
+    """Every device has the tokens of its positions for its copies: a matrix of 64 x 128 in bf16 of each expert."""
+    graph = model("mixtral")
+    tasks, _ = lowered(graph, devices, micro_batch=BATCH * plan["tp"] // devices, **plan)
+    matrices = [size for size in nbytes(tasks, Collective.ALL_REDUCE, group) if size >= 4 * HIDDEN * WIDTH]
+    each = 4 * HIDDEN * 128 * WIDTH // plan["etp"]
+    assert matrices.count(each) == 3 * LAYERS
+
+
+def test_the_optimizers_state_of_copied_experts_is_shared_by_all_that_have_them(model):
+    graph = model("mixtral")
+    cluster = build_cluster(ClusterOptions(servers=8, device="h100"))
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    copied, cut = (
+        lowering.memory_use(strategy_of(Stated(tp=4, etp=etp, zero=1), graph, 8)[0]).optimizer for etp in (1, 4)
+    )
+    # Norms and routers, 1 % of the state, are shared by them, too.
+    np.testing.assert_allclose(copied, cut, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "message"),
+    [
+        (4, {"tp": 4, "etp": 3}, r"etp=3 with tp=4 \(nearest: etp=2 or 4\)"),
+        (4, {"tp": 2, "etp": 4}, r"etp=4 with tp=2 \(nearest: etp=2\)"),
+        (8, {"tp": 8, "etp": 1}, r"etp=1 with tp=8, 2 devices of which have the same heads \(nearest: etp=2\)"),
+        (4, {"tp": 4, "etp": 2, "ep": 3}, r"leaves tp x cp x dp = 2 x 1 x 1 devices, and ep=3 does not divide them"),
+        (
+            12,
+            {"tp": 4, "etp": 1, "cp": 3, "ep": 3},
+            r"4 x 3 x 1 devices, and ep=3 takes them in part \(nearest: ep=2 or 4\)",
+        ),
+        (2, {"tp": 2, "etp": 1, "sp": False}, r"etp=1 with tp=2,sp=no: devices with the same experts .* \(sp=yes\)"),
+        (2, {"tp": 2, "etp": 1, "async_tp": True}, r"async-tp=yes with etp=1 of tp=2 \(async-tp=no, or etp=2\)"),
+    ],
+)
+def test_what_a_degree_of_experts_does_not_go_with_is_named(devices, options, message, model):
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(**options), model("mixtral"), devices)
+
+
+def test_a_model_without_experts_has_no_degree_of_them(model):
+    with pytest.raises(TopoplanError, match=r"etp=1: model 'llama' has no experts \(leave etp out\)"):
+        strategy_of(Stated(tp=2, etp=1), model("llama"), 2)

@@ -80,7 +80,12 @@ def _pipelines_inside(grid: Grid) -> bool:
     Experts have groups of their own, which Megatron-LM refuses in this order.
     """
     devices = grid.devices
-    return grid.experts == 1 and not _ascends(devices) and _ascends(_by_replicas(grid))
+    return (
+        grid.experts == 1
+        and grid.expert_tensor == grid.tensor
+        and not _ascends(devices)
+        and _ascends(_by_replicas(grid))
+    )
 
 
 def _by_replicas(grid: Grid) -> I32:
@@ -121,7 +126,7 @@ def flags_of(plan: PlanLike, grid: Grid) -> list[str]:
         lines.append(f"--context-parallel-size {grid.context} --cp-comm-type {_CONTEXT[grid.context_way]}")
     if grid.experts > 1:
         lines.append(f"--expert-model-parallel-size {grid.experts}")
-    if grid.experts > 1 and grid.expert_tensor != grid.tensor:
+    if grid.expert_tensor != grid.tensor:
         lines.append(f"--expert-tensor-parallel-size {grid.expert_tensor}")
     if _pipelines_inside(grid):
         lines.append("--use-tp-pp-dp-mapping")

@@ -22,6 +22,7 @@ from topoplan.arrays import I32
 from topoplan.model.graph import Role
 from topoplan.model.sharding import Holding, Sharding
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.experts import expert_dims
 from topoplan_exporter_launch.targets import Target
 
 __all__ = ["SMALL", "Axis", "Kept", "Places", "cuts_experts", "has_experts", "places_of", "sliced_along"]
@@ -59,8 +60,8 @@ class Places(NamedTuple):
         devices: (data x context, tensor) numbers of places.
         context, experts: neighbours that share a sample, or the experts.
         expert_tensor: devices that share the matrices of an expert.
-        tensor_axes: axes of the mesh that cut tensors, the outer one first; on the inner one of two, heads of keys and
-            values are copied.
+        tensor_axes: axes of the mesh that cut tensors, the outer one first; on an inner one heads of keys and values
+            may be copied, and on outer ones experts be divided, or copied.
         data_axes, replica_axes: axes of the mesh that cut samples or positions, and of them those of samples alone.
         context_way: how attention gets all positions: ``gather``, ``ring`` or ``ulysses`` (all-to-alls to heads).
     """
@@ -89,13 +90,19 @@ def places_of(graph: OperatorGraph, program: SpmdProgram, rings: Sequence[int], 
     """
     used = [number for number, size in enumerate(program.mesh) if size > 1]
     axes = {number: _axis(graph, program, number, target) for number in used}
-    order = [number for kind in Axis for number in used if axes[number] is kind]
+    dealt = {number for number in used if _deals_experts(graph, program, number)}
+    # Neighbours have different experts: of positions, the slices of those come one after the other.
+    order = [
+        number
+        for kind in Axis
+        for number in sorted(used, key=lambda each: (kind is Axis.CONTEXT and each in dealt, each))
+        if axes[number] is kind
+    ]
     tensors = [number for number in order if axes[number] is Axis.TENSOR]
     if len(tensors) > 1:
         _check_copies(graph, program, tensors, target)
     positions = tuple(number for number in order if axes[number] is Axis.CONTEXT)
     ways = [_context_way(graph, program, number, rings, target) for number in positions]
-    dealt = {number for number in used if _deals_experts(graph, program, number)}
     _check_neighbours(graph, program, order, dealt, target)
     size = {kind: math.prod(program.mesh[number] for number in order if axes[number] is kind) for kind in Axis}
     unused = [number for number in range(len(program.mesh)) if number not in used]
@@ -104,7 +111,7 @@ def places_of(graph: OperatorGraph, program: SpmdProgram, rings: Sequence[int], 
         devices=places.reshape(-1, size[Axis.TENSOR]),
         context=size[Axis.CONTEXT],
         experts=math.prod(program.mesh[number] for number in dealt),
-        expert_tensor=1 if dealt & set(tensors) else size[Axis.TENSOR],
+        expert_tensor=math.prod(program.mesh[number] for number in tensors if _slices_experts(graph, program, number)),
         tensor_axes=tuple(tensors),
         data_axes=tuple(number for number in order if axes[number] is not Axis.TENSOR),
         replica_axes=tuple(number for number in order if axes[number] is Axis.DATA),
@@ -125,10 +132,6 @@ def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Targe
     if not samples:
         whole = all(_cuts_no_weight(operators[index], cuts[index]) for index in dense)
         along = any(cuts[index] >= 0 for index in dense)
-        if along and (experts := [index for index in weighted if index not in dense]):
-            cut_parts = "positions" if whole else "matrices"
-            what = f"has its experts divided on axis {number} of the mesh, which cuts {cut_parts} of others"
-            raise target.refusal(operators[experts[0]], f"{what} (needs ep that divides dp)")
         return Axis.CONTEXT if whole and along else Axis.TENSOR
     if weighted and not dense:
         return Axis.EXPERT
@@ -141,10 +144,10 @@ def _axis(graph: OperatorGraph, program: SpmdProgram, number: int, target: Targe
 
 
 def _check_copies(graph: OperatorGraph, program: SpmdProgram, tensors: list[int], target: Target) -> None:
-    """Check that the second axis of tensors cuts what the first one does, but for heads that devices have copies of."""
+    """Check that axes of tensors cut what the first one does, but for experts and copied heads."""
     for op, rules in zip(graph.operators, program.rules, strict=True):
         outer, *inner = (rules[number].dim for number in tensors)
-        if op.weights and any(dim not in (outer, -1) for dim in inner):
+        if op.weights and not has_experts(op) and any(dim not in (outer, -1) for dim in inner):
             raise target.refusal(
                 op, f"is cut along two axes of the mesh, {tensors[0]} and {tensors[1]}, that cut no samples"
             )
@@ -157,9 +160,10 @@ def _context_way(graph: OperatorGraph, program: SpmdProgram, number: int, rings:
         TopoplanError: something else is sent along the axis, or attention is not the same everywhere.
     """
     ways: dict[str, Operator] = {}
+    experts = expert_dims(graph)
     for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
         form, new_form = program.made(u, out)[number], program.wanted(v, into)[number]
-        if form == new_form:
+        if form == new_form or (experts[u] >= 0 and experts[v] >= 0):  # tokens go to experts, and come back
             continue
         op, ends = graph.operators[v], (graph.operators[u].weights, graph.operators[v].weights)
         if form.sliced and new_form.holding is Holding.REPLICATED and not ends[1]:
@@ -196,6 +200,14 @@ def has_experts(op: Operator) -> bool:
 def _deals_experts(graph: OperatorGraph, program: SpmdProgram, number: int) -> bool:
     """Say whether devices along an axis have different experts."""
     return any(cuts_experts(op, rules[number].dim) for op, rules in zip(graph.operators, program.rules, strict=True))
+
+
+def _slices_experts(graph: OperatorGraph, program: SpmdProgram, number: int) -> bool:
+    """Say whether devices along an axis that cuts tensors have slices of the matrices of experts, if there are any."""
+    experts = [
+        (op, rules[number].dim) for op, rules in zip(graph.operators, program.rules, strict=True) if has_experts(op)
+    ]
+    return not experts or any(not cuts_experts(op, dim) and not _cuts_no_weight(op, dim) for op, dim in experts)
 
 
 def _check_neighbours(

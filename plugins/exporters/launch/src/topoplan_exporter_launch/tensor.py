@@ -14,8 +14,9 @@ from topoplan import Operator, OperatorGraph
 from topoplan.model.graph import Role
 from topoplan.model.sharding import Holding, Sharding
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.experts import expert_dims
 from topoplan_exporter_launch.grid import Grid
-from topoplan_exporter_launch.meshes import cuts_experts
+from topoplan_exporter_launch.meshes import cuts_experts, has_experts
 from topoplan_exporter_launch.targets import Target
 from topoplan_trainer_plans import PlanLike
 
@@ -48,8 +49,13 @@ def cuts_of(plan: PlanLike, grid: Grid, target: Target) -> tuple[Cut, ...]:
     graph, _ = target.searched(plan)
     if grid.program is None or not grid.tensor_axes:
         return (Cut.WHOLE,) * len(graph.operators)
-    program, axis = grid.program, grid.tensor_axes[0]
-    cuts = tuple(_cut(op, rules[axis].dim, target) for op, rules in zip(graph.operators, program.rules, strict=True))
+    program, axes = grid.program, grid.tensor_axes
+    cuts = tuple(
+        _cut_of_experts(op, [rules[axis].dim for axis in axes], target)
+        if has_experts(op)
+        else _cut(op, rules[axes[0]].dim, target)
+        for op, rules in zip(graph.operators, program.rules, strict=True)
+    )
     for each in grid.tensor_axes:
         _check_messages(graph, program, each, Cut.POSITIONS in cuts, target)
     return cuts
@@ -82,6 +88,12 @@ def _cut(op: Operator, dim: int, target: Target) -> Cut:
     raise target.refusal(op, f"is cut along {op.dims[dim].name!r}, neither by columns nor by rows of a matrix")
 
 
+def _cut_of_experts(op: Operator, dims: list[int], target: Target) -> Cut:
+    """Return how the matrices of experts are cut: whole where none of the axes cuts them, but tokens, or experts."""
+    cuts = {_cut(op, dim, target) for dim in dims if any(axis.dim == dim for w in op.weights for axis in w.axes)}
+    return next(iter(cuts - {Cut.EXPERTS}), Cut.EXPERTS)
+
+
 def has_matrix(op: Operator) -> bool:
     """Say whether an operator has a matrix that trainers cut: by what it sums over, or by what it makes.
 
@@ -102,9 +114,12 @@ def positions_dim(op: Operator) -> int:
 
 def _check_messages(graph: OperatorGraph, program: SpmdProgram, axis: int, sequence: bool, target: Target) -> None:
     """Check that along an axis only sums are sent, and with sequence parallelism slices of positions."""
+    experts = expert_dims(graph)
+    dealt = any(rules[axis].dim == dim >= 0 for rules, dim in zip(program.rules, experts, strict=True))
     for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
         output, target_form = program.made(u, out)[axis], program.wanted(v, into)[axis]
-        if output == target_form or is_sent(output, target_form, sequence=sequence):
+        to_experts = dealt and experts[u] >= 0 and experts[v] >= 0
+        if output == target_form or to_experts or is_sent(output, target_form, sequence=sequence):
             continue
         raise target.refusal(
             graph.operators[v],

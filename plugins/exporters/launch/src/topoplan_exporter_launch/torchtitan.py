@@ -150,6 +150,8 @@ def parallelism_of(plan: PlanLike, grid: Grid) -> dict[str, Any]:
         raise TARGET.refusal(first, "keeps its weights whole and a slice of their gradients and optimizer state")
     cuts = cuts_of(plan, grid, TARGET)
     check_matrices(plan, grid, cuts, TARGET)
+    if grid.experts == 1 and grid.expert_tensor != grid.tensor:
+        raise TARGET.unsuited("the plan has copies of experts on devices that have slices of all else (ep=1)")
     if grid.kept is Kept.WHOLE and (grid.experts > 1 or grid.context > 1):
         what = (
             "all other weights, where they share experts" if grid.experts > 1 else "weights, where they share a sample"

@@ -68,6 +68,10 @@ def _degrees(plan: PlanLike, grid: Grid) -> dict[str, Any]:
             "the plan cuts tensors without sequence parallelism, which configurations in TOML always have (sp=yes)"
         )
     experts = {"expert_tensor_parallel_degree": grid.expert_tensor} if grid.experts > 1 else {}
+    of_matrices = grid.tensor // grid.expert_tensor  # ``ParallelDims``: experts are divided over all of it, and of cp
+    if grid.experts > 1 and (grid.expert_tensor not in (1, grid.tensor) or grid.experts % (grid.context * of_matrices)):
+        degrees = f"etp={grid.expert_tensor}, ep={grid.experts}, tp={grid.tensor}, cp={grid.context}"
+        raise TARGET.unsuited(f"the plan has {degrees} (can: etp of 1 or tp, ep a multiple of cp x tp / etp)")
     rotation = {"gather": "allgather", "ring": "alltoall"}[grid.context_way]
     context = {"context_parallel_rotate_method": rotation} if grid.context > 1 else {}
     return {**settings, **context, **experts}

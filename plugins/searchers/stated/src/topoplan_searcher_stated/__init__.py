@@ -55,6 +55,12 @@ class Stated(Searcher):
         "first, then from cp, then from tp, of which what is left cuts each expert; unset: 1",
         minimum=1,
     )
+    etp: int | None = option(
+        None,
+        help="tensor parallel degree of experts, a divisor of tp; ep is taken from what is left of tp then, next from "
+        "cp, last from dp, as Megatron-LM does; unset: tp without what ep takes",
+        minimum=1,
+    )
     pp: int | None = option(None, help="pipeline parallel degree: stages of whole layers; unset: 1", minimum=1)
     dp: int | None = option(None, help="data parallel degree; unset: what is left of the devices", minimum=1)
     sp: bool | None = option(

@@ -36,6 +36,7 @@ from topoplan_searcher_stated.degrees import EXPERT_AXES, Degrees, degrees_of, d
 from topoplan_searcher_stated.layers import stages_of
 from topoplan_searcher_stated.megatron import (
     Tokens,
+    copied_expert_rules,
     copied_operators,
     expert_rules,
     heads_dim,
@@ -96,10 +97,12 @@ class Rules:
     @functools.cache  # noqa: B019
     def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool) -> Sequence[Signature]:
         graph = self.graph
-        if axis in ("tp", "ep-tp", "kv"):
+        if axis in ("tp", "ep-tp", "edp-tp", "kv"):
             rules = tensor_rules(graph, tp, sequence=sequence)
             if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
                 raise TopoplanError(f"plan: tp={tp}: model {graph.name!r} has no matrices to cut (tp=1)")
+            if axis == "edp-tp":
+                return copied_expert_rules(graph, rules)
             tokens = Tokens.POSITIONS if sequence else Tokens.ALL
             return expert_rules(graph, rules, tokens) if axis == "ep-tp" else rules
         if axis == "ep":
@@ -169,8 +172,7 @@ def stages_on(
     """
     axes, rules = mesh_rules.axes, mesh_rules.rules
     bucket = round(options.bucket_mb * 1e6)
-    sharing = "shard" if "shard" in axes else "dp"
-    shared = tuple(k for k, axis in enumerate(axes) if axis in (sharing, "ep", "ep-cp", "cp") and sizes[k] > 1)
+    shared = _sharing_axes(axes, sizes, options.zero)
     sliced = shared if options.zero == 3 else ()
     summed = {(op, axes.index("kv")) for op in mesh_rules.copied}
     programs = stage_programs(graph, stage_of, [sizes] * len(devices), rules, bucket, sliced, summed, options.reshard)
@@ -207,6 +209,13 @@ def stages_on(
             )
         )
     return stages
+
+
+def _sharing_axes(axes: Sequence[str], sizes: Sequence[int], level: int) -> tuple[int, ...]:
+    """Return the axes along which ZeRO shares: of copies of weights; experts alone have some along ``edp-tp``."""
+    data = "shard" if "shard" in axes else "dp"
+    names = (data, "ep", "ep-cp", "cp", *(() if level == 3 else ("edp-tp",)))
+    return tuple(k for k, axis in enumerate(axes) if axis in names and sizes[k] > 1)
 
 
 def _axis_of(axes: Sequence[str], degree: str) -> int:
@@ -326,7 +335,7 @@ def _stated(degrees: Degrees, axes: Sequence[str], axis: str, before: int, *, of
     """
     if of_experts and axis in EXPERT_AXES:
         return "ep", 1, degrees.ep
-    for degree, factors in {"tp": ("ep-tp", "tp", "kv"), "cp": ("ep-cp", "cp")}.items():
+    for degree, factors in {"tp": ("edp-tp", "ep-tp", "tp", "kv"), "cp": ("ep-cp", "cp")}.items():
         if axis in factors:
             same = [each for each in axes[: axes.index(axis)] if each in factors]
             return degree, before // math.prod(map(degrees.of, same)), getattr(degrees, degree)

@@ -19,7 +19,7 @@ AXES = ("tp", "cp", "ep", "dp", "pp")
 #: Axes of meshes along which experts are divided.
 EXPERT_AXES = ("ep", "ep-cp", "ep-tp")
 #: Axes of meshes that are factors of one degree, the fastest first.
-_FACTORS = {"tp": ("kv", "tp", "ep-tp"), "cp": ("ep-cp", "cp"), "dp": ("shard", "dp")}
+_FACTORS = {"tp": ("kv", "tp", "ep-tp", "edp-tp"), "cp": ("ep-cp", "cp"), "dp": ("shard", "dp")}
 
 
 @attrs.frozen(kw_only=True)
@@ -30,6 +30,7 @@ class Degrees:
         tp, cp, pp, dp: degrees; their product is the number of devices.
         ep: expert parallel degree, a factor of ``dp`` times ``cp`` times ``tp``.
         ep_cp, ep_tp: the factors of it that are factors of ``cp`` and of ``tp``; what is left is one of ``dp``.
+        edp_tp: tensor parallel devices that have the same experts, a factor of ``tp``: 1 unless ``etp`` says so.
         kv: tensor parallel devices that have the same heads of keys and values, a factor of ``tp``; heads are copied
             where there are fewer than devices.
         shard: data parallel devices that share weights or state, a factor of those that have the same experts; 1 where
@@ -44,6 +45,7 @@ class Degrees:
     ep: int
     ep_cp: int
     ep_tp: int
+    edp_tp: int
     pp: int
     dp: int
     kv: int
@@ -58,14 +60,15 @@ class Degrees:
 
         Later axes slice the slices of earlier ones, which is the same for every layout: that names the devices alone.
         """
-        axes = ("dp", "shard", "ep", "ep-cp", "cp", "ep-tp", "tp", "kv")
+        axes = ("dp", "shard", "ep", "ep-cp", "cp", "edp-tp", "ep-tp", "tp", "kv")
         return tuple(axis for axis in axes if axis == "dp" or self.of(axis) > 1)
 
     def of(self, axis: str) -> int:
         """Return the devices along an axis of a mesh: those of ``dp``, ``cp`` and ``tp`` without their factors.
 
         Experts are divided along ``ep``, a factor of data parallelism, and along ``ep-cp`` and ``ep-tp``, whose devices
-        have slices of positions, or of matrices, of all else.
+        have slices of positions, or of matrices, of all else.  Along ``edp-tp`` devices have slices of matrices of all
+        else, too, and copies of experts.
         """
         of_data = self.ep // (self.ep_cp * self.ep_tp)
         return {
@@ -74,8 +77,9 @@ class Degrees:
             "ep": of_data,
             "ep-cp": self.ep_cp,
             "cp": self.cp // self.ep_cp,
+            "edp-tp": self.edp_tp,
             "ep-tp": self.ep_tp,
-            "tp": self.tp // (self.kv * self.ep_tp),
+            "tp": self.tp // (self.kv * self.ep_tp * self.edp_tp),
             "kv": self.kv,
             "pp": self.pp,
         }[axis]
@@ -93,6 +97,7 @@ class Degrees:
 
 #: Settings that are said only where they are not what they are if left out.
 _UNUSUAL = (
+    "etp",
     "layers",
     "cp_comm",
     "zigzag",
@@ -171,7 +176,7 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
     model = options.tp * options.cp * options.pp
     dp = _data_degree(options, n_devices, model)
     kv = copies_of_heads(graph, options.tp)
-    ep_cp, ep_tp = _expert_factors(options, dp, kv)
+    ep_cp, ep_tp, edp_tp = _factors_of_neighbours(options, dp, kv) if options.etp else _expert_factors(options, dp, kv)
     share = dp * options.micro_batch
     if graph.batch_size % share:
         multiples = [graph.batch_size // share * share, (graph.batch_size // share + 1) * share]
@@ -185,6 +190,7 @@ def degrees_of(options: Settings, graph: OperatorGraph, n_devices: int) -> Degre
         ep=options.ep,
         ep_cp=ep_cp,
         ep_tp=ep_tp,
+        edp_tp=edp_tp,
         pp=options.pp,
         dp=dp,
         kv=kv,
@@ -220,12 +226,12 @@ def _check_settings(options: Settings, graph: OperatorGraph) -> None:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
 
 
-def _expert_factors(options: Settings, dp: int, kv: int) -> tuple[int, int]:
+def _expert_factors(options: Settings, dp: int, kv: int) -> tuple[int, int, int]:
     """Return the factors of ``ep`` that are factors of ``cp`` and of ``tp``: what ``dp`` has not, first of ``cp``.
 
     As with Megatron-LM's parallel folding (Liu et al., MoE Parallel Folding, arXiv:2504.14960), dense weights lie on
     tp x cp x dp devices, and experts on expert-tp x ep x expert-dp: tensor parallelism of experts is tp without the
-    factor, and data parallelism of experts what is left of dp x cp.
+    factor, and data parallelism of experts what is left of dp x cp: no factor of ``tp``, which the last number says.
     """
     ep, tp = options.ep, options.tp // kv
     devices = dp * options.cp * tp
@@ -250,13 +256,59 @@ def _expert_factors(options: Settings, dp: int, kv: int) -> tuple[int, int]:
             f"plan: async-tp=yes with ep={ep}, which takes {ep_tp} of tp={options.tp} (async-tp=no, or nearest: "
             f"ep={nearest(ep, fits)})"
         )
-    return ep_cp, ep_tp
+    return ep_cp, ep_tp, 1
+
+
+def _factors_of_neighbours(options: Settings, dp: int, kv: int) -> tuple[int, int, int]:
+    """Return the factors of ``ep`` in ``cp`` and ``tp``, and how many devices along tp have the same experts.
+
+    The grid of experts is Megatron-LM's (``RankGenerator`` in core/parallel_state.py): neighbours share the matrices of
+    an expert, ``etp`` of them, then come those with other experts, first along what is left of tp.
+    """
+    etp, ep, tp = options.etp, options.ep, options.tp
+    if tp % etp or etp % kv:
+        of_heads = f", {kv} devices of which have the same heads" if kv > 1 else ""
+        fits = [k for k in divisors(tp) if k % kv == 0]
+        raise TopoplanError(f"plan: etp={etp} with tp={tp}{of_heads} (nearest: etp={nearest(etp, fits)})")
+    remaining = tp // etp
+    devices = dp * options.cp * remaining
+    if devices % ep or not _are_neighbours(ep, remaining, options.cp):
+        fits = [k for k in divisors(devices) if _are_neighbours(k, remaining, options.cp)]
+        why = "takes them in part" if devices % ep == 0 else "does not divide them"
+        raise TopoplanError(
+            f"plan: etp={etp} leaves tp x cp x dp = {remaining} x {options.cp} x {dp} devices, and ep={ep} {why} "
+            f"(nearest: ep={nearest(ep, fits)})"
+        )
+    ep_tp = math.gcd(ep, remaining)
+    ep_cp = math.gcd(ep // ep_tp, options.cp)
+    if ep_tp < remaining and options.sp is False:
+        raise TopoplanError(
+            f"plan: etp={etp} with tp={tp},sp=no: devices with the same experts need tokens of their own (sp=yes)"
+        )
+    if options.async_tp and (ep_tp < remaining or 1 < ep_tp < tp):
+        raise TopoplanError(f"plan: async-tp=yes with etp={etp} of tp={tp} (async-tp=no, or etp={tp})")
+    if options.cp_comm == "ring" and 1 < ep_cp < options.cp:
+        raise TopoplanError(f"plan: cp-comm=ring with ep={ep}, which takes {ep_cp} of cp={options.cp} (cp-comm=gather)")
+    return ep_cp, ep_tp, remaining // ep_tp
+
+
+def _are_neighbours(ep: int, tp: int, cp: int) -> bool:
+    """Whether ``ep`` takes all of tp before it takes some of cp, and all of that before data parallelism.
+
+    >>> [ep for ep in range(1, 13) if _are_neighbours(ep, 2, 3)]
+    [1, 2, 6, 12]
+    """
+    ep_tp = math.gcd(ep, tp)
+    ep_cp = math.gcd(ep // ep_tp, cp)
+    return ep == ep_tp or (ep_tp == tp and (ep == ep_tp * ep_cp or ep_cp == cp))
 
 
 def _check_experts(options: Settings, graph: OperatorGraph) -> None:
     """Raise for experts that the model has not, and tokens that do not go to them as they are said to."""
     if options.ep > 1 and max(expert_dims(graph), default=-1) < 0:
         raise TopoplanError(f"plan: ep={options.ep}: model {graph.name!r} has no experts (ep=1)")
+    if options.etp and max(expert_dims(graph), default=-1) < 0:
+        raise TopoplanError(f"plan: etp={options.etp}: model {graph.name!r} has no experts (leave etp out)")
     if options.skew is not None and options.skew > options.ep:
         most = f"skew=1 to {options.ep}" if options.ep > 1 else "ep of at least 2"
         raise TopoplanError(f"plan: skew={options.skew:g} with ep={options.ep} (needs {most})")

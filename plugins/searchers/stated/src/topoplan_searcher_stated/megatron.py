@@ -32,6 +32,7 @@ from topoplan_engine.sharding.signatures import queries_signature, routing_signa
 
 __all__ = [
     "Tokens",
+    "copied_expert_rules",
     "copied_operators",
     "copies_of_heads",
     "expert_rules",
@@ -212,6 +213,26 @@ def expert_rules(graph: OperatorGraph, base: Sequence[Signature], tokens: Tokens
         if rule.dim == dim and (exchanged or tokens is Tokens.ALL):
             rules[index] = rule
     return rules
+
+
+def copied_expert_rules(graph: OperatorGraph, base: Sequence[Signature]) -> list[Signature]:
+    """Return signatures along an axis of devices that have the same experts, each for the tokens of its positions.
+
+    Args:
+        graph: the model.
+        base: signatures of all else, which cut positions between matrices.
+
+    Raises:
+        TopoplanError: tokens are not dispatched to slots of experts, which devices could have shares of.
+    """
+    slots, experts = _slots_dims(graph), expert_dims(graph)
+    for op, slot, dim in zip(graph.operators, slots, experts, strict=True):
+        if dim >= 0 and op.weights and slot < 0:
+            raise TopoplanError(f"plan: operator {op.name!r}: its experts have no slots for tokens (leave etp out)")
+    return [
+        routing_signature(op) or (_cut(op, slot) if slot >= 0 else rule)
+        for op, slot, rule in zip(graph.operators, slots, base, strict=True)
+    ]
 
 
 def positions_dims(graph: OperatorGraph) -> list[int]:

@@ -10,6 +10,7 @@ import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.errors import TopoplanWarning, shown
+from topoplan_engine.experts import expert_dims
 from topoplan_engine.files import read_file
 from topoplan_searcher_stated import Stated
 from topoplan_trainer_plans.settings import TrainerSettings, trainer_settings
@@ -24,6 +25,7 @@ class Settings:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     pp: int = 1
     dp: int | None = None
     sp: bool | None = None
@@ -68,6 +70,8 @@ def _of_file(file: str, graph: OperatorGraph) -> dict[str, Any]:
     settings = trainer_settings(text, file)
     _warn(settings, file, graph)
     words = {key.replace("-", "_"): value for key, value in settings.plan.items()}
+    if max(expert_dims(graph), default=-1) < 0:  # trainers of a model without experts do not read it
+        words.pop("etp", None)
     return {
         name: value == "yes" if value in ("yes", "no") else int(value) if value.isdigit() else value
         for name, value in words.items()
