@@ -15,6 +15,7 @@ Where the fabric has rings or cycles for the hosts of a group, rings run along t
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from topoplan.arrays import F64, I32, I64, i32, i64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.csr import expand, indptr, select
+from topoplan_engine.csr import expand, indptr, row_of_entry, select
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.host_paths import HostPaths, host_paths
 from topoplan_engine.network.new_rows import NewRings, NewRows
@@ -202,45 +203,74 @@ class MachineNetwork(Network):
 
     # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _listed(self, members: I32, backward: bool) -> I32:
-        return np.concatenate([members[:1], members[:0:-1]]) if backward else members
+    def _backward(self, members: I32) -> I32:
+        return np.concatenate([members[:1], members[:0:-1]])
 
-    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
-        """Find the rings of each new group, and the rows of their flows, ring by ring."""
-        rings: list[NewRings | None] = [self._rings_of_fabric(group, listed) for group, listed in new]
-        orders = [
-            self._orders(listed) if group_rings is None else []
-            for (_, listed), group_rings in zip(new, rings, strict=True)
-        ]
-        walks = [order for each in orders for order in each]
-        src = i32(np.concatenate([[], *walks]))
-        dst = i32(np.concatenate([[], *(part for order in walks for part in (order[1:], order[:1]))]))
-        rows = self._rows(src, dst)
+    def _ring_rows(self, taskgraph: TaskGraph, group: I64, pointers: I64, devices: I32) -> NewRings:
+        """Find the rings of new groups, and the rows of their flows, ring by ring."""
+        along = self._rows_along_fabric(pointers, devices)
+        patterns = self._patterns(pointers, devices)
+        lengths, parallel = np.zeros(len(group), dtype=np.int64), np.ones(len(group), dtype=np.int64)
+        for number, rows_of_rings in along.items():
+            lengths[number], parallel[number] = sum(map(len, rows_of_rings)), len(rows_of_rings)
+        orders_of: list[tuple[I64, list[I64]]] = []
+        for several in patterns:
+            plain = i64([each for each in several if each not in along])
+            if len(plain):
+                orders = self._orders(devices[pointers[plain[0]] : pointers[plain[0] + 1]])
+                lengths[plain], parallel[plain] = sum(map(len, orders)), len(orders)
+                orders_of.append((plain, orders))
+        row_ptr = indptr(lengths)
+        src, dst = np.zeros((2, row_ptr[-1]), dtype=np.int32)
+        rows = np.empty(row_ptr[-1], dtype=np.int32)
+        for plain, orders in orders_of:
+            senders = np.concatenate(orders)
+            receivers = np.concatenate([np.roll(order, -1) for order in orders])
+            flows = row_ptr[plain][:, None] + np.arange(len(senders))
+            src[flows], dst[flows] = (devices[pointers[plain][:, None] + ends] for ends in (senders, receivers))
+        rows[:] = self._rows(i32(src), i32(dst))
+        for number, rows_of_rings in along.items():
+            rows[row_ptr[number] : row_ptr[number + 1]] = np.concatenate(rows_of_rings)
         if (lost := np.flatnonzero(rows < 0)).size:
-            groups = [g for (g, _), each in zip(new, orders, strict=True) for order in each for _ in order]
-            task = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == groups[lost[0]]))[0]
+            first = group[np.searchsorted(row_ptr, lost[0], "right") - 1]
+            task = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == first))[0]
             self._unreachable(taskgraph, int(task), int(src[lost[0]]), int(dst[lost[0]]))
-        result, first = [], 0
-        for (group, listed), group_rings, each in zip(new, rings, orders, strict=True):
-            if group_rings is None:
-                count = sum(map(len, each))
-                group_rings = NewRings(group, listed, listed, len(each), rows[first : first + count])
-                first += count
-            result.append(group_rings)
-        return result
+        return NewRings(group, pointers, devices, pointers, devices, parallel, row_ptr, i32(rows))
 
-    def _orders(self, listed: I32) -> list[I32]:
-        """Return the devices of a group in the order of each of its rings."""
-        hosts = self.cluster.device_host[listed]
+    def _rows_along_fabric(self, pointers: I64, devices: I32) -> dict[int, list[I32]]:
+        """Return the rows of the rings of those groups that have some along the fabric's, by their numbers."""
+        fabric = self.fabric
+        if not (fabric.rings or fabric.cycles or fabric.rings_along_links):
+            return {}
+        ends = pointers.tolist()
+        rings = {g: self._rings_of_fabric(devices[a:b]) for g, (a, b) in enumerate(itertools.pairwise(ends))}
+        return {g: rows for g, rows in rings.items() if rows}
+
+    def _patterns(self, pointers: I64, devices: I32) -> list[list[int]]:
+        """Return groups whose members lie on hosts in the same way: their rings are the same, member by member."""
+        host = self.cluster.device_host[devices].astype(np.int64)
+        key = row_of_entry(pointers) * self.cluster.n_hosts + host
+        _, first, place = np.unique(key, return_index=True, return_inverse=True)
+        on_host = first[place.ravel()] - np.repeat(pointers[:-1], np.diff(pointers))  # the first member on its host
+        pattern = i64(on_host * self.inside.n_devices + self._place(devices.astype(np.int64)))
+        columns, size = pattern.tobytes(), pattern.itemsize
+        several: dict[bytes, list[int]] = {}
+        for number, (begin, end) in enumerate(itertools.pairwise(pointers.tolist())):
+            several.setdefault(columns[size * begin : size * end], []).append(number)
+        return list(several.values())
+
+    def _orders(self, listed: I32) -> list[I64]:
+        """Return the members of a group, by their numbers, in the order of each of its rings."""
+        hosts, numbers = self.cluster.device_host[listed], np.arange(len(listed))
         names, first = np.unique(hosts, return_index=True)
         stops = names[np.argsort(first)]
-        members = [listed[hosts == stop] for stop in stops]
+        members = [numbers[hosts == stop] for stop in stops]
         if len(np.unique(listed)) < len(listed) or len(listed) == len(stops):
-            return [listed]
+            return [numbers]
         fewest_members = min(map(len, members))
         if len(stops) == 1:
             return self._mesh_orders(listed)
-        count = min(fewest_members, *(self._nics_of(each) for each in members))
+        count = min(fewest_members, *(self._nics_of(listed[each]) for each in members))
         rings = []
         for ring in range(max(count, 1)):
             enters, order = ring * fewest_members // max(count, 1), []
@@ -256,7 +286,7 @@ class MachineNetwork(Network):
         _, entry = select(self.inside.own_ptr, self._place(devices.astype(np.int64)))
         return len(np.unique(self.inside.own_nics[entry]))
 
-    def _mesh_orders(self, listed: I32) -> list[I32]:
+    def _mesh_orders(self, listed: I32) -> list[I64]:
         """Return the rings of a group inside one host: one through a switch, several where devices are joined.
 
         Those share no link, as far as `topoplan_engine.network.ring_search` finds them.
@@ -279,16 +309,16 @@ class MachineNetwork(Network):
             order = [0]
             while len(order) < len(place):
                 order.append(int(receivers[order[-1]]))
-            orders.append(listed[order])
-        return orders or [listed]
+            orders.append(i64(order))
+        return orders or [np.arange(len(listed))]
 
-    def _rings_of_fabric(self, group: int, listed: I32) -> NewRings | None:
-        """Return rings of a group along those of the fabric, one for each cable of the thinnest link; None for none."""
+    def _rings_of_fabric(self, listed: I32) -> list[I32]:
+        """Return the rows of a group's rings along those of the fabric, one for each cable of the thinnest link."""
         hosts = self.cluster.device_host[listed]
         names, first = np.unique(hosts, return_index=True)
         stops = i32(names[np.argsort(first)])
         if len(stops) < 2 or not (rings_of(self.fabric, stops) or len(cycles_of(self.fabric, stops))):
-            return None
+            return []
         rows = []
         for links in self._own_links(stops):
             following = self.fabric.link_dst[links[:, -1]]
@@ -298,7 +328,7 @@ class MachineNetwork(Network):
                 order.append(place[int(following[order[-1]])])
             for cable in range(int(self.fabric.link_count[links].min())):
                 rows.append(self._along(listed, hosts, stops[order], links[order], cable))
-        return NewRings(group, listed, listed, len(rows), np.concatenate(rows))
+        return rows
 
     def _along(self, listed: I32, hosts: I32, stops: I32, links: I64, cable: int) -> I32:
         """Append the flows of a ring along links (stops, jumps) that leave stops in turn; return their rows.

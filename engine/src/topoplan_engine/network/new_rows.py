@@ -5,32 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from topoplan.arrays import F64, I32, I64
+from topoplan_engine.csr import expand, indptr, select
 
 __all__ = ["NewRings", "NewRows"]
 
 
 class NewRings(NamedTuple):
-    """The rings of a group that was not met before.
+    """The rings of G groups that were not met before, as compressed rows.
 
     Attributes:
-        group: in its task graph.
-        devices: (n,) its members, in the order of the ring.
-        stops: (m,) those that send to the next: the first of each host where some host has several, else all.
-        parallel: rings that it runs at a time.
-        rows: row of paths of each flow, ring by ring.
+        group: (G,) in their task graph.
+        device_ptr, devices: members of each group, in the order of its ring.
+        stop_ptr, stops: those that send to the next: the first of each host where some host has several, else all.
+        parallel: (G,) rings that each group runs at a time.
+        row_ptr, rows: row of paths of each flow, ring by ring.
     """
 
-    group: int
+    group: I64
+    device_ptr: I64
     devices: I32
+    stop_ptr: I64
     stops: I32
-    parallel: int
+    parallel: I64
+    row_ptr: I64
     rows: I32
 
     @property
-    def in_hosts(self) -> bool:
-        """Whether some host has several of the devices, and its links are on the way of a flow."""
-        return len(self.stops) < len(self.devices)
+    def in_hosts(self) -> NDArray[np.bool_]:
+        """(G,) whether some host has several of a group's devices, and its links are on the way of a flow."""
+        return np.diff(self.stop_ptr) < np.diff(self.device_ptr)
+
+    def chosen(self, groups: I64) -> NewRings:
+        """Return some of these groups."""
+        columns: list[I64 | I32] = []
+        for pointers, values in (
+            (self.device_ptr, self.devices),
+            (self.stop_ptr, self.stops),
+            (self.row_ptr, self.rows),
+        ):
+            _, entry = select(pointers, groups)
+            columns += [indptr(np.diff(pointers)[groups]), values[entry]]
+        of_devices, of_stops, of_rows = columns[:2], columns[2:4], columns[4:]
+        return NewRings(self.group[groups], *of_devices, *of_stops, self.parallel[groups], *of_rows)  # type: ignore[arg-type]
+
+    def hops(self) -> tuple[I32, I32]:
+        """Return the sender and the receiver of each row."""
+        flows, counts = np.diff(self.row_ptr), np.diff(self.stop_ptr)
+        group, number = expand(np.zeros(len(flows), dtype=np.int64), flows)
+        number %= counts[group]
+        first = self.stop_ptr[:-1][group]
+        after = np.where(number + 1 == counts[group], 0, number + 1)
+        return self.stops[first + number], self.stops[first + after]
 
 
 class NewRows(NamedTuple):

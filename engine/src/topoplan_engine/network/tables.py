@@ -37,7 +37,7 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
-from topoplan_engine.csr import append, expand, indptr, select
+from topoplan_engine.csr import append, expand, indptr, row_of_entry, select
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
@@ -373,30 +373,29 @@ class Network:
             if -1 not in recalled_groups:
                 result = np.array(recalled_groups, dtype=np.int32)
                 return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result
-        result = np.empty(taskgraph.n_groups, dtype=np.int32)
-        new: list[tuple[int, I32]] = []
+        listed = [members[a:b] for a, b in itertools.pairwise(ends)]
+        if backward:
+            listed = [self._backward(each) for each in listed]
         numbers: dict[bytes, int] = {}  # kept once all of them are known to work
-        for g in range(len(result)):
-            key = columns[members.itemsize * ends[g] : members.itemsize * ends[g + 1]]
-            number = -1 if backward else self._groups.get(key, -1)
+        new: list[int] = []
+        result = np.empty(taskgraph.n_groups, dtype=np.int32)
+        for g, each in enumerate(listed):
+            key = each.tobytes()
+            number = self._groups.get(key, numbers.get(key, -1))
             if number < 0:
-                listed = self._listed(members[ends[g] : ends[g + 1]], backward)
-                key = listed.tobytes()
-                number = self._groups.get(key, numbers.get(key, -1))
-                if number < 0:
-                    number = numbers[key] = len(self._groups) + len(new)
-                    new.append((g, listed))
+                number = numbers[key] = len(self._groups) + len(new)
+                new.append(g)
             result[g] = number
         if new:
-            self._append_rings(self._ring_rows(taskgraph, new))
+            groups = [listed[g] for g in new]
+            pointers, devices = indptr([len(each) for each in groups]), i32(np.concatenate(groups))
+            self._append_rings(self._ring_rows(taskgraph, i64(new), pointers, devices))
             self._groups.update(numbers)
         return self._group_lists.put(list_key, result) if members.nbytes <= _LIST_BYTES else result
 
-    def _listed(self, members: I32, backward: bool) -> I32:
-        """Return the members of a group in the order of its ring; backward where the fabric has no ring or cycle."""
-        if not backward:
-            return members
-        hosts = self._host[stops_of([members], self._host)[0]]
+    def _backward(self, members: I32) -> I32:
+        """Return the members of a group the other way round; as they are where the fabric has rings or cycles."""
+        hosts = self._host[stops_of(i64([0, len(members)]), members, self._host)[1]]
         if rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
             return members
         return np.concatenate([members[:1], members[:0:-1]])
@@ -422,12 +421,9 @@ class Network:
                 representative=i64(representative),
             )
 
-    def _append_rings(self, new: list[NewRings]) -> None:
+    def _append_rings(self, new: NewRings) -> None:
         old = self.rings_in_full
-        rows = np.concatenate([each.rows for each in new])
-        lengths = np.array([len(each.rows) for each in new])
-        counts = np.array([each.parallel for each in new])
-        paths = self.paths
+        rows, lengths, counts, paths = new.rows, np.diff(new.row_ptr), new.parallel, self.paths
         load_ptr, links, load = ring_loads(
             rows,
             np.repeat(lengths // counts, counts),
@@ -438,21 +434,21 @@ class Network:
             self.n_links,
         )
         ring = np.cumsum(counts) - counts
-        in_hosts = np.flatnonzero([each.in_hosts for each in new])
+        in_hosts = np.flatnonzero(new.in_hosts)
         if len(in_hosts):
             number, rings = expand(ring[in_hosts], counts[in_hosts])
             owner, entry = select(load_ptr, rings)
             columns = number[owner], links[entry], load[entry], self._host, self.fabric.n_links
-            load[entry] = inside_shares([new[each] for each in in_hosts], *columns)
+            load[entry] = inside_shares(new.chosen(in_hosts), *columns)
         self._link_classes.load(load_ptr, links, load)
         choice = self._choices(rows, lengths, counts)
-        for each in itertools.compress(new, choice.tolist()):
-            self._isolate(each.rows)
+        if choice.any():
+            self._isolate(rows[np.repeat(choice != ONE_PATH, lengths)])
         self.rings_in_full = old._replace(
-            first=append(old.first, len(old.rows) + np.cumsum(lengths) - lengths),
+            first=append(old.first, len(old.rows) + new.row_ptr[:-1]),
             parallel=append(old.parallel, counts),
             members=append(old.members, lengths // counts),
-            ranks=append(old.ranks, np.array([len(each.devices) for each in new])),
+            ranks=append(old.ranks, np.diff(new.device_ptr)),
             rows=append(old.rows, rows),
             ring=append(old.ring, len(old.load_ptr) - 1 + ring),
             load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
@@ -468,45 +464,45 @@ class Network:
         draw &= lengths // rings <= _MOST_DRAWN
         return i8(np.where(draw, np.where(lengths <= _MOST_FEW, FEW, CHOICE), ONE_PATH))
 
-    def _ring_rows(self, taskgraph: TaskGraph, new: list[tuple[int, I32]]) -> list[NewRings]:
-        """Find the rings of each new group, and the rows of their flows, ring by ring."""
-        stops = stops_of([listed for _, listed in new], self._host)
-        fabric_rings: list[list[I32]] = [[]] * len(new)
-        if self.fabric.rings or self.fabric.cycles or self.fabric.rings_along_links:
-            fabric_rings = self._walk_rows([self._own_links(self._host[each]) for each in stops])
-        walks = [each for each, rings in zip(stops, fabric_rings, strict=True) if not rings]
-        src, ends = i32(np.concatenate([[], *walks])), indptr([len(each) for each in walks])
-        following = np.arange(1, len(src) + 1)
-        following[ends[1:] - 1] = ends[:-1]
-        dst = i32(src[following])
-        rows = self._rows(src, dst)
-        if (lost := np.flatnonzero(rows < 0)).size:
-            group = [
-                g for (g, _), each, rings in zip(new, stops, fabric_rings, strict=True) if not rings for _ in each
-            ][lost[0]]
-            task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == group))[0])
-            self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
-        plain = iter([rows[a:b] for a, b in itertools.pairwise(ends.tolist())])
-        rings_of_groups = [
-            NewRings(g, listed, each, max(1, len(rings)), np.concatenate(rings) if rings else next(plain))
-            for (g, listed), each, rings in zip(new, stops, fabric_rings, strict=True)
-        ]
-        return self._through_hosts(rings_of_groups)
+    def _ring_rows(self, taskgraph: TaskGraph, group: I64, pointers: I64, devices: I32) -> NewRings:
+        """Find the rings of new groups, and the rows of their flows, ring by ring.
 
-    def _through_hosts(self, groups: Sequence[NewRings]) -> list[NewRings]:
+        Args:
+            taskgraph, group: in which they are, and their numbers there.
+            pointers, devices: members of each, in the order of its ring, as compressed rows.
+        """
+        stop_ptr, stops = stops_of(pointers, devices, self._host)
+        of_fabric: list[list[I32]] = [[]] * len(group)
+        if self.fabric.rings or self.fabric.cycles or self.fabric.rings_along_links:
+            hosts = self._host[stops]
+            of_fabric = self._walk_rows([self._own_links(hosts[a:b]) for a, b in itertools.pairwise(stop_ptr.tolist())])
+        parallel = i64([max(1, len(rings)) for rings in of_fabric])
+        lengths = np.diff(stop_ptr) * parallel
+        new = NewRings(group, pointers, devices, stop_ptr, stops, parallel, indptr(lengths), i32(np.zeros(0)))
+        own_rings = np.repeat(np.array([len(rings) > 0 for rings in of_fabric], dtype=bool), lengths)
+        src, dst = (each[~own_rings] for each in new.hops())
+        walked = self._rows(src, dst)
+        if (lost := np.flatnonzero(walked < 0)).size:
+            first = group[row_of_entry(new.row_ptr)[~own_rings][lost[0]]]
+            task = int(np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.group == first))[0])
+            self._unreachable(taskgraph, task, int(src[lost[0]]), int(dst[lost[0]]))
+        rows = np.empty(len(own_rings), dtype=np.int32)
+        rows[~own_rings] = walked
+        if own_rings.any():
+            rows[own_rings] = np.concatenate([each for rings in of_fabric for each in rings])
+        return self._through_hosts(new._replace(rows=i32(rows)))
+
+    def _through_hosts(self, new: NewRings) -> NewRings:
         """Give groups with several devices on some host rows that cross the links of these devices, too."""
-        through = [rings for rings in groups if rings.in_hosts]
-        if not through:
-            return list(groups)
+        through = np.flatnonzero(new.in_hosts)
+        if not len(through):
+            return new
         first = len(self.paths.row_ptr) - 1
-        self._append(rows_through_hosts(through, self.paths, self._host, self.cluster, self.fabric.n_links))
-        result = []
-        for rings in groups:
-            if rings.in_hosts:
-                rings = rings._replace(rows=np.arange(first, first + len(rings.rows), dtype=np.int32))
-                first += len(rings.rows)
-            result.append(rings)
-        return result
+        groups = new.chosen(through)
+        self._append(rows_through_hosts(groups, self.paths, self._host, self.cluster, self.fabric.n_links))
+        rows = new.rows.copy()
+        rows[np.repeat(new.in_hosts, np.diff(new.row_ptr))] = first + np.arange(len(groups.rows))
+        return new._replace(rows=i32(rows))
 
     def _own_links(self, hosts: I32) -> list[I64]:
         """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""

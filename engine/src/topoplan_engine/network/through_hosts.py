@@ -7,15 +7,13 @@ groups at a time.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from topoplan.arrays import I32, I64, i32
 from topoplan.model.cluster import Cluster
-from topoplan_engine.csr import expand, indptr, select
+from topoplan_engine.csr import expand, indptr, row_of_entry, select
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ring_loads import LOAD
 
@@ -42,10 +40,10 @@ class Hosted(NamedTuple):
     n_hosts: int
 
     @classmethod
-    def of(cls, groups: Sequence[I32], host: I32) -> Hosted:
-        """Sort the members of groups, given the (D,) host of each device."""
-        devices, n_hosts = np.concatenate([np.zeros(0, np.int32), *groups]), int(host.max(initial=0)) + 1
-        key = np.repeat(np.arange(len(groups)), [len(each) for each in groups]) * n_hosts + host[devices]
+    def of(cls, pointers: I64, devices: I32, host: I32) -> Hosted:
+        """Sort the members of groups, as compressed rows, given the (D,) host of each device."""
+        n_hosts = int(host.max(initial=0)) + 1
+        key = row_of_entry(pointers) * n_hosts + host[devices]
         order = np.argsort(key, kind="stable")
         first = np.flatnonzero(np.diff(key[order], prepend=-1))
         return cls(devices[order], first, np.diff(first, append=len(order)), key[order[first]], n_hosts)
@@ -56,36 +54,33 @@ class Hosted(NamedTuple):
         return number
 
 
-def stops_of(groups: Sequence[I32], host: I32) -> list[I32]:
-    """Return the members of each group that send to the next one.
+def stops_of(pointers: I64, devices: I32, host: I32) -> tuple[I64, I32]:
+    """Return the members of each group that send to the next one; groups are compressed rows, and so is the result.
 
     All do, but for groups on several hosts with several devices on one: the first of each host does.  Those that list a
     device twice are taken as they are.
 
-    >>> [each.tolist() for each in stops_of([i32([0, 1, 2, 3]), i32([0, 1])], i32([0, 0, 1, 1]))]
-    [[0, 2], [0, 1]]
+    >>> members, host = i32([0, 1, 2, 3, 0, 1]), i32([0, 0, 1, 1])
+    >>> pointers, stops = stops_of(np.array([0, 4, 6]), members, host)
+    >>> pointers.tolist(), stops.tolist()
+    ([0, 2, 4], [0, 2, 0, 1])
     """
-    sizes = np.array([len(each) for each in groups], dtype=np.int64)
-    devices, group = np.concatenate([np.zeros(0, np.int32), *groups]), np.repeat(np.arange(len(groups)), sizes)
+    sizes, group = np.diff(pointers), row_of_entry(pointers)
     key = group * (int(host.max(initial=0)) + 1) + host[devices]
     order = np.argsort(key, kind="stable")
     first = np.zeros(len(order), dtype=np.bool_)
     first[order] = np.diff(key[order], prepend=-1) != 0
-    hosts = np.bincount(group[first], minlength=len(groups))
+    hosts = np.bincount(group[first], minlength=len(sizes))
     several = (hosts > 1) & (hosts < sizes)
     if several.any():
         named = np.sort(group * (int(devices.max()) + 1) + devices)
         twice = named[1:][named[1:] == named[:-1]] // (int(devices.max()) + 1)
         several[twice] = False
     senders = first | ~several[group]
-    ends = indptr(np.bincount(group[senders], minlength=len(groups))).tolist()
-    stops = i32(devices[senders])
-    return [stops[a:b] for a, b in itertools.pairwise(ends)]
+    return indptr(np.bincount(group[senders], minlength=len(sizes))), i32(devices[senders])
 
 
-def rows_through_hosts(
-    groups: Sequence[NewRings], paths: PathColumns, host: I32, cluster: Cluster, first_inside: int
-) -> NewRows:
+def rows_through_hosts(groups: NewRings, paths: PathColumns, host: I32, cluster: Cluster, first_inside: int) -> NewRows:
     """Return a row for each flow of rings among hosts that also crosses the links of its host's devices.
 
     Time passes on the way between hosts alone: what a device sends to the next one inside a host waits for nothing.
@@ -97,11 +92,10 @@ def rows_through_hosts(
         cluster: has the bandwidth inside hosts.
         first_inside: number of the first of two links of every device.
     """
-    hosted = Hosted.of([each.devices for each in groups], host)
+    hosted = Hosted.of(groups.device_ptr, groups.devices, host)
     several = np.where(hosted.counts > 1, hosted.counts, 0)
-    sends = np.concatenate([np.tile(each.stops, each.parallel) for each in groups]).astype(np.int64)
-    receives = np.concatenate([np.tile(np.roll(each.stops, -1), each.parallel) for each in groups])
-    rows, group = np.concatenate([each.rows for each in groups]), _numbers([len(each.rows) for each in groups])
+    senders, receives = groups.hops()
+    sends, rows, group = senders.astype(np.int64), groups.rows, row_of_entry(groups.row_ptr)
     place = hosted.pair(group, host[sends])  # of each flow's host
     flow, path = select(paths.row_ptr, rows)
     own_path, own_link = select(paths.path_ptr, path)
@@ -125,9 +119,7 @@ def rows_through_hosts(
     return NewRows(counts, lengths, i32(links), sums, paths.cumulative_weight[path], pair)
 
 
-def inside_shares(
-    groups: Sequence[NewRings], of_entry: I64, links: I32, load: I64, host: I32, first_inside: int
-) -> I64:
+def inside_shares(groups: NewRings, of_entry: I64, links: I32, load: I64, host: I32, first_inside: int) -> I64:
     """Return the loads of links by rings through hosts: inside, (k - 1) / k of a flow, of k devices.
 
     Args:
@@ -137,13 +129,9 @@ def inside_shares(
         host: (D,) of each device.
         first_inside: number of the first of two links of every device.
     """
-    hosted, inside = Hosted.of([each.devices for each in groups], host), np.flatnonzero(links >= first_inside)
+    hosted, inside = Hosted.of(groups.device_ptr, groups.devices, host), np.flatnonzero(links >= first_inside)
     place = host[(links[inside] - first_inside) // 2]
     k = hosted.counts[hosted.pair(of_entry[inside], place)]
     shares = load.copy()
     shares[inside] = load[inside] * (k - 1) // k
     return shares
-
-
-def _numbers(lengths: Sequence[int]) -> I64:
-    return np.repeat(np.arange(len(lengths)), lengths)
