@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
 
-__all__ = ["append", "expand", "indptr", "row_of_entry", "select"]
+__all__ = ["append", "expand", "frozen", "indptr", "row_of_entry", "select"]
 
 
 def indptr(lengths: Any, dtype: Any = np.int64) -> Any:
@@ -44,6 +44,10 @@ def select(pointers: I32 | I64, rows: I32 | I64) -> tuple[I64, I64]:
 
 def append(column: NDArray[Any], *more: NDArray[Any]) -> NDArray[Any]:
     """Append to a column; the result is read-only, as `topoplan.arrays` wants it, without a second copy."""
-    longer = np.concatenate([column, *more], dtype=column.dtype, casting="same_kind")
-    longer.setflags(write=False)
-    return longer
+    return frozen(np.concatenate([column, *more], dtype=column.dtype, casting="same_kind"))
+
+
+def frozen(column: NDArray[Any]) -> NDArray[Any]:
+    """Make a column that only the caller has read-only, as `topoplan.arrays` wants it, and return it: no copy."""
+    column.setflags(write=False)
+    return column

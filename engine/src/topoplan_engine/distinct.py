@@ -1,14 +1,18 @@
-"""Distinct columns of small integers: rows are combined one by one, which takes a tenth of sorting them as records."""
+"""Distinct values of long columns, numbered: of small integers, and of names.
+
+Rows of integers are combined one by one, which takes a tenth of sorting them as records.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import I32, I64
 
-__all__ = ["Distinct", "distinct_columns"]
+__all__ = ["Distinct", "distinct_columns", "numbered_names"]
 
 
 class Distinct(NamedTuple):
@@ -55,3 +59,15 @@ def distinct_columns(*rows: Any) -> Distinct:
     first = np.empty(count if len(number) else 0, np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
     return Distinct(first, number)
+
+
+def numbered_names(names: Sequence[str]) -> tuple[list[str], I32]:
+    """Return the different names in a column, by first occurrence, and (n,) the number of each one.
+
+    >>> numbered_names(("H100", "H100", "A100"))
+    (['H100', 'A100'], array([0, 0, 1], dtype=int32))
+    """
+    number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    if len(number) == 1:
+        return list(number), np.zeros(len(names), np.int32)
+    return list(number), np.fromiter(map(number.__getitem__, names), np.int32, len(names))

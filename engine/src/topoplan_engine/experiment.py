@@ -203,41 +203,36 @@ def build_cluster(options: ClusterOptions, host: Host | None = None) -> Cluster:
     if options.hosts and options.devices:
         raise TopoplanError("cluster.devices: the hosts are given twice (leave out cluster.hosts or cluster.devices)")
     groups = options.hosts or _of_kinds(options.device, _groups(options.devices), options.servers)
-    n_hosts = sum(group.servers for group in groups)
-    n_devices = sum(group.servers * (group.gpus_per_server or options.gpus_per_server) for group in groups)
+    servers = np.array([group.servers for group in groups])
+    per_host = np.array([group.gpus_per_server or options.gpus_per_server for group in groups])
+    n_hosts, n_devices = int(servers.sum()), int((servers * per_host).sum())
     if n_hosts > MOST_HOSTS or n_devices > MOST_DEVICES:
         raise TopoplanError(
             f"cluster: {n_hosts} hosts with {n_devices} devices (at most {MOST_HOSTS} hosts and {MOST_DEVICES} devices)"
         )
     machines = _machines(host, {group.device or options.device for group in groups})
-    hosts: list[int] = []
     presets: list[str] = []
-    speeds: list[float] = []
-    memories: list[float] = []
-    inside: list[float] = []
-    degrees: list[int] = []
-    bandwidths: list[float] = []
-    for group in groups:
+    of_devices: list[tuple[float, float]] = []
+    of_hosts: list[tuple[float, float, float]] = []
+    for group, count in zip(groups, (servers * per_host).tolist(), strict=True):
         device = machines[(group.device or options.device).lower()].device
         assert device is not None
         gigabytes = group.memory_gb or options.memory_gb
-        for _ in range(group.servers):
-            devices = group.gpus_per_server or options.gpus_per_server
-            hosts += [len(degrees)] * devices
-            presets += [device.name] * devices
-            speeds += [group.speed] * devices
-            memories += [gigabytes * 1e9 if gigabytes else device.memory] * devices
-            degrees.append(group.degree or options.degree or _ON_HOSTS)
-            inside.append(group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps)
-            bandwidths.append(group.interface_bandwidth_gbps or options.interface_bandwidth_gbps)
+        presets += [device.name] * count
+        of_devices.append((group.speed, gigabytes * 1e9 if gigabytes else device.memory))
+        degree = group.degree or options.degree or _ON_HOSTS
+        inside = group.inter_gpu_bandwidth_gbps or options.inter_gpu_bandwidth_gbps
+        of_hosts.append((degree, inside, group.interface_bandwidth_gbps or options.interface_bandwidth_gbps))
+    speed, memory = np.repeat(np.array(of_devices).T, servers * per_host, axis=1)
+    interfaces, inside_gbps, interface_gbps = np.repeat(np.array(of_hosts).T, servers, axis=1)
     return Cluster(
-        device_host=hosts,
+        device_host=np.repeat(np.arange(n_hosts), np.repeat(per_host, servers)),
         device_preset=tuple(presets),
-        device_speed=speeds,
-        device_memory=memories,
-        inside_bandwidth=np.array(inside) * _BYTES_PER_SECOND_PER_GBPS,
-        interfaces=degrees,
-        interface_bandwidth=np.array(bandwidths) * _BYTES_PER_SECOND_PER_GBPS,
+        device_speed=speed,
+        device_memory=memory,
+        inside_bandwidth=inside_gbps * _BYTES_PER_SECOND_PER_GBPS,
+        interfaces=interfaces,
+        interface_bandwidth=interface_gbps * _BYTES_PER_SECOND_PER_GBPS,
         latency=options.latency_us * 1e-6,
         gpus_per_device=options.gpus_per_device,
         memory_reserve=options.memory_reserve_percent / 100,

@@ -25,6 +25,7 @@ from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan_engine.checkpoints import repeated_operators
+from topoplan_engine.distinct import numbered_names
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import GradientFlow, gradient_flow, trains_product
 
@@ -224,15 +225,17 @@ def _passes(flow: GradientFlow, number: int, op: Operator) -> int:
 
 def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | None:
     """Return dense FLOP/s of all devices together; None where one of them is unknown or has no such arithmetic."""
-    total = 0.0
-    for name, speed in zip(cluster.device_preset, cluster.device_speed.tolist(), strict=True):
+    names, number = numbered_names(cluster.device_preset)
+    peaks = []
+    for name in names:
         machine = cluster.machines.get((device or name).lower())
         kind = None if machine is None else machine.device
         peak = None if kind is None else kind.peak_flops.get(precision)
         if peak is None:
             return None
-        total += peak * speed * cluster.gpus_per_device
-    return total
+        peaks.append(peak)
+    # Summed one after the other: pairs, as `numpy.sum` adds them, round in another way.
+    return float(np.cumsum(np.array(peaks)[number] * cluster.device_speed * cluster.gpus_per_device)[-1])
 
 
 def sequence_length(graph: OperatorGraph) -> int | None:

@@ -62,6 +62,9 @@ class StagedLowering:
         self._graph, self._cluster, self._costs, self._one_task = graph, cluster, costs, one_task
         self._prices = ProgramPrices(graph, cluster, costs)
         self._last: tuple[StagedStrategy, tuple[StageGraph, ...], list[StageCosts]] | None = None
+        # Bytes of stages with these costs, and their peak.
+        self._last_bytes: tuple[list[StageCosts], bytes, list[StageBytes]] | None = None
+        self._last_peak: tuple[list[StageBytes], StagedPeak] | None = None
 
     def lower(self, strategy: StagedStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
@@ -154,15 +157,21 @@ class StagedLowering:
         return [self._costs_of(listed, number, prices_so_far) for number in range(len(listed.stages))]
 
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
-        return staged_peak(strategy.order, self._bytes(strategy), self._cluster.n_devices)
+        stage_bytes = self._bytes(strategy)
+        if self._last_peak is None or self._last_peak[0] is not stage_bytes:
+            self._last_peak = stage_bytes, staged_peak(strategy.order, stage_bytes, self._cluster.n_devices)
+        return self._last_peak[1]
 
     def _bytes(self, strategy: StagedStrategy) -> list[StageBytes]:
         stages, costs = self._stages(strategy)
-        crossing = crossing_weights(strategy, self._graph)
-        return [
-            StageBytes.of(strategy, self._graph, number, stages[number], costs[number], crossing)
-            for number in range(len(stages))
-        ]
+        if self._last_bytes is None or self._last_bytes[0] is not costs or self._last_bytes[1] != strategy.key:
+            crossing = crossing_weights(strategy, self._graph)
+            stage_bytes = [
+                StageBytes.of(strategy, self._graph, number, stages[number], costs[number], crossing)
+                for number in range(len(stages))
+            ]
+            self._last_bytes = costs, strategy.key, stage_bytes
+        return self._last_bytes[2]
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:

@@ -37,7 +37,7 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
-from topoplan_engine.csr import append, expand, indptr, row_of_entry, select
+from topoplan_engine.csr import append, expand, frozen, indptr, row_of_entry, select
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
@@ -280,17 +280,17 @@ class Network:
         host = np.repeat(np.arange(len(sizes)), sizes)
         sender, receiver = expand(self._first_device[host].astype(np.int32), sizes[host])
         pairs = np.stack([2 * sender, 2 * receiver + 1], axis=1)[sender != receiver]
-        lengths = np.where(sender == receiver, 0, 2)
-        links = (self.fabric.n_links + pairs.ravel()).astype(np.int32)
+        lengths = frozen(np.where(sender == receiver, 0, 2))
+        links = frozen((pairs.ravel() + self.fabric.n_links).astype(np.int32, copy=False))
         return PathColumns(
             bandwidth=self.bandwidth,
             latency=self._latency,
-            row_ptr=i64(np.arange(rows + 1)),
-            path_ptr=i64(indptr(lengths)),
-            links=i32(links),
+            row_ptr=frozen(np.arange(rows + 1)),
+            path_ptr=frozen(indptr(lengths)),
+            links=links,
             **self._sums(lengths, links),
-            cumulative_weight=f64(np.ones(rows)),
-            pair=i64(np.full(rows, -1)),
+            cumulative_weight=frozen(np.ones(rows)),
+            pair=frozen(np.full(rows, -1)),
             first_inside=self._first_inside,
         )
 
@@ -354,9 +354,7 @@ class Network:
         """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""
         sums = {name: np.empty(len(lengths)) for name in ("delay", "per_byte", "slowest")}
         sum_paths(i64(lengths), i32(links), self._latency, self.bandwidth, *sums.values())
-        for column in sums.values():
-            column.setflags(write=False)
-        return sums
+        return {name: frozen(column) for name, column in sums.items()}
 
     # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -202,12 +202,12 @@ def _said(
     notes += [line for line in (line, launchable(host, written)[1]) if line]
     hint = toy(host, experiment, outcome.plan)
     error, packets = typical_error(host, experiment, outcome.plan), packet_errors_text(host, experiment, outcome.plan)
-    off = [("typical error", error)] if error else []
+    off, launch = [("typical error", error)] if error else [], launch_text(outcome.plan, host)
     against = [("against packets", packets)] if packets and packets not in error else []
     run_as = [(f"as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()]
     return {
         "title": outcome_title(outcome),
-        "rows": [*summary_rows(outcome, experiment, host), *off, *run_as],
+        "rows": [*summary_rows(outcome, experiment, launch), *off, *run_as],
         "details": [*outcome_rows(outcome), *against],
         "notes": [*notes, *([] if hint is None else [hint])],
         "status": 0 if outcome.fits or outcome.memory_ignored else 2,
@@ -216,7 +216,7 @@ def _said(
                 **_summary(experiment, outcome, outputs),
                 "typical_error": error or None,
                 "against_packets": packets or None,
-                "to_launch": launch_text(outcome.plan, host) or None,
+                "to_launch": launch or None,
                 **({"as_run": as_run} if as_run else {}),
                 **({"kept": kept_file} if kept_file else {}),
             }

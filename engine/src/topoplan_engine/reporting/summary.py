@@ -30,12 +30,11 @@ __all__ = ["launch_text", "stated_text", "summary_rows"]
 _WRITTEN = "the draw that is written"
 
 
-def summary_rows(outcome: Outcome, experiment: Experiment, host: Host) -> list[tuple[str, str]]:
-    """Return the rows of the first table."""
+def summary_rows(outcome: Outcome, experiment: Experiment, launch: str) -> list[tuple[str, str]]:
+    """Return the rows of the first table; ``launch``: see `launch_text`."""
     plan, parts = outcome.plan, iteration_parts(outcome.plan)
     stated = stated_text(plan)
     beside = [(label, text) for label, text in kept_rows(outcome, experiment, spelled_time) if label != _WRITTEN]
-    launch = launch_text(plan, host)
     return [
         *(row for row in model_rows(plan) if row[0] != "FLOP a token"),
         ("plan", stated or beside[0][1]),

@@ -20,6 +20,7 @@ from topoplan.arrays import I32
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
+from topoplan_engine.distinct import distinct_columns, numbered_names
 from topoplan_engine.partition import degree_of
 
 __all__ = ["BatchShares", "device_kinds", "least_longest", "resized"]
@@ -30,9 +31,12 @@ _HALVINGS = 60
 
 def device_kinds(cluster: Cluster) -> I32:
     """(D,) a number for each device; equal ones compute equally fast."""
-    numbers: dict[tuple[str, float], int] = {}
-    kinds = zip(cluster.device_preset, cluster.device_speed.tolist(), strict=True)
-    return np.array([numbers.setdefault(kind, len(numbers)) for kind in kinds], dtype=np.int32)
+    _, name = numbered_names(cluster.device_preset)
+    different = distinct_columns(name, np.unique(cluster.device_speed, return_inverse=True)[1].ravel())
+    by_first = np.empty(len(different.first), dtype=np.int32)  # numbers by the first device of each kind
+    by_first[np.argsort(different.first)] = np.arange(len(different.first))
+    kinds: I32 = by_first[different.number]
+    return kinds
 
 
 def least_longest(seconds: Sequence[Callable[[int], float]], total: int) -> list[int]:

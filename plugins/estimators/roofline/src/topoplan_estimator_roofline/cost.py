@@ -19,6 +19,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph, Role
 from topoplan.model.machine import Device
+from topoplan_engine.distinct import numbered_names
 from topoplan_engine.equal_operators import first_equal, layers_of
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import weight_states
@@ -60,7 +61,7 @@ class RooflineCosts(CostFunction):
         self._states = weight_states(graph, options.optimizer_state)
         precision = options.precision or graph.precision
         self._rates = _rates(options, cluster, precision)
-        devices = {device.name: device for device in map(cluster.device, _device_names(options, cluster))}
+        devices = {device.name: device for device in map(cluster.device, dict.fromkeys(_names(options, cluster)))}
         self.assumptions: Mapping[str, Any] = {
             "precision": precision,
             **({"device": options.device} if options.device else {}),
@@ -178,9 +179,9 @@ def _multiplies_weights(operator: Operator) -> bool:
     return any({axis.dim for axis in weight.axes} & summed & inputs for weight in operator.weights)
 
 
-def _device_names(options: Roofline, cluster: Cluster) -> list[str]:
+def _names(options: Roofline, cluster: Cluster) -> tuple[str, ...]:
     """Return the kind that each device is priced as."""
-    return [options.device] * cluster.n_devices if options.device else list(cluster.device_preset)
+    return (options.device,) * cluster.n_devices if options.device else cluster.device_preset
 
 
 def _efficiency(options: Roofline, device: Device, precision: str) -> float:
@@ -203,9 +204,9 @@ def _assumed_rates(options: Roofline, devices: Mapping[str, Device], precision: 
 
 def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
     """Return what each device of the cluster reaches."""
-    names = _device_names(options, cluster)
-    columns: dict[str, tuple[float, float, float, float]] = {}
-    for name in set(names):
+    names, number = numbered_names(_names(options, cluster))
+    columns: list[tuple[float, float, float, float]] = []
+    for name in names:
         device = cluster.device(name)
         if precision not in device.peak_flops and options.compute_tflops is None:
             raise TopoplanError(
@@ -218,7 +219,7 @@ def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
             )
         faster = device.peak_flops["fp8"] / device.peak_flops[precision] if options.fp8 else 1.0
         overhead = device.kernel_overhead if options.kernel_overhead_us is None else options.kernel_overhead_us * 1e-6
-        columns[name] = (
+        kind = (
             device.peak_flops[precision] * _efficiency(options, device, precision)
             if options.compute_tflops is None
             else options.compute_tflops * 1e12,
@@ -228,7 +229,8 @@ def _rates(options: Roofline, cluster: Cluster, precision: str) -> _Rates:
             overhead,
             faster,
         )
-    rows = np.array([columns[name] for name in names])
+        columns.append(kind)
+    rows = np.array(columns)[number]
     speed = cluster.device_speed
     flops = f64(rows[:, 0] * speed)
     return _Rates(

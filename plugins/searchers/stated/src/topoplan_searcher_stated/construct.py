@@ -280,7 +280,7 @@ def order_of(text: str, ranks: int, micro_batches: int) -> PassOrder:
     """
     name, _, number = text.partition(":")
     choice = Choice.parse(f"{name}:chunks={number}" if number.isdigit() else text, "schedule")
-    schedule = _host().make(PipelineSchedule, choice.name, choice.options)
+    schedule = _host(choice.name).make(PipelineSchedule, choice.name, choice.options)
     try:
         return schedule.order(ranks, micro_batches)
     except TopoplanError as error:
@@ -288,8 +288,10 @@ def order_of(text: str, ranks: int, micro_batches: int) -> PassOrder:
 
 
 @functools.cache
-def _host() -> Host:
-    return Host.discover()
+def _host(schedule: str) -> Host:
+    """Return a host that has a schedule: by the names of plugins, which saves loading all others, else all of them."""
+    host = Host.discover(prefix="schedule-")
+    return host if schedule in {cls.name for cls in host.components(PipelineSchedule)} else Host.discover()
 
 
 def check_even(
