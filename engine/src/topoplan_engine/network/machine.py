@@ -255,8 +255,8 @@ class MachineNetwork(Network):
         pattern = i64(on_host * self.inside.n_devices + self._place(devices.astype(np.int64)))
         columns, size = pattern.tobytes(), pattern.itemsize
         several: dict[bytes, list[int]] = {}
-        for number, (begin, end) in enumerate(itertools.pairwise(pointers.tolist())):
-            several.setdefault(columns[size * begin : size * end], []).append(number)
+        for number, (first_member, end) in enumerate(itertools.pairwise(pointers.tolist())):
+            several.setdefault(columns[size * first_member : size * end], []).append(number)
         return list(several.values())
 
     def _orders(self, listed: I32) -> list[I64]:

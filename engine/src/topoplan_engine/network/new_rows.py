@@ -41,16 +41,16 @@ class NewRings(NamedTuple):
 
     def chosen(self, groups: I64) -> NewRings:
         """Return some of these groups."""
-        columns: list[I64 | I32] = []
-        for pointers, values in (
-            (self.device_ptr, self.devices),
-            (self.stop_ptr, self.stops),
-            (self.row_ptr, self.rows),
-        ):
-            _, entry = select(pointers, groups)
-            columns += [indptr(np.diff(pointers)[groups]), values[entry]]
-        of_devices, of_stops, of_rows = columns[:2], columns[2:4], columns[4:]
-        return NewRings(self.group[groups], *of_devices, *of_stops, self.parallel[groups], *of_rows)  # type: ignore[arg-type]
+
+        def rows_of(pointers: I64, values: I32) -> tuple[I64, I32]:
+            lengths, (_, entry) = np.diff(pointers)[groups], select(pointers, groups)
+            return indptr(lengths), values[entry]
+
+        device_ptr, devices = rows_of(self.device_ptr, self.devices)
+        stop_ptr, stops = rows_of(self.stop_ptr, self.stops)
+        row_ptr, rows = rows_of(self.row_ptr, self.rows)
+        group, parallel = self.group[groups], self.parallel[groups]
+        return NewRings(group, device_ptr, devices, stop_ptr, stops, parallel, row_ptr, rows)
 
     def hops(self) -> tuple[I32, I32]:
         """Return the sender and the receiver of each row."""
