@@ -31,8 +31,9 @@ def grouped(b: Blocks, x: Handle, sizes: Grouped, *, causal: bool = True, window
         for name, count in zip(sizes.names, (heads[0], heads[1], heads[1]), strict=False)
     )
     q, k = (_normalized(b, y, sizes, letter) for letter, y in (("q", q), ("k", k)))
-    q = b.per_head(attention.rotary, q, channels, "q_rotary")
-    k = b.per_head(attention.rotary, k, channels, "k_rotary")
+    if sizes.rotary:
+        q = b.per_head(attention.rotary, q, channels, "q_rotary")
+        k = b.per_head(attention.rotary, k, channels, "k_rotary")
     y = b.attend(q, k, v, heads, "attention", causal=causal, window=window, sinks=sizes.sinks)
     return b.linear(y, hidden, sizes.names[3], bias=sizes.output_bias)
 
@@ -43,6 +44,8 @@ def _normalized(b: Blocks, y: Handle, sizes: Grouped, letter: str) -> Handle:
         return b.per_head(normalization.rms_norm, y, sizes.channels, f"{letter}_norm")
     if sizes.normalized is QueryNorm.LAYER:
         return b.per_head(normalization.layer_norm, y, sizes.channels, f"{letter}_layernorm")
+    if sizes.normalized is QueryNorm.OWN:
+        return b.norm_of_heads(y, sizes.channels, f"{letter}_layernorm")
     return b.rms_norm(y, f"{letter}_norm") if sizes.normalized is QueryNorm.ALL else y
 
 

@@ -12,6 +12,7 @@ import attrs
 
 from topoplan import Operator, Tensor
 from topoplan.model.graph import Axis
+from topoplan_frontend_huggingface.sizes import Norms
 from topoplan_operators import GraphBuilder, Handle, attention, dense, normalization, pointwise
 from topoplan_operators.heads import flat_heads
 from topoplan_operators.losses import cross_entropy
@@ -89,9 +90,14 @@ class Blocks:
         """Give channels mean 0 and variance 1."""
         return self.add(normalization.layer_norm(x), [x], module)[0]
 
-    def normalize(self, x: Handle, module: str, *, mean: bool) -> Handle:
-        """Give channels mean square 1, or mean 0 and variance 1."""
-        return self.layer_norm(x, module) if mean else self.rms_norm(x, module)
+    def normalize(self, x: Handle, module: str, norms: Norms) -> Handle:
+        """Give channels mean square 1, or mean 0 and variance 1, with the scale and the bias of a family."""
+        if not norms.mean:
+            return self.rms_norm(x, module)
+        operator = normalization.layer_norm(x)
+        parts = {"weight": norms.scale, "bias": norms.bias}
+        weights = tuple(tensor for tensor in operator.weights if parts[tensor.name])
+        return self.add(attrs.evolve(operator, weights=weights), [x], module)[0]
 
     def apply(self, function: str, x: Handle, module: str) -> Handle:
         """Apply a function to every element."""
@@ -116,6 +122,14 @@ class Blocks:
         samples, positions, width = x.shape
         operator = make(Handle((samples, positions, width // channels, channels), x.itemsize))
         return self.add(flat_heads(operator), [x], module)[0]
+
+    def norm_of_heads(self, x: Handle, channels: int, module: str) -> Handle:
+        """Give the channels of every head mean 0 and variance 1, with a scale of its own."""
+        samples, positions, width = x.shape
+        operator = flat_heads(normalization.layer_norm(Handle((samples, positions, width // channels, channels))))
+        heads = next(axis for axis in operator.outputs[0].axes if axis.scale == channels)
+        operator = attrs.evolve(operator, weights=(Tensor("weight", (heads,)),))
+        return self.add(operator, [x], module)[0]
 
     def attend(
         self,

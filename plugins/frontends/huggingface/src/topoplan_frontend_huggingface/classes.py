@@ -80,6 +80,32 @@ _FAMILIES: Mapping[str, _Family] = MappingProxyType(
         "olmo2": _Family("Olmo2", _DECODER_TASKS[:3]),
         "phi": _Family("Phi", _DECODER_TASKS[:4]),
         "phi3": _Family("Phi3", _DECODER_TASKS[:4]),
+        **_decoders({"arcee": "Arcee", "bloom": "Bloom", "exaone4": "Exaone4", "falcon": "Falcon"}),
+        **_decoders({"gpt_neo": "GPTNeo"}),
+        "mpt": _Family("Mpt", _DECODER_TASKS, shared="MPT"),
+        "gpt_bigcode": _Family("GPTBigCode", _DECODER_TASKS[:4]),
+        "glm": _Family("Glm", _DECODER_TASKS[:4]),
+        "glm4": _Family("Glm4", _DECODER_TASKS[:4]),
+        "stablelm": _Family("StableLm", _DECODER_TASKS[:4]),
+        "starcoder2": _Family("Starcoder2", _DECODER_TASKS[:4]),
+        "hunyuan_v1_dense": _Family("HunYuanDenseV1", _DECODER_TASKS[:3]),
+        "olmo": _Family("Olmo", _DECODER_TASKS[:3]),
+        "olmo3": _Family("Olmo3", _DECODER_TASKS[:3]),
+        "opt": _Family("OPT", _DECODER_TASKS[:3]),
+        "gptj": _Family("GPTJ", _DECODER_TASKS[:3]),
+        "phimoe": _Family("Phimoe", _DECODER_TASKS[:3], shared="PhiMoE"),
+        "codegen": _Family("CodeGen", _DECODER_TASKS[:2]),
+        "cohere": _Family("Cohere", _DECODER_TASKS[:2]),
+        "cohere2": _Family("Cohere2", _DECODER_TASKS[:2]),
+        "dots1": _Family("Dots1", _DECODER_TASKS[:2]),
+        "glm4_moe": _Family("Glm4Moe", _DECODER_TASKS[:2]),
+        "granitemoe": _Family("GraniteMoe", _DECODER_TASKS[:2]),
+        "minimax_m2": _Family("MiniMaxM2", _DECODER_TASKS[:2]),
+        "olmoe": _Family("Olmoe", _DECODER_TASKS[:2]),
+        "baichuan": _Family("Baichuan", _DECODER_TASKS[:2], shared="BaiChuan"),
+        "exaone": _Family("Exaone", _DECODER_TASKS[:2]),
+        "internlm2": _Family("InternLM2", _DECODER_TASKS[:3]),
+        "minicpm": _Family("MiniCPM", _DECODER_TASKS[:3]),
         "gpt2": _Family("GPT2", _GPT2_TASKS),
         "bert": _Family("Bert", _BERT_TASKS),
         "vit": _Family("ViT", _VIT_TASKS),
@@ -263,6 +289,8 @@ def check_keys(document: Mapping[str, Any], built: Chosen, where: str) -> None:
         always = issubclass(cls, GroupedKeys) and cls.input_bias and name in ("attention_bias", "qkv_bias")
         if document.get(name) is True and name not in fields and not always:
             raise contradicts(name, "no such biases")
+    if "use_qk_norm" in fields:
+        return
     if issubclass(cls, GroupedKeys) and document.get("use_qk_norm", is_normalized) not in (is_normalized, None):
         raise contradicts("use_qk_norm", f"{'' if is_normalized else 'no '}normalized queries and keys")
 

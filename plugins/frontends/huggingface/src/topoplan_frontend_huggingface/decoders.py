@@ -6,7 +6,7 @@ Names of operators with weights are the paths of their modules in transformers: 
 from __future__ import annotations
 
 from topoplan_frontend_huggingface.attention import grouped, latent
-from topoplan_frontend_huggingface.blocks import INDEX, Blocks
+from topoplan_frontend_huggingface.blocks import INDEX, Blocks, learned_positions
 from topoplan_frontend_huggingface.experts import feed_forward, plain_feed_forward, routed
 from topoplan_frontend_huggingface.heads import Head, WordHead
 from topoplan_frontend_huggingface.sizes import Decoder, Dense, FeedForward, Grouped, Plain
@@ -23,9 +23,13 @@ def decoder(builder: GraphBuilder, sizes: Decoder, head: Head, positions: int) -
     b = Blocks(builder)
     tokens = builder.input((positions,), INDEX)
     x = b.words(tokens, sizes.words, sizes.hidden, sizes.modules.words)
+    if sizes.modules.positions:
+        x = b.add(learned_positions(x, sizes.rows or sizes.positions), [x], sizes.modules.positions)[0]
+    if sizes.modules.words_norm:
+        x = b.normalize(x, sizes.modules.words_norm, sizes.norms)
     for number, (part, window) in enumerate(zip(sizes.layers, sizes.windows, strict=True)):
         x = _layer(b.within(f"{sizes.modules.layers}.{number}"), x, sizes, part, window)
-    head.add(b, b.normalize(x, sizes.modules.norm, mean=sizes.norms.mean))
+    head.add(b, b.normalize(x, sizes.modules.norm, sizes.norms))
     if isinstance(head, WordHead):
         for number in range(sizes.predictions):
             name = f"mtp{number + 1}" if number else "mtp"  # no number of a layer: a pipeline is not cut here
@@ -34,20 +38,20 @@ def decoder(builder: GraphBuilder, sizes: Decoder, head: Head, positions: int) -
 
 def _layer(b: Blocks, x: Handle, sizes: Decoder, part: FeedForward, window: int | None) -> Handle:
     """Return what a layer makes of ``x`` (samples, positions, channels)."""
-    norms, mean = sizes.norms, sizes.norms.mean
-    read = b.normalize(x, norms.before[0], mean=mean) if norms.before[0] else x
+    norms, inside = sizes.norms, sizes.modules.feed_forward
+    read = b.normalize(x, norms.before[0], norms) if norms.before[0] else x
     y = _attended(b.within(sizes.modules.attention), read, sizes, window)
     if norms.after[0]:
-        y = b.normalize(y, norms.after[0], mean=mean)
+        y = b.normalize(y, norms.after[0], norms)
     first = b.sum(x, y, "add1")
     source = x if norms.parallel else first
     if norms.before[1]:
-        read = b.normalize(source, norms.before[1], mean=mean)
+        read = b.normalize(source, norms.before[1], norms)
     elif not norms.parallel:
         read = first
-    y = _fed_forward(b.within("mlp"), read, part, sizes.activation)
+    y = _fed_forward(b.within(inside) if inside else b, read, part, sizes.activation)
     if norms.after[1]:
-        y = b.normalize(y, norms.after[1], mean=mean)
+        y = b.normalize(y, norms.after[1], norms)
     return b.sum(first, y, "add2")
 
 

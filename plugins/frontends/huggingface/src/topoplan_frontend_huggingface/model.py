@@ -38,7 +38,7 @@ _ACTIVATIONS = {
 }
 #: Those that transformers writes out as several kernels, and families whose attention has one projection for all three.
 _WRITTEN_GELUS = ("gelu_new", "gelu_fast", "gelu_python")
-_JOINT = ("gpt2", "gpt_neox", "phi3")
+_JOINT = ("gpt2", "gpt_neox", "phi3", "bloom", "codegen", "falcon", "gpt_bigcode", "mpt")
 #: Others that transformers has: no misspellings.
 _OTHER_ACTIVATIONS = ("laplace", "leaky_relu", "linear", "mish", "prelu", "relu6", "sqrtsoftplus", "xielu")
 
@@ -132,6 +132,9 @@ def _decoder(
     sizes = values(DECODERS[built.family], document, where).decoder(where)
     count = _layers(options, len(sizes.layers), where)
     activation = _activation(sizes.activation, "hidden_act", where)
+    positions = options.sequence_length or min(_POSITIONS, sizes.positions)
+    if sizes.modules.positions:
+        positions = _positions(options, sizes.positions, "the table of positions", where)
     words = WordHead(words=sizes.words, tied=sizes.tied, bias=sizes.head_bias, capped=sizes.capped)
     head = _head(built, _labels(document, where), words, "score")
     sizes = attrs.evolve(
@@ -141,7 +144,7 @@ def _decoder(
         activation=activation,
         predictions=_predictions(options, built, where),
     )
-    decoder(builder, sizes, head, options.sequence_length or min(_POSITIONS, sizes.positions))
+    decoder(builder, sizes, head, positions)
 
 
 def _predictions(options: HuggingFace, built: Chosen, where: str) -> int:

@@ -26,6 +26,8 @@ from topoplan_frontend_huggingface.families import (
     Qwen3Moe,
     windows,
 )
+from topoplan_frontend_huggingface.gated_families import GATED
+from topoplan_frontend_huggingface.plain_families import PLAIN
 from topoplan_frontend_huggingface.reading import key
 from topoplan_frontend_huggingface.sizes import Grouped
 
@@ -199,5 +201,7 @@ DECODERS: Mapping[str, type[DecoderKeys]] = MappingProxyType(
         "smollm3": SmolLM3,
         "Yi": Llama,
         **ARRANGED,
+        **GATED,
+        **PLAIN,
     }
 )

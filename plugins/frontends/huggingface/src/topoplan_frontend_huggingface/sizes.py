@@ -24,6 +24,8 @@ class QueryNorm(StrEnum):
     """Mean 0 and variance 1 in every head (Phi)."""
     ALL = "all"
     """Mean square 1 over the channels of all heads (OLMo 2)."""
+    OWN = "own"
+    """Mean 0 and variance 1 in every head, with a scale of its own and no bias (Cohere, StableLM)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +39,7 @@ class Grouped:
         normalized: how queries and keys are normalized.
         sinks: whether every head has a score of its own that no position answers (gpt-oss).
         names: modules of queries, keys, values and answers.
+        rotary: whether queries and keys are turned by their positions.
     """
 
     heads: int
@@ -47,6 +50,7 @@ class Grouped:
     normalized: QueryNorm = QueryNorm.NONE
     sinks: bool = False
     names: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    rotary: bool = True
 
 
 @attrs.frozen(kw_only=True)
@@ -130,22 +134,36 @@ class Norms:
         after: of what each of them answers (Gemma 2, OLMo 2).
         parallel: both read the input of the layer (GPT-NeoX); without a normalization of its own the feed-forward part
             reads what attention does (Phi).
-        mean: they take the mean away, too, and have a bias: `layer_norm` in place of `rms_norm`.
+        mean: they take the mean away, too: `layer_norm` in place of `rms_norm`.
+        scale, bias: whether those that do have a scale and a bias (not in OLMo; no bias in Cohere).
     """
 
     before: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")
     after: tuple[str, str] = ("", "")
     parallel: bool = False
     mean: bool = False
+    scale: bool = True
+    bias: bool = True
 
 
 @attrs.frozen(kw_only=True)
 class Modules:
-    """Names of modules."""
+    """Names of modules; an empty one is not there.
+
+    Attributes:
+        words, words_norm: the table of words, and a normalization behind it (BLOOM).
+        positions: a table of positions, whose rows are added to words.
+        layers, attention, feed_forward: layers, and what is in each; the parts of a feed-forward part without a name
+            are in the layer itself (OPT).
+        norm: behind the last layer.
+    """
 
     words: str = "model.embed_tokens"
+    words_norm: str = ""
+    positions: str = ""
     layers: str = "model.layers"
     attention: str = "self_attn"
+    feed_forward: str = "mlp"
     norm: str = "model.norm"
 
 
@@ -166,6 +184,7 @@ class Decoder:
         head_bias: whether a head over the words has a bias.
         capped: whether its scores go through tanh (Gemma 2).
         predictions: layers behind the last one that predict further words (DeepSeek-V3), each as the last one.
+        rows: of a table of positions, where it has others than ``positions``.
     """
 
     hidden: int
@@ -182,3 +201,4 @@ class Decoder:
     head_bias: bool = False
     capped: bool = False
     predictions: int = 0
+    rows: int = 0

@@ -1,0 +1,84 @@
+"""Families of decoders whose normalizations, positions or feed-forward parts are not Llama's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from topoplan.errors import TopoplanError
+from topoplan_frontend_huggingface import HuggingFace
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+}
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Return a function from keys to a graph."""
+
+    def graph_of(keys, **options):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(keys))
+        return HuggingFace(config=str(path), **options).build(1)
+
+    return graph_of
+
+
+def parameters(graph):
+    return sum(weight.elements for op in graph.operators for weight in op.weights)
+
+
+@pytest.mark.parametrize(
+    ("keys", "published"),
+    [
+        # by hand: words x channels x 2 + layers x (attention + 3 x channels x inside + 2 x channels) + channels
+        (
+            {"model_type": "internlm2", "vocab_size": 92544, "intermediate_size": 14336, "num_key_value_heads": 8},
+            7737708544,
+        ),
+        ({"model_type": "exaone", "num_layers": 32, "intermediate_size": 14336, "num_key_value_heads": 8}, 7818448896),
+        ({"model_type": "baichuan", "vocab_size": 125696, "intermediate_size": 11008}, 7505973248),
+        (
+            {
+                "model_type": "minicpm",
+                "vocab_size": 122753,
+                "hidden_size": 2304,
+                "intermediate_size": 5760,
+                "num_hidden_layers": 40,
+                "num_attention_heads": 36,
+                "num_key_value_heads": 36,
+            },
+            2724880896,
+        ),
+    ],
+)
+def test_decoders_by_code_of_their_repositories_have_their_published_parameters(build, keys, published) -> None:
+    assert parameters(build({**keys, "architectures": None}, sequence_length=8)) == published
+
+
+def test_a_table_of_positions_bounds_them(build) -> None:
+    keys = {**SMALL, "model_type": "opt", "max_position_embeddings": 16}
+    graph = build(keys)
+    (table,) = [op for op in graph.operators if op.kind == "learned_positions"]
+    assert (table.outputs[0].shape, table.weights[0].shape) == ((1, 16, 64), (18, 64))
+    with pytest.raises(TopoplanError, match="sequence-length: 17 is more than the table of positions"):
+        build(keys, sequence_length=17)
+
+
+def test_normalizations_have_the_weights_of_their_families(build) -> None:
+    def norms(**keys):
+        graph = build({**SMALL, **keys}, sequence_length=8)
+        return {op.name: [w.shape for w in op.weights] for op in graph.operators if op.kind.endswith("_norm")}
+
+    plain, scaled = norms(model_type="olmo"), norms(model_type="cohere", use_qk_norm=True)
+    assert (plain["model.norm"], scaled["model.norm"]) == ([], [(64,)])
+    assert scaled["model.layers.0.self_attn.q_layernorm"] == [(64,)]  # four heads of 16 channels, each its own
+    assert scaled["model.layers.0.self_attn.k_layernorm"] == [(32,)]
+    assert not any("post_attention" in name for name in scaled)  # both halves read the same
