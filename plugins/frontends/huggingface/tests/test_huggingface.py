@@ -26,7 +26,7 @@ from topoplan_engine.model_notes import model_notes
 from topoplan_engine.precision import in_run_precision
 from topoplan_engine.tied import tied_weights
 from topoplan_frontend_huggingface import HuggingFace
-from topoplan_frontend_huggingface.classes import MODEL_TYPES
+from topoplan_frontend_huggingface.classes import MODEL_TYPES, chosen
 from topoplan_frontend_huggingface.relatives import DECODERS
 from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.work import backward_factors
@@ -54,65 +54,6 @@ LARGE = (
 )
 COUNTS = json.loads(Path(__file__).with_name("configurations.json").read_text())
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "models"
-#: Class of transformers -> model_type.
-TYPES = dict(
-    pair.split(":")
-    for pair in [
-        "Llama:llama",
-        "Mistral:mistral",
-        "Mixtral:mixtral",
-        "Qwen2:qwen2",
-        "Qwen2Moe:qwen2_moe",
-        "Qwen3:qwen3",
-        "Qwen3Moe:qwen3_moe",
-        "DeepseekV2:deepseek_v2",
-        "DeepseekV3:deepseek_v3",
-        "GPT2:gpt2",
-        "Bert:bert",
-        "ViT:vit",
-        "Cwm:cwm",
-        "Ernie4_5:ernie4_5",
-        "Gemma:gemma",
-        "Granite:granite",
-        "Ministral:ministral",
-        "Ministral3:ministral3",
-        "SeedOss:seed_oss",
-        "SmolLM3:smollm3",
-        "Gemma2:gemma2",
-        "Gemma3:gemma3_text",
-        "GPTNeoX:gpt_neox",
-        "GptOss:gpt_oss",
-        "Nemotron:nemotron",
-        "Olmo2:olmo2",
-        "Phi:phi",
-        "Phi3:phi3",
-        "Arcee:arcee",
-        "Bloom:bloom",
-        "CodeGen:codegen",
-        "Cohere:cohere",
-        "Cohere2:cohere2",
-        "Dots1:dots1",
-        "Exaone4:exaone4",
-        "Falcon:falcon",
-        "GPTBigCode:gpt_bigcode",
-        "GPTJ:gptj",
-        "GPTNeo:gpt_neo",
-        "Glm:glm",
-        "Glm4:glm4",
-        "Glm4Moe:glm4_moe",
-        "GraniteMoe:granitemoe",
-        "HunYuanDenseV1:hunyuan_v1_dense",
-        "MiniMaxM2:minimax_m2",
-        "Mpt:mpt",
-        "OPT:opt",
-        "Olmo:olmo",
-        "Olmo3:olmo3",
-        "Olmoe:olmoe",
-        "Phimoe:phimoe",
-        "StableLm:stablelm",
-        "Starcoder2:starcoder2",
-    ]
-)
 #: Read by other code than that of transformers, with classes of a relative: no defaults of transformers.
 REMOTE = {"kimi_k2", "Yi", "baichuan", "exaone", "internlm2", "minicpm"}
 PRODUCTS = ("linear", "conv2d", "expert_linear", "scaled_dot_product_attention")
@@ -164,7 +105,7 @@ def keys_of(row):
     return {
         **given,
         **row["keys"],
-        "model_type": row.get("model_type", TYPES[words]),
+        "model_type": row.get("model_type") or chosen({"architectures": [row["class"]]}, "").family,
         "architectures": [row["class"]],
     }
 
