@@ -47,6 +47,20 @@ def test_a_process_that_compiles_nothing_does_not_load_the_compilers_functions(t
     assert run(code, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[:2] == [CROSSED, "none"]
 
 
+def test_a_kernel_that_raises_for_numba_is_read_without_numbas_functions_of_arrays():
+    """Its file names the module of a function with constants, which imports SciPy's linear algebra."""
+    name, constants = "NumbaEnv_of_a_test", ["zero-size array"]
+    code = (
+        "import pickle, sys\nfrom topoplan_engine.kernels import loading\n"
+        "from numba.core import environment\n"
+        "made = environment.Environment({'__name__': 'numba.np.arraymath'})\n"
+        f"made.consts[:], made.env_name = {constants}, {name!r}\n"
+        "read = pickle.loads(pickle.dumps(made))\n"
+        "print(read.consts, read.env_name, {'numba.np.arraymath', 'scipy.linalg'} & {*sys.modules} or 'none')"
+    )
+    assert run(code).strip() == f"{constants} {name} none"
+
+
 @pytest.mark.slow
 def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
     package = tmp_path / "topoplan_engine"

@@ -3,8 +3,8 @@
 Numba makes itself ready to compile before it looks for a file, and again for each: it imports its functions of arrays,
 and all others, which takes longer than the kernels of a short command.  It also reads the intermediate code of each
 kernel that lies beside the machine code, for others that call it, and imports the modules of all functions that are
-compiled into it.  `loaded` does what is left; a `LoadedLibrary` reads the intermediate code once a kernel is compiled
-that calls this one.
+compiled into it: of numba's functions of arrays with SciPy's linear algebra, where that is installed.  `loaded` does
+what is left; a `LoadedLibrary` reads the intermediate code once a kernel is compiled that calls this one.
 
 Data flow: what `kept` makes of a compiled version is pickled (`topoplan_engine.kernels.caching`), and `loaded` makes a
 version of it again.
@@ -12,9 +12,11 @@ version of it again.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from llvmlite.binding import parse_bitcode
+from numba.core import environment as numba_environment
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
@@ -23,6 +25,27 @@ __all__ = ["LoadedLibrary", "kept", "loaded"]
 
 #: How the names of variables begin that hold an environment, as numba mangles them.
 _ENVIRONMENT = "_ZN08NumbaEnv"
+
+_environment_of_module = numba_environment._rebuild_env
+
+
+def _environment(module: str, constants: list[Any], name: str) -> Any:
+    """Return the environment of a function that a kernel was compiled from, without importing a module of numba.
+
+    Only code that runs in Python's interpreter reads what else the module has, and no kernel is such code.
+    """
+    environment = numba_environment.lookup_environment(name)
+    if environment is not None or not module.startswith("numba.") or module in sys.modules:
+        return environment or _environment_of_module(module, constants, name)
+    environment = numba_environment.Environment({"__name__": module})
+    environment.consts[:] = constants
+    environment.env_name = name
+    numba_environment.Environment._memo[name] = environment
+    return environment
+
+
+# Files of kernels name numba's function, and pickle looks it up when it reads one.
+numba_environment._rebuild_env = _environment
 
 
 class LoadedLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -66,6 +89,7 @@ def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
     names = (fndesc.llvm_func_name, fndesc.llvm_cpython_wrapper_name)
     library.codegen._engine._defined_symbols.update(names)
     entry_point = context.get_executable(library, fndesc, environment)
+    environments_of_others = tuple(entry for entry in environments if not isinstance(entry, str))
     for entry in environments:
         is_name = isinstance(entry, str)
         library.codegen.set_env(entry if is_name else entry.env_name, environment if is_name else entry)
@@ -84,5 +108,5 @@ def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
         environment=environment,
         metadata=None,
         reload_init=reload_init,
-        referenced_envs=(),
+        referenced_envs=environments_of_others,  # kept, since the machine code has their addresses
     )
