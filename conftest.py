@@ -15,7 +15,6 @@ import gc
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,15 @@ def _rewrite_in_turns(config: pytest.Config, number: int, count: int) -> None:
                 rewrite._write_pyc(state, code, stamp, kept)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def installed_plugins_are_loaded_once() -> Iterator[None]:
-    """Remember what is installed, and the host that has loaded it: a command looks for some seventy plugins, twice.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Remember what is installed, and the host that has loaded it: a command looks for some ninety plugins, twice.
 
-    A test gets a copy of that host.  Where it has put folders on ``sys.path``, as those do that install a plugin, or
-    asks for a host that is strict, all is read and loaded anew.
+    So do test files, for which components there are.  Each gets a copy of that host.  Where a test has put folders on
+    ``sys.path``, as those do that install a plugin, or asks for a host that is strict, all is read and loaded anew.
     """
+    if session.config.pluginmanager.hasplugin("dsession"):  # its workers collect and run the tests
+        return
     from topoplan.plugin import entry_points, host
 
     path, read, discover = list(sys.path), entry_points.installed_plugins, host.Host.discover
@@ -109,11 +110,11 @@ def installed_plugins_are_loaded_once() -> Iterator[None]:
             return discover(strict=strict, prefix=prefix)
         return _copied(loaded(prefix, os.environ.get(entry_points.ALLOW), os.environ.get(entry_points.DENY)))
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (entry_points, host):
-            patch.setattr(module, "installed_plugins", installed_plugins)
-        patch.setattr(host.Host, "discover", classmethod(discovered))
-        yield
+    patch = pytest.MonkeyPatch()
+    session.config.add_cleanup(patch.undo)
+    for module in (entry_points, host):
+        patch.setattr(module, "installed_plugins", installed_plugins)
+    patch.setattr(host.Host, "discover", classmethod(discovered))
 
 
 def _copied(host: Any) -> Any:
@@ -141,6 +142,21 @@ def pytest_collection_finish() -> None:
 @given(none())
 def _try_nothing(value: None) -> None:
     """Have Hypothesis register what it does once in each process: it looks for garbage, which takes seconds later."""
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def _cases_by_day(items: list[pytest.Item]) -> None:
+    """Mark as slow all but some cases of a test with the mark ``by_day``: the first, the last, and some between."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("by_day") is not None and item.get_closest_marker("slow") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for several in cases.values():
+        (count,) = several[0].get_closest_marker("by_day").args
+        kept = {round(step * (len(several) - 1) / (count - 1)) for step in range(count)}
+        for number, item in enumerate(several):
+            if number not in kept and len(several) > count:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

@@ -14,6 +14,7 @@ import pytest
 from topoplan_samples.megatron_layers import PERCENT, SIZES, of_a_layer
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("model", SIZES)
 def test_percentages_are_those_of_the_paper(model):
     for mode, percent in PERCENT[model].items():

@@ -65,6 +65,7 @@ def test_every_network_has_its_row(run, rows, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_models_machines_and_networks_are_a_run_for_each_of_each(run):
     words = ("-n", "bigswitch,rail-optimized", "-m", "dgx-a100,dgx-h100", "--servers", "2", "--batch-size", "64")
     status, out, err = run(

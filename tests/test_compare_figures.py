@@ -100,6 +100,7 @@ def test_a_network_that_cannot_be_built_is_told_with_its_place(comparison):
         run_specs(study_from(comparison, "f", "f.toml"), Host.discover(), default_prices(), None)
 
 
+@pytest.mark.slow
 def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
     text = (ROOT / "libs/studies/src/topoplan_studies/prices/default.toml").read_text()
     (tmp_path / "own.toml").write_text(text.replace("[[patch-panel-port]]\nprice = 100\n", "[[patch-panel-port]]\n"))
@@ -261,6 +262,7 @@ def test_an_experiment_has_its_measurements(path):
         assert choice[1] in profiles.names()
 
 
+@pytest.mark.slow
 def test_an_experiment_runs_as_it_is(run):
     words = ["--servers", "4", "--budget", "0", "--seeds", "1", "--interface-bandwidth-gbps", "100"]
     status, out, err = run("compare", str(ROOT / "experiments/dedicated-d4.toml"), *words)

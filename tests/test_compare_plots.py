@@ -81,6 +81,7 @@ def drawn(values):
     return axes
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("values", "least"),
     [

@@ -75,6 +75,7 @@ def test_searchers_are_compared_with_what_may_be_said_of_them(run, monkeypatch, 
     assert len(kept) == 18  # and the second command took them from there
 
 
+@pytest.mark.slow
 def test_searchers_are_written_as_rows_as_tables_and_into_a_page(run, tmp_path):
     pytest.importorskip("matplotlib")
     words = [*SMALL, "--searchers", "mcmc,mcmc:alpha=40", "--seeds", "1..2"]
@@ -98,6 +99,7 @@ def test_searchers_are_written_as_rows_as_tables_and_into_a_page(run, tmp_path):
     assert all(line.count("&") == 6 for line in lines if line.endswith(r"\\"))
 
 
+@pytest.mark.slow
 def test_a_figure_has_both_axes(run, tmp_path):
     pytest.importorskip("matplotlib")
     assert run(*SMALL, "--searchers", "mcmc,random", "--seeds", "1..2", "--plot", "curves.svg")[0] == 0
@@ -106,6 +108,7 @@ def test_a_figure_has_both_axes(run, tmp_path):
     assert ">seconds<" in text
 
 
+@pytest.mark.slow
 def test_a_study_takes_networks_machines_and_searchers_that_take_turns(run, tmp_path):
     (tmp_path / "study.toml").write_text(STUDY)
     status, out, err = run("compare", "study.toml", "--json")

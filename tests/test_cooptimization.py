@@ -77,6 +77,7 @@ CLUSTERS = {
 }
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 @pytest.mark.parametrize("rules", at_night(["paper", "greedy"], "paper"))
 def test_every_cluster_can_be_searched(host, cluster, rules):
@@ -149,6 +150,7 @@ def test_the_table_tells_how_far_the_bound_is(run):
     assert "on any wiring" not in run("optimize", *words, "-t", "ocs")[1]  # rebuilt, it is no one wiring
 
 
+@pytest.mark.slow
 def test_a_local_search_goes_on_from_a_state(host):
     assembly = set_up_search(host, job())
     rng, searches = assembly.searches()
@@ -172,6 +174,7 @@ def summary(result):
     )
 
 
+@pytest.mark.slow
 def test_chains_in_processes_find_what_chains_in_one_find(host):
     here, parallel = (chains.search(host, job(budget=100, run={"chains": 3, "workers": workers})) for workers in (1, 2))
     assert summary(here) == summary(parallel)
@@ -253,6 +256,7 @@ def test_a_state_that_was_passed_on_has_the_placements_of_its_new_problem(host):
     assert all(a is b for a, b in zip(copied.strategy.placements, state.strategy.placements, strict=True))
 
 
+@pytest.mark.slow
 def test_no_chain_works_on_a_state_that_costs_other_than_was_said(host, monkeypatch):
     said = []
     adopt = SearchRun.adopt

@@ -80,6 +80,7 @@ def test_import(layers_from, name):
     assert layers.crossing.max() == crossing
 
 
+@pytest.mark.slow
 def test_speedups_are_those_of_the_released_planner(layers_from):
     compared, exact_plans = 0, 0
     for row in rows("hpgo_plans"):
@@ -196,6 +197,7 @@ DAPPLE = ("--device", "V100", "--memory-gb", 16, "--inter-gpu-bandwidth-gbps", 2
 ETHERNET = ("--interface-bandwidth-gbps", 25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch", "ends", "least"),
     [pytest.param("vgg-19", 1024, TWO_HOSTS, 14.4, marks=pytest.mark.slow), ("bert-24", 64, FLAT, 10.8)],
@@ -223,6 +225,7 @@ def test_pipelines_are_never_slower_than_what_they_replace(run, name, batch, end
     assert {"first", "last", "devices", "replication"} <= set(released["planners"]["hpgo"]["stages"][0])
 
 
+@pytest.mark.slow
 def test_an_explosion_of_states_is_told_and_simplified(run):
     file = "profile=gnmt-32"
     words = ("--batch-size", 1024, "--devices", "[8,16]", "--json")

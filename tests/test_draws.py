@@ -74,6 +74,7 @@ def means(host, experiment, *plans):
     return [evaluator.makespans(State(plan.strategy, plan.fabric), FRESH).mean() for plan in plans]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "experiment",
     at_night([*PROBLEMS.values(), *SIXTEEN.values()], *(PROBLEMS[name] for name in QUICK)),
@@ -190,6 +191,7 @@ def test_the_draw_that_is_written_is_nearest_to_the_mean():
     assert draws.error == pytest.approx(draws.deviation / np.sqrt(3))
 
 
+@pytest.mark.slow
 def test_a_candidate_may_cost_the_mean_of_several_draws(host):
     one, mean_of_four = (job("ncf", "topoopt", 8, 25.0, 4096, draws=draws, budget=10) for draws in (1, 4))
     assembly = set_up_search(host, mean_of_four)
@@ -220,6 +222,7 @@ def test_a_switch_draws_nothing(host, monkeypatch):
     assert "iteration_time" not in outcome.plan.provenance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", at_night([{}, {"chains": 2}], {}), ids=["one chain", "two chains"])
 def test_what_is_written_is_one_of_the_draws(host, more):
     experiment = job("ncf", "topoopt", 8, 25.0, 4096, **{"budget": 10, **more})
@@ -235,6 +238,7 @@ def test_what_is_written_is_one_of_the_draws(host, more):
     assert (repeat.draws, repeat.plan.provenance) == (outcome.draws, outcome.plan.provenance)
 
 
+@pytest.mark.slow
 def test_tables_and_json_tell_the_spread(run):
     words = ("ncf", "--batch-size", "4096", "-t", "topoopt", "--servers", "8", "--budget", "10")
     words = (*words, "--interface-bandwidth-gbps", "25", "-s", "mcmc")

@@ -96,6 +96,7 @@ def test_early_rejection_leaves_the_chain_as_it_is(host, place, simulator):
     early_rejection_leaves_the_chain_as_it_is(host, models, TOPOLOGIES[place], simulator, steps=12)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("simulator", at_night(SIMULATORS, "fluid"))
 @pytest.mark.parametrize("place", at_night(range(len(MODELS)), *SMALL), ids=list(MODELS).__getitem__)
 def test_a_change_gives_the_timeline_of_a_fresh_start(host, place, simulator):

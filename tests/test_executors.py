@@ -27,6 +27,7 @@ from topoplan_engine.interrupt import Stop
 from topoplan_samples.stated import LLAMA
 
 
+@pytest.mark.slow
 def test_an_executor_is_chosen_by_name():
     assert executor_from("processes", 3) == Processes(workers=3)
     assert executor_from("processes:workers=2", 3) == Processes(workers=2)

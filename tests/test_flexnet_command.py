@@ -157,6 +157,7 @@ def test_a_measurement_file_of_another_node_count_is_refused(flexnet, measuremen
     assert list(tmp_path.iterdir()) == [measurements]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("line", "file", "topology", "milliseconds"),
     [
@@ -181,6 +182,7 @@ def test_lines_of_the_scripts_give_flexnets_times(flexnet, flexnet_file, line, f
 PAIRS = list(itertools.product((program.names[0] for program in PROGRAMS), TOPOLOGIES))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("program", "topology"), at_night(PAIRS, *PAIRS[::5]))
 def test_every_program_runs_on_every_topology(flexnet, tmp_path, program, topology):
     line = f"{program} {SMALL.get(program, '')} --nsimnode 4 --topology {topology} --budget 2 --taskgraph a --export b"
@@ -192,6 +194,7 @@ def test_every_program_runs_on_every_topology(flexnet, tmp_path, program, topolo
     assert report["iteration_time_s"] <= report["initial_iteration_time_s"]
 
 
+@pytest.mark.slow
 def test_the_line_that_is_shown_finds_the_same(flexnet):
     line = "dlrmsim --arch-embedding-size 1000-1000 --nsimnode 4 --topology topoopt --budget 60 --net-opt 1"
     status, out, err = flexnet(line, "--json", "--seed", "4")

@@ -59,6 +59,7 @@ def assert_equal(graph, cluster, fabric, strategy, text, protocol="none"):
     return folded, {*chosen}
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("text", CHOICES)
 def test_folded_plans_with_algorithms_take_what_whole_ones_take(text, model_of):
     plans = some_plans(1000 + 100 * CHOICES.index(text), 3, model_of)
@@ -95,6 +96,7 @@ def test_rings_and_algorithms_together_load_the_links_that_each_has(model_of):
     assert_equal(*plan, "all-reduce=halving-doubling")
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("machine", "plan", "text", "names"),
     [

@@ -64,6 +64,7 @@ def test_commands_show_such_files(folded):
     assert b"10% more bandwidth" in page
 
 
+@pytest.mark.slow
 def test_such_files_are_simulated_on_other_networks(folded):
     plan, path = folded
     assert simulate_file(path).timeline.makespan == plan.timeline.makespan

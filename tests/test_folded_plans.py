@@ -62,6 +62,7 @@ def assert_equal(whole, outcome):
     np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=LARGEST, atol=1.0)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "topology", at_night(sorted(ONE_PATH), "bigswitch", "dragonfly", "fattree", "topoopt", "torus")
 )
@@ -94,6 +95,7 @@ def test_plans_of_hundreds_of_devices_take_what_whole_ones_take(topology, model_
         assert_equal(whole, outcome)
 
 
+@pytest.mark.slow
 def test_a_plan_of_256_devices_on_a_torus_takes_what_the_whole_one_takes(model_of):
     """Flows cross two equal links: what rounding of rates leaves over on the second one goes to no other flow."""
     plan = drawn_plan(5003, model_of, topology="torus", sizes=LARGE, batch=512)

@@ -60,6 +60,7 @@ def folded_of(simulate, lowering, strategy, fabric):
     return lowering.fold(strategy, lambda tasks: simulate.message_loads(tasks, fabric, lowering.cluster))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("frontend", "hosts", "each", "gbps"),
     [

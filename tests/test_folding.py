@@ -77,6 +77,7 @@ def class_of_task(symmetry, n_tasks):
     return result
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize(
     ("model", "servers"),
@@ -107,6 +108,7 @@ def test_every_task_runs_when_the_whole_simulation_says(host, model, servers, sh
     assert len(kernel._run.signatures) == 1  # a quotient needs no kernel of its own
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_classes_are_those_of_the_reference(host, model):
     problem = model_problem(host, model, servers=4)
@@ -192,6 +194,7 @@ def same_as_the_partition(lowering, strategies, in_turn_bytes):
     return len(by_key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("model", at_night(MODELS, "dlrm", "inception-v3"))
 def test_a_class_key_tells_apart_what_the_partition_does(host, model, share):

@@ -58,6 +58,7 @@ def flexnet_tasks(plan):
     return flexnet_task_count(plan.taskgraph, Network(plan.fabric, plan.cluster))
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(("preset", "frontend", "servers", "milliseconds", "tasks"), SWITCHED)
 def test_on_one_switch(host, preset, frontend, servers, milliseconds, tasks):
     plan = initial_plan(host, preset, frontend, servers, "bigswitch", degree=1)

@@ -197,6 +197,7 @@ def test_default_runs(step):
         assert empty == [0], where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [pytest.param(24, id="six"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_other_profiles_depths_and_experts(step):
     runs = [run for run in rows("hidup_searches") if run["set"] != "default"]
@@ -228,6 +229,7 @@ def test_the_plan_is_that_of_gshard():
     }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_sound_signatures_alone_find_a_plan_as_good(name):
     derived, known = (solve(name, 8, layers=4, rules=rules)[1] for rules in (signatures, released))
@@ -277,6 +279,7 @@ def test_the_default_calibration_takes_as_long_as_was_measured(capsys):
     assert "as HiDup measured on V100" in report["assumptions"]["notes"]["rate of a device"]
 
 
+@pytest.mark.slow
 def test_the_plan_follows_the_bandwidth_of_the_cluster(capsys):
     answers = {
         gbps: optimized(capsys, *TWO, "--interface-bandwidth-gbps", str(gbps), "-s", "hidup")["planners"]["hidup"]

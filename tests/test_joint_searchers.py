@@ -100,6 +100,7 @@ def test_the_kit_finds_one_that_rewires_a_fixed_network():
         checks_for(unfit)["check_a_fixed_network_stays"]()
 
 
+@pytest.mark.slow
 def test_it_moves_both_alone_and_beside_searchers_of_each_axis():
     outcome = optimize(ALONE, host=host())
     assert outcome.seconds < outcome.initial_seconds
@@ -124,6 +125,7 @@ def test_the_demand_of_a_strategy_is_that_of_its_trial():
         problem.demand(PlacedStrategy(strategies[0].placements[:3]))
 
 
+@pytest.mark.slow
 def test_chains_and_a_resumed_run_end_as_they_would_have(tmp_path):
     chains = with_run(ALONE, chains=2, budget=40)
     with begun(tmp_path / "whole", host(), chains) as folder:
@@ -138,6 +140,7 @@ def test_chains_and_a_resumed_run_end_as_they_would_have(tmp_path):
     assert journals(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_it_is_compared_with_others(run, monkeypatch, tmp_path):
     discover = Host.discover
 

@@ -35,6 +35,7 @@ def searched(host):
     return optimize(job(), host=host)
 
 
+@pytest.mark.slow
 def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
     seconds, initial = searched.plan.timeline.makespan, searched.initial.timeline.makespan
     assert searched.plan.timeline.bounds.best <= seconds <= initial
@@ -47,6 +48,7 @@ def test_the_search_beats_where_it_started_or_nothing_does(searched, host):
         assert proof.plan.timeline.makespan == initial
 
 
+@pytest.mark.slow
 def test_the_search_beats_data_parallelism_on_one_switch(host):
     # Packet simulation confirms this one: FlexNetPacket takes 17.66 ms for the plan and 42.35 ms for data parallelism.
     # It does not confirm what a search of DLRM gains here, 2 to 3 % in the model (seed 8, 1500 proposals): 56.33 ms
@@ -194,6 +196,7 @@ def is_quick(model, topology):
     return model == "alexnet" or (topology == "bigswitch" and model not in ("inception-v3", "resnet50"))
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("model", "topology"),
     [

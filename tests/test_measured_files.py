@@ -92,6 +92,7 @@ def test_profile_loads_and_is_what_a_file_of_flexnet_gives(flexnet_file, name):
     assert not table.failed
 
 
+@pytest.mark.by_day(8)
 @pytest.mark.parametrize("dialect", ["standard", "flexnet"])
 @pytest.mark.parametrize("name", MODELS)
 def test_model_is_priced(name, dialect):

@@ -117,6 +117,7 @@ says = "\\u202e[a](b)"
 """
 
 
+@pytest.mark.slow
 def test_a_comparison_of_such_names_is_written_everywhere(run, tmp_path):
     (tmp_path / "s.toml").write_text(STUDY, encoding="utf-8")
     status, out, err = run("compare", "s.toml", "--plot", "p.svg", "--write", "page.md", "--table", "t.csv")

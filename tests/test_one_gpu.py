@@ -35,6 +35,7 @@ def test_every_model_was_measured_in_every_mode():
         assert not case.task or case.config.is_file()
 
 
+@pytest.mark.slow
 def test_tables_have_the_operators_of_every_model():
     for mode, table in ONE_GPU.tables(Host.discover()).items():
         assert table.bench.precision == ONE_GPU.MODES[mode][0]

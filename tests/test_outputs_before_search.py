@@ -48,6 +48,7 @@ def test_where_a_plan_may_be_said_it_is_searched_for(searcher, budget):
     assert HOST.make("exporter", "strategy").write(plan)
 
 
+@pytest.mark.slow
 def test_several_searchers_find_the_best_that_can_be_said():
     given = experiment("strategy", "mcmc", 60)
     both = attrs.evolve(given, searchers=(Choice("mcmc"), Choice("spmd")))

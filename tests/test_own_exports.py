@@ -41,6 +41,7 @@ def summary(errors):
     return np.median(size), size[int(np.ceil(0.9 * len(size))) - 1], size[-1]
 
 
+@pytest.mark.slow
 def test_iteration_times_of_our_own_exports_agree(fabric_of):
     host, simulate, errors, undrawn = Host.discover(), as_flows(), {}, {}
     for row, plan in own_exports.rows():

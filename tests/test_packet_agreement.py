@@ -113,6 +113,7 @@ def packets_agree(rows, names):
             assert simulate.makespan(taskgraph, fabric, cluster) == pytest.approx(expected, rel=near), name
 
 
+@pytest.mark.slow
 def test_packet_by_packet_ends_with_the_packet_simulator(rows):
     packets_agree(rows, ["1600dlrm_16 flat"])
 

@@ -48,6 +48,7 @@ def delayed(fabric, delay):
     return attrs.evolve(fabric, delay=delay)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulator", ["fluid", "flexnet"])
 def test_the_break_even_delay(outcome, simulator):
     plan, host = outcome.plan, Host.discover()
@@ -97,6 +98,7 @@ def test_what_the_command_prints(capsys):
     assert "+ 2 x 3.0000 ms" in out
 
 
+@pytest.mark.slow
 def test_a_long_delay_leaves_the_fabric_as_it_is(capsys):
     """With searchers that propose both kinds, the one that stays wins, and the report still compares."""
     late = [*MODEL, "-t", "ocs:delay-ms=1000", "-s", "mcmc", "-s", "totientperm", "-s", "rewire", "--budget", "20"]
@@ -109,6 +111,7 @@ def test_a_long_delay_leaves_the_fabric_as_it_is(capsys):
     assert report["rebuilding"]["static_iteration_time_s"] <= draws["written_iteration_time_s"] * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_a_plan_file_keeps_the_phases_and_gives_the_same_time(capsys, tmp_path):
     code, out, err = command(capsys, "optimize", *FIRST, "--json", "-x", f"json={tmp_path / 'plan.json'}")
     assert code == 0, err

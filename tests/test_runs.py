@@ -71,6 +71,7 @@ NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 SHARES = [0.37, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.0, 0.8, 1.0))]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_that_is_kept_is_the_search_that_is_not(finished, name):
     path, outcome = finished(name)
@@ -81,6 +82,7 @@ def test_a_search_that_is_kept_is_the_search_that_is_not(finished, name):
     assert prices <= outcome.result.evaluations < prices + 3  # where it starts may be chosen by prices, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_that_ended_anywhere_goes_on_to_the_same_result(finished, tmp_path, name, share):
@@ -345,6 +347,7 @@ def test_a_finished_run_is_printed_again(tmp_path, monkeypatch, run):
     assert err == "error: a/result.json: 'title' is not what a run wrote (missing, expected a text)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 2])
 def test_a_search_that_a_clock_ended_is_repeated_as_it_was(tmp_path, monkeypatch, chains):
     """The clock goes on by a hundredth of a second whenever it is read: the load of the machine has no part in it."""

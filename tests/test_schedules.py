@@ -145,6 +145,7 @@ def test_a_schedule_that_does_not_fit_the_batch_is_refused(saved, capsys):
     assert "a micro-batch has 1 samples (use at most 4 micro-batches)" in err
 
 
+@pytest.mark.slow
 def test_a_search_keeps_the_kind_of_schedule_and_leaves_out_what_does_not_fit(saved, capsys, tmp_path):
     file = tmp_path / "found.json"
     status, out, _ = run(

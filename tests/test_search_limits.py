@@ -131,6 +131,7 @@ def test_restarts_share_the_time(walk):
     assert result.evaluations == 4 * (1 + 4)
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_is_not_reached_changes_nothing():
     for chains in (1, 2):
         limited, free = (optimize(small(chains=chains, time_limit=limit)) for limit in ("1h", None))
@@ -180,6 +181,7 @@ def test_restarts_end_where_one_search_does_if_there_is_one():
     assert "restarts" not in none.plan.provenance
 
 
+@pytest.mark.slow
 def test_tables_and_json_say_what_ended_the_search(run):
     report = json.loads(run(*FLAGS, "--budget", "20", "--restarts", "2", "--json")[1])
     assert report["ended_by"] == "budget"

@@ -49,6 +49,7 @@ WORDS = (
 )
 
 
+@pytest.mark.slow
 def test_more_of_each_by_hand():
     """One device: an iteration is compute alone, and a tenth more of it leaves 1 / 1.1; nothing else matters."""
     alone = attrs.evolve(EXPERIMENT, cluster=ClusterOptions(servers=1))
@@ -76,6 +77,7 @@ def test_plans_on_machines_name_their_experiment():
     assert build_cluster(again.cluster).device_preset == plan.cluster.device_preset
 
 
+@pytest.mark.slow
 def test_a_search_that_proves_its_answer_loses_by_perturbation_only():
     perturbations = [Perturbation(), Perturbation(compute_noise=0.5), Perturbation(communication_scale=1e4)]
     study = sensitivity(EXPERIMENT, perturbations, seeds=2)
@@ -126,6 +128,7 @@ def test_every_searcher_takes_part(searcher):
     assert study.results[0].seconds[0] > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished():
     def stop(finished, name):
         if finished == 3:
@@ -145,6 +148,7 @@ def test_a_plan_gives_its_experiment_back(run):
     assert optimize(experiment_of(plan, "p.json"), host=host).plan == plan
 
 
+@pytest.mark.slow
 def test_a_saved_plan_is_what_others_are_compared_with(run):
     assert run(*WORDS, "-x", "json=p.json")[0] == 0
     status, out, err = run(

@@ -43,6 +43,7 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_spmd_is_no_slower_than_the_plans_that_it_knows(capsys):
     spmd, hidup = (optimized(capsys, "-s", name) for name in ("spmd", "hidup"))
     said = spmd["planners"]["spmd"]
@@ -88,6 +89,7 @@ def test_a_search_can_start_from_a_program(saved, capsys):
     assert report["initial_iteration_time_s"] == hidup["iteration_time_s"]
 
 
+@pytest.mark.slow
 def test_networks_are_searched_for_a_program(capsys):
     report = optimized(capsys, "-s", "spmd", "-s", "totientperm", "--topology", "topoopt", "--degree", "2")
     said = report["planners"]["spmd"]["simulated_s"]  # under the one draw of paths that is searched

@@ -137,6 +137,7 @@ def test_commands_take_the_file(plan, run, tmp_path):
     assert "2 stages on meshes of dp=2 x tp=2" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_search_that_starts_from_a_staged_plan_keeps_what_is_faster(plan, run, tmp_path):
     path = tmp_path / "plan.json"
     path.write_bytes(write(plan))

@@ -45,6 +45,7 @@ def test_tasks_of_traces_have_the_stage_of_their_operator(plan):
     assert (stage[~named] == -1).all()
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     "exporter",
     ["json", "html", "perfetto", "chakra", "astra-sim", "dot", "flatbuffer", "dtensor", "torchrun", "torch-schedule"],
@@ -86,6 +87,7 @@ def test_a_run_is_resumed_to_the_same_plan(run, file, tmp_path):
     assert json.loads(out)["schedule"] == first["schedule"]
 
 
+@pytest.mark.slow
 def test_chains_start_from_it_and_end_no_slower(run, plan, file):
     words = ["optimize", *SEARCH, "--strategy", file, "-s", "random", "--budget", 4, "--chains", 2, "--json"]
     status, out, _ = run(*words)
@@ -93,6 +95,7 @@ def test_chains_start_from_it_and_end_no_slower(run, plan, file):
     assert json.loads(out)["iteration_time_s"] <= plan.timeline.makespan * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_planned_again_under_other_costs(run, file):
     status, out, err = run(
         "sensitivity", file, "--seeds", 1, "--compute-noise", "0.2", "--communication-scale", "2", "--json"
@@ -101,6 +104,7 @@ def test_it_is_planned_again_under_other_costs(run, file):
     assert json.loads(out)
 
 
+@pytest.mark.slow
 def test_networks_are_compared_under_it(run):
     words = [MODEL, "--networks", "bigswitch,fattree", "--servers", 8, "--batch-size", 16]
     status, out, err = run("compare", *words, "-s", f"stated:{PLAN}", "--json")
@@ -145,6 +149,7 @@ schedule = "interleaved:2"
 """
 
 
+@pytest.mark.slow
 def test_jobs_that_run_it_share_a_cluster(run, tmp_path):
     (path := tmp_path / "shared.toml").write_text(SHARED)
     status, out, err = run("share", path, "--json")

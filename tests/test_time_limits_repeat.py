@@ -112,6 +112,7 @@ def check_repeated(experiment, tmp_path, monkeypatch, most=1000):
     return [ending for ending, *_ in different]
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_at_any_read_ends_a_search_that_is_repeated(tmp_path, monkeypatch):
     experiment = attrs.evolve(with_run(TINY, time_limit=LIMIT, budget=1), searchers="pausing")
     endings = check_repeated(experiment, tmp_path, monkeypatch)

@@ -35,6 +35,7 @@ def test_kernels_are_those_of_the_trainer(run, words, note):
     assert (found["assumptions"] or {}).get("fused", False) == (note is not None and "local" not in note)
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_trainer_is_that_of_its_kernels(run):
     implied, named = planned(run, f"{ON} --for megatron"), planned(run, f"{ON} --kernels megatron")
     for name in ("iteration_time_s", "memory_bytes"):

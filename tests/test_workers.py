@@ -163,6 +163,7 @@ def test_the_first_job_that_fails_is_named_even_if_a_later_one_fails_sooner(work
         jobs([1, "late", "early", 2], workers)
 
 
+@pytest.mark.slow
 def test_an_exception_of_any_class_comes_back():
     with pytest.raises(UnicodeDecodeError, match="nothing"):
         jobs([1, "breaks"], 2)
@@ -173,6 +174,7 @@ def test_jobs_of_a_process_that_dies_are_named():
         jobs([6000, "dies"], 2)  # the first one is under way for a minute, unless it is ended
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_keeps_what_is_finished():
     results = {}
 

@@ -23,6 +23,7 @@ def test_one_device_takes_that_long_and_several_their_share():
     assert least_seconds(problem) == pytest.approx(alone.least_seconds / 4)
 
 
+@pytest.mark.slow
 def test_plans_take_longer():
     outcome = optimize("alexnet", servers=4, batch_size=64, budget=20)
     assert 0 < outcome.least_seconds < outcome.seconds

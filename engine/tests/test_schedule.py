@@ -117,6 +117,7 @@ def test_equals_the_reference(drawn):
     assert sorted_rows(tasks) == sorted_rows(reference_tasks)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(pipelines())
 def test_edges_left_out_are_in_the_order_of_their_device(drawn):
@@ -153,6 +154,7 @@ def simulate(taskgraph, cluster):
     return Fluid().build()(taskgraph, star(cluster.n_hosts, 1e15, 0.0), cluster)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(pipelines(recompute=False))
 def test_as_much_work_as_without_a_schedule(drawn):

@@ -55,6 +55,7 @@ def search(problem, simulate, made, memory="ignore", budget=400, **limits):
     }
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("simulator", "topology", "options", "limits"),
     [
@@ -85,6 +86,7 @@ def test_a_search_that_forgets_what_changes_cost_is_the_same(monkeypatch):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["limit", "penalty"])
 def test_where_the_first_state_exceeds_memory_the_search_is_the_same(policy):
     problem = model_problem(Host.discover(), "dlrm", servers=4)

@@ -102,6 +102,7 @@ def busiest(problem, strategy):
 CLUSTERS = [("H100", "V100"), ("V100", "H100"), ("H100", "V100", "A100-80"), ("H100", "V100", "V100")]
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("devices", CLUSTERS, ids="+".join)
 @pytest.mark.parametrize("batch", at_night([6, 16, 33], 6, 16))
 def test_the_first_strategy_is_the_best_of_all_divisions(devices, batch):
@@ -117,6 +118,7 @@ def simulated(problem, strategy):
     return evaluator.price(Candidate(base=State(strategy, fabric))).cost
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "devices",
     [CLUSTERS[0], CLUSTERS[2], *(pytest.param(c, marks=pytest.mark.slow) for c in CLUSTERS[1::2])],

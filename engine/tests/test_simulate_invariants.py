@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -266,6 +267,7 @@ def seconds_left(prepared, state, limit):
     return left / prepared.paths.bandwidth
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.5, 0.9, 0.999]), st.sampled_from(Transport))
 def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(data, stepped, seed, share, transport):

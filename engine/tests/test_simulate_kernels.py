@@ -129,6 +129,7 @@ def test_packets_equal_their_reference(data, stepped, seed, share):
     check_early_stop(model, network, taskgraph, share)
 
 
+@pytest.mark.slow
 def test_packets_that_wait_too_long_are_sent_again_as_in_their_reference():
     """Fifteen bursts reach one host at a Gbit/s: the last first packets wait 100 ms, and are taken for lost."""
     network = Network(star(6, bandwidth=1.25e8), Cluster.uniform(n_hosts=6))

@@ -157,6 +157,7 @@ def test_equal_phases_are_a_fabric_that_stays(simulate):
             ) == simulate(tasks, RINGS, CLUSTER)
 
 
+@pytest.mark.by_day(2)
 @every
 @given(seed=seeds, delay=st.floats(0, 10), three=st.booleans())
 @settings(max_examples=10)
@@ -172,6 +173,7 @@ def test_time_is_affine_in_the_delay(simulate, seed, delay, three):
     assert simulate.makespan(tasks, fabric, CLUSTER) == late.makespan
 
 
+@pytest.mark.by_day(2)
 @every
 @given(seed=seeds)
 @settings(max_examples=10)
@@ -189,6 +191,7 @@ def test_a_phase_is_what_it_is_alone(simulate, seed):
     assert whole.makespan == pytest.approx(time)
 
 
+@pytest.mark.by_day(2)
 @every
 @given(seed=seeds)
 @settings(max_examples=10)

@@ -111,6 +111,7 @@ def test_faster_links_take_no_more_time(simulate, kind, shape, hosts, size, spee
     assert fast <= slow * ALMOST
 
 
+@pytest.mark.by_day(2)
 @every
 @SETTINGS
 @given(fabrics, st.integers(2, 6), st.integers(1, 2), sizes, speeds, st.data())
@@ -175,6 +176,7 @@ def test_a_reduce_scatter_takes_no_longer_than_an_allreduce(name, hosts, size, s
     assert SIMULATORS[name].makespan(scatter, fabric, cluster) <= whole * ALMOST
 
 
+@pytest.mark.by_day(2)
 @every
 @SETTINGS
 @given(st.integers(2, 6), speeds, st.data())
@@ -208,6 +210,7 @@ def test_equal_parts_of_a_task_graph_end_together(simulate, hosts, size, speed):
         np.testing.assert_allclose(finish, finish[0], rtol=1e-12)
 
 
+@pytest.mark.by_day(2)
 @every
 @SETTINGS
 @given(fabrics, st.integers(3, 6), speeds, st.data())

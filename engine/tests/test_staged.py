@@ -109,6 +109,7 @@ def singles(devices):
     return [DeviceMesh(axes=["dp"], sizes=[1], devices=[device]) for device in devices]
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "1f1b-deep", "zero-bubble"])
 @pytest.mark.parametrize("make", [layered, tied, half_frozen])
 @pytest.mark.parametrize("recompute", [(), (True, False)])

@@ -54,6 +54,7 @@ def test_a_page_of_two_plans_draws_everything_and_loads_nothing(host, alexnet, t
     assert body.count("data-line=") >= len(lines)
 
 
+@pytest.mark.slow
 def test_what_the_policy_forbids_is_on_the_console(host, alexnet, tmp_path):
     """The other test can fail: a page that loads something or runs another script is found out."""
     page = report([NamedPlan("alexnet", alexnet)], host)

@@ -37,6 +37,7 @@ def worst_of(rows, group=SIMUMAX_MEMORY):
     return sorted(row.error_percent for row in judged.rows)
 
 
+@pytest.mark.slow
 def test_megatron_on_one_host():
     """One run of a mixture of experts with latent attention, and one with tensor parallelism."""
     chosen = "deepseekv3_l4_tp1_ep4_pp2_dp4_mbc4_cef", "llama3_405b_l4_tp8_pp1_dp1_mbc4_cef"
@@ -77,6 +78,7 @@ def test_zero_bubble_in_1f1b():
     assert -3 < error < 0
 
 
+@pytest.mark.slow
 def test_llama_by_torchtitan():
     """8B on eight H100 at 32,768 positions, all layers run again; on 64 H200 every second product, a compiled loss."""
     lowest, highest = worst_of(lambda rows: (rows[6], rows[-1]), TORCHTITAN_MEMORY)

@@ -18,6 +18,7 @@ RUN = Run(
 )
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("plan", "batch"),
     [
@@ -51,6 +52,7 @@ def test_equal_runs_are_predicted_once():
     assert predictor.predicted(run, stack) is predictor.predicted(attrs.evolve(run), stack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [{}, {"pp": 2, "tp": 2, "dp": 2, "sp": True, "recompute": "full"}])
 def test_constants_a_little_different_need_no_further_lowering(plan):
     run = attrs.evolve(RUN, plan={**RUN.plan, "schedule": "1f1b", **plan}, batch=16)

@@ -146,6 +146,7 @@ def test_one_device_for_each_replica_is_placed_as_device_by_device(data):
     assert unions == device_by_device(machine, occupied, 1, replicas)
 
 
+@pytest.mark.slow
 def test_replicas_on_many_hosts_are_placed_in_the_time_of_their_number():
     machine = Machine.split([8 * host for host in range(1, 513)])
     before = time.process_time()

@@ -71,6 +71,7 @@ def test_every_kind_of_move_is_drawn_and_all_are_valid(problem, start):
     assert kinds == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_one_seed_draws_one_chain(problem, start):
     chains = [[each.key for each in chain(problem, start, seed)] for seed in (1, 1, 2)]
     assert chains[0] == chains[1] != chains[2]

@@ -165,6 +165,7 @@ def repeated(program, count):
     return Program(tuple(instructions), tuple(values))
 
 
+@pytest.mark.slow
 @given(program=programs(), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_stages_of_equal_parts_are_read_and_change_nothing(program, seed):
@@ -217,6 +218,7 @@ def test_states_are_counted_before_the_search(program, seed, kept):
     assert kept == 2 or states == largest
 
 
+@pytest.mark.slow
 @given(program=programs(), seed=st.integers(0, 99), states=st.integers(1, 4), entries=st.sampled_from([1, 5, 1 << 50]))
 @settings(max_examples=40)
 def test_thinning_keeps_the_fastest(program, seed, states, entries):

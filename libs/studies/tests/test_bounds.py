@@ -80,6 +80,7 @@ def strategies(graph):
                     yield staged_strategy(graph, stages, micro_batches, kind)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("seed", at_night(range(4), 0, 1))
 def test_no_strategy_of_a_small_problem_is_below_its_bound(seed):
     problem = small_problem(seed)
@@ -218,6 +219,7 @@ def programs(graph, rng, count):
                 yield overlapped_strategy(strategy.program, graph, range(len(graph.operators)), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "count"), at_night([(1e-3, 300), (1e-2, 300), (1e-1, 300), (1e-2, 50)], (1e-2, 50))
 )

@@ -103,6 +103,7 @@ def test_no_placement_is_below_the_bound(seed):
     assert bound.seconds > lower_bound(problem).seconds * 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", at_night(range(4), 0))
 @pytest.mark.parametrize("edges", at_night([None, BRANCHES], BRANCHES))
 def test_no_pipeline_is_below_the_bound(seed, edges):
@@ -113,6 +114,7 @@ def test_no_pipeline_is_below_the_bound(seed, edges):
     assert bound.seconds == pytest.approx(bound.path, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_interleaved_pipelines_are_among_those_that_are_tried():
     kinds = {strategy.order_name for strategy in pipelines(small_problem(0, 5).graph, HOSTS)}
     assert kinds == set(KINDS)

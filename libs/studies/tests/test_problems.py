@@ -30,6 +30,7 @@ def test_there_are_problems_of_every_kind():
 QUICK = ("alexnet-switch", "vgg-19-pipeline", "candle-uno-topoopt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
@@ -103,6 +104,7 @@ def nothing_known(monkeypatch, tmp_path):
     monkeypatch.setattr(best, "FOLDER", tmp_path / "of the set")
 
 
+@pytest.mark.slow
 def test_a_stored_plan_takes_what_the_table_says_and_a_better_one_replaces_it(tmp_path, nothing_known):
     host = Host.discover()
     (problem,) = named_problems(["vgg-19-pipeline"])

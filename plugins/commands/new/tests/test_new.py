@@ -52,6 +52,7 @@ def refusal(capsys, *words):
     return err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("topology",), pytest.param(KINDS, marks=pytest.mark.slow)], ids=["one", "all"])
 def test_tests_of_a_package_pass_at_once(packages, kinds):
     path = " ".join(str(packages / kind / "src") for kind in kinds)

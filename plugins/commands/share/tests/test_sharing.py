@@ -281,6 +281,7 @@ def test_everything_that_is_written():
     assert table.cells(rows[0])[:4] == ["tree", "1 of 4 x 8", "50 %", str(rows[0].jobs)]
 
 
+@pytest.mark.slow
 def test_the_plot_has_means_and_dashed_tails_of_every_network():
     rows = load_results(job_times(share_of(), [attrs.evolve(network(None), name="topoopt")], lambda name: None))
     (axes,) = plot(rows).axes

@@ -106,6 +106,7 @@ def test_a_job_on_other_hosts_of_a_switch_takes_as_long(simulate, seed):
     assert moved.finish == pytest.approx(alone.finish, rel=1e-12)
 
 
+@pytest.mark.by_day(2)
 @fluid
 @pytest.mark.parametrize("kind", ["mesh", "ring", "star"])
 @given(one=seeds, two=seeds, late=st.floats(0, 0.02))

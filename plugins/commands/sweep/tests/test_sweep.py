@@ -146,6 +146,7 @@ def test_an_interruption_keeps_finished_rows(here):
     assert [row.batch_size for row in result.rows] == [64]
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_the_options_of_optimize():
     options = {"servers": 2, "searchers": "mcmc", "budget": 0}
     (row,) = sweep("alexnet", [64], jobs_on=Processes(), **options).rows
@@ -156,6 +157,7 @@ def test_a_sweep_takes_the_options_of_optimize():
         sweep("alexnet", [64], searchers=["mcmc", "random"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_and_draws_them(here, run, tmp_path):
     args = ("alexnet", "--servers", 2, "-s", "hpgo:bandwidths=cluster", "--batch-sizes", "64,63,128")
     status, out, _ = run(*args, "--plot", tmp_path / "sweep.svg")

@@ -302,6 +302,7 @@ FABRICS = {
 }
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("copies", at_night([1, 2], 2))
 @pytest.mark.parametrize("mesh", [(4,), (2, 2), (8,), (2, 4), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -34,6 +34,7 @@ def check_file(plan, trainer):
         assert b"--tensor-model-parallel-size" in data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", at_night(WRITERS, "megatron"))
 @pytest.mark.parametrize("model", ["llama-3-8b", pytest.param("mixtral-8x7b", marks=pytest.mark.slow)])
 def test_models_of_two_layers_have_files(tmp_path, model, trainer):
@@ -59,6 +60,7 @@ def test_models_have_files_or_do_not_fit(tmp_path, model, devices, trainer):
     check_file(outcome.plan, trainer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "layers", "batch"), at_night([("deepspeed", 2, 32), ("torchtitan", 1, 64)], ("deepspeed", 2, 32))
 )

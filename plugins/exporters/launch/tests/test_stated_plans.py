@@ -35,6 +35,7 @@ def read_back(folder, name, data, plan):
     return strategy_of(Stated(file=str(path)), plan.graph, DEVICES)[0]
 
 
+@pytest.mark.by_day(11)
 @pytest.mark.filterwarnings("ignore:.*--fp8-format is not planned")
 @pytest.mark.parametrize("text", [*SETTINGS, *OF_EXPERTS])
 def test_flags_of_megatron_are_read_as_the_plan_that_they_are_written_for(folder, text):
@@ -47,6 +48,7 @@ def test_flags_of_megatron_are_read_as_the_plan_that_they_are_written_for(folder
     assert read_back(folder, "run.sh", Megatron().write(plan), plan).key == plan.strategy.key
 
 
+@pytest.mark.by_day(7)
 @pytest.mark.parametrize("text", OF_TORCHTITAN)
 def test_configurations_of_torchtitan_are_read_as_the_plan_that_they_are_written_for(folder, text):
     plan = of_text(folder, text)

@@ -144,6 +144,7 @@ def test_the_table_has_every_family_with_its_defaults() -> None:
     assert {row["name"] for row in COUNTS["flops"] if "," not in row["name"]} == {*MODEL_TYPES} - REMOTE
 
 
+@pytest.mark.by_day(14)
 @pytest.mark.parametrize(
     "row",
     at_night(

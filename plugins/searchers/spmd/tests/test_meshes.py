@@ -196,6 +196,7 @@ TURNS = [
 ]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("name", "mesh"), TURNS)
 def test_plans_take_what_was_estimated_and_hold_what_was_counted(name, mesh):
     graph = moe(name, 8, width=256, hidden=1024)
@@ -233,6 +234,7 @@ def test_bytes_are_counted_as_the_strategy_holds_them(mesh):
     assert nbytes == pytest.approx(lowering.memory(plan.strategy).max(), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", at_night(["bert-sgmoe", "vit-switch"], "vit-switch"))
 def test_prices_are_those_of_one_signature_and_one_conversion_after_the_other(name):
     problem = problem_of(moe(name, 8))

@@ -110,6 +110,7 @@ def test_pruning_loses_nothing(program, seed, limit):
     assert solve(program, columns, max_states=10**6, who="m").outcome.objective == min(within)
 
 
+@pytest.mark.slow
 @given(
     program=programs(),
     seed=st.integers(0, 99),
@@ -364,6 +365,7 @@ def test_of_many_states_the_fastest_go_on():
     assert many["planned_s"] <= few["planned_s"] <= 1.05 * many["planned_s"]
 
 
+@pytest.mark.slow
 def test_a_long_search_goes_on_with_a_narrower_beam(monkeypatch):
     def planned():
         return searched(wide_problem(1e9), meshes="flat", beam=1600, max_states=100_000)[1]["meshes"][0]
@@ -376,6 +378,7 @@ def test_a_long_search_goes_on_with_a_narrower_beam(monkeypatch):
     assert patient["planned_s"] <= hurried["planned_s"] <= 1.05 * patient["planned_s"]
 
 
+@pytest.mark.slow
 def test_the_fastest_states_that_go_on_fit():
     """They fit in as little memory as the least of every tensor and operator, each by itself, adds up to."""
     options = {"meshes": "flat", "beam": 200, "max_states": 20_000, "gathered": "kept"}

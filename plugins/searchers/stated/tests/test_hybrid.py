@@ -91,6 +91,7 @@ def grid(dense: bool) -> list[Settings]:
     return [*plans, *extra, Settings(zero=3), Settings(zero=3, tp=2, micro_batch=2), Settings(pp=2, layers="1+3")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", at_night(["llama", "mixture"], "mixture"))
 def test_estimates_have_the_order_of_simulated_plans_and_their_memory(name, request):
     problem = problem_of(request.getfixturevalue(name))

@@ -72,6 +72,7 @@ def found(tmp_path_factory):
     return optimize(HuggingFace(config=str(path)), searchers=["hybrid:shortlist=3"], **options).plan
 
 
+@pytest.mark.slow
 def test_plans_of_a_search_are_stated_again(found, capsys):
     lists = plans_json(found)
     best, points = lists["best_plans"], lists["front"]

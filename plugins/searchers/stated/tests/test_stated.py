@@ -119,6 +119,7 @@ def test_layouts_name_the_devices(model):
         assert stride == {"tp-cp-ep-dp-pp": 1, "tp-cp-ep-pp-dp": 1, "dp-tp-cp-ep-pp": 2, "pp-dp-tp-cp-ep": 4}[layout]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("layout", ["tp-cp-ep-dp-pp", "dp-ep-pp-cp-tp", "pp-dp-tp-cp-ep", "ep-cp-dp-tp-pp"])
 @pytest.mark.parametrize(("name", "options"), [("llama", {"cp": 2}), ("mixtral", {"ep": 2, "dp": 4})])
 def test_a_layout_changes_devices_and_nothing_else(model, layout, name, options):
@@ -179,6 +180,7 @@ OF_EACH = {(each, RECOMPUTED[number % 3], "llama") for number, each in enumerate
 }
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize(
     ("schedule", "recompute", "name"),
     at_night(itertools.product(SCHEDULES, RECOMPUTED, ["llama", "gpt2"]), *sorted(OF_EACH)),
@@ -282,6 +284,7 @@ def test_what_cannot_run_again_is_one_line(model, recompute, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "options", [{}, {"zero": 1}, {"tp": 2}, {"recompute": "full"}, {"grads": "fp32", "clip": True}]
 )

@@ -200,6 +200,7 @@ def test_weights_in_slices_are_summed_over_tensor_parallel_devices_first(model):
     assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 2])) == (graph.parameter_bytes - norms) // 2 + norms
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     ("name", "devices", "options"),
     [

@@ -24,6 +24,7 @@ def test_a_place_is_chosen_unless_all_experts_are_elsewhere():
     assert 8 * is_chosen(128, 8, 16) == pytest.approx(devices, rel=0.005), "devices that a token of Qwen3-235B goes to"
 
 
+@pytest.mark.slow
 def test_copies_between_devices_and_between_hosts():
     each = 2 / 4  # experts of a token on each of four devices
     copies = copies_between(8, 2, 4, 2)

@@ -35,6 +35,7 @@ def expected(times, later):
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_events_come_by_time_and_number(seed):
     rng = np.random.default_rng(seed)

@@ -37,6 +37,7 @@ def test_cut(ports, levels):
     assert cut.min() == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "interfaces"), [(1, 4), (2, 4), (13, 4), (16, 1), (100, 2), (10_000, 2)])
 def test_sizes_follow_hosts_and_interfaces(hosts, interfaces):
     fabric = made(BCube, hosts, interfaces)

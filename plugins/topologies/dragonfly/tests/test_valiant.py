@@ -59,6 +59,7 @@ def test_fewer_paths_are_spread_over_third_groups():
     check_routes(fabric)
 
 
+@pytest.mark.slow
 def test_errors_name_what_would_be_right():
     with pytest.raises(TopoplanError, match=r"2 groups have no third one \(routing=minimal\)"):
         made(Dragonfly, 16, groups=2, routers=4, routing="valiant")
