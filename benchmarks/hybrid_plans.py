@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/hybrid_plans.py order [--models llama,mixtral] [--seconds 40]
     .venv/bin/python benchmarks/hybrid_plans.py compare [--models gpt2,llama] [--devices 8,16,64] [--seconds 20]
     .venv/bin/python benchmarks/hybrid_plans.py compare --problems transformer-spmd,bert-sgmoe-8
+    .venv/bin/python benchmarks/hybrid_plans.py compare --problems models --devices 8 --seconds 5
     ... --write docs/strategies.md                       each row is put into the page's table once it is measured
 
 ``order`` estimates a whole grid of plans of a model, and simulates as many of them as the CPU seconds allow, in a drawn
@@ -11,7 +12,8 @@ the order of estimates; and the estimated over the simulated seconds, and bytes,
 
 ``compare`` has the milliseconds of the plans of ``mcmc`` (placements), ``pipeline``, ``spmd``, ``hybrid`` and ``auto``,
 each a process of its own with so many CPU seconds; the last column is `auto` over the fastest of the first three: at
-most 1 is the aim.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps, or those of the problem.
+most 1 is the aim.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps, or those of the problem.  With
+``--problems models`` each model of the standard problems comes once, on hosts of four devices with one switch.
 """
 
 from __future__ import annotations
@@ -171,7 +173,7 @@ def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[st
                 **limit,  # type: ignore[arg-type]
             )
         else:
-            outcome = optimize(problem_experiment(model, searcher, seconds))
+            outcome = optimize(problem_experiment(model, devices, searcher, seconds))
     except TopoplanError as error:
         return {"refused": str(error)}
     report = outcome.origin.report or {}
@@ -183,13 +185,32 @@ def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[st
     }
 
 
-def problem_experiment(name: str, searcher: str, seconds: float) -> Any:
-    """Return a problem of the standard set, to be searched for so many seconds."""
+def problem_experiment(name: str, devices: int, searcher: str, seconds: float) -> Any:
+    """Return a problem of the standard set, to be searched for so many seconds; 0 devices: on its own machine."""
     from topoplan_studies.problems import standard_problems
 
     problem = next(each for each in standard_problems() if each.name == name)
     experiment = problem.experiment([searcher], budget=10**9, seed=0)
+    if devices:
+        hosts = attrs.evolve(experiment.cluster, servers=max(1, devices // 4), gpus_per_server=4, gpus_per_device=1)
+        if "dialect" in experiment.model.options:  # what FlexNet measured is of other cuts
+            experiment = attrs.evolve(experiment, estimator=None)
+        options = {key: value for key, value in experiment.model.options.items() if key != "dialect"}
+        model = attrs.evolve(experiment.model, options=options)
+        experiment = attrs.evolve(experiment, model=model, cluster=hosts, topology=Choice("bigswitch"))
     return attrs.evolve(experiment, run=attrs.evolve(experiment.run, time_limit=f"{seconds}s"))
+
+
+def models_of_problems() -> list[str]:
+    """Return the first of the standard problems of each model; presets are sizes of one."""
+    from topoplan_studies.problems import standard_problems
+
+    first: dict[str, str] = {}
+    for problem in standard_problems():
+        choice = problem.setting.model
+        options = {key: value for key, value in choice.options.items() if key not in ("preset", "dialect")}
+        first.setdefault(f"{choice.name} {options}", problem.name)
+    return list(first.values())
 
 
 def compare_row(model: str, devices: int, seconds: float) -> list[str]:
@@ -244,7 +265,9 @@ def main() -> None:
     if given.what == "order":
         rows = (order_row(name, given.seconds) for name in GRIDS if any(name.startswith(each) for each in models))
     elif given.problems:
-        rows = (compare_row(name, 0, given.seconds) for name in given.problems.split(","))
+        names = models_of_problems() if given.problems == "models" else given.problems.split(",")
+        devices = int(given.devices) if given.problems == "models" else 0
+        rows = (compare_row(name, devices, given.seconds) for name in names)
     else:
         sizes = map(int, given.devices.split(","))
         rows = (compare_row(name, size, given.seconds) for size in sizes for name in models)

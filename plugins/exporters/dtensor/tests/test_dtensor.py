@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Cluster, PlacedStrategy, Placement, TopoplanError
+from topoplan import Cluster, DeviceMesh, PlacedStrategy, Placement, StagedStrategy, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.model.spmd import SpmdProgram
@@ -197,6 +197,16 @@ def test_a_program_on_a_mesh_says_forms_along_every_axis():
     assert words(document, "down", "inputs") == ["Shard(0)", "Replicate()", "Shard(0)"]
     assert words(document, "down", "weights") == ["Replicate()", "Shard(0)", "Replicate()"]
     assert words(document, "loss", "outputs") == ["Partial()"] * 3
+
+
+def test_the_mesh_of_a_program_has_the_devices_of_the_plan():
+    graph = mlp()
+    strategy = program(graph, (2, 2), (0, 1))
+    mesh = DeviceMesh(axes=("dp", "tp"), sizes=(2, 2), devices=[3, 1, 0, 2])
+    stages = [attrs.evolve(stage, mesh=mesh) for stage in strategy.stages]
+    moved = StagedStrategy.of(graph, stages, strategy.order, 1, False, False, True)
+    assert exported(graph, moved)["meshes"] == {"mesh0": {"dim_names": ["dp", "tp"], "devices": [[3, 1], [0, 2]]}}
+    assert exported(graph, moved)["operators"] == exported(graph, strategy)["operators"]
 
 
 def test_a_task_graph_alone_is_refused():

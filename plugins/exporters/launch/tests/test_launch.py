@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoplan import Placement, TopoplanError
+from topoplan import DeviceMesh, Placement, StagedStrategy, TopoplanError
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.testing import parametrize_with_checks, reference
 from topoplan_engine.pass_orders import ORDERS
@@ -126,6 +126,15 @@ def test_megatrons_cut_is_written_to_all_trainers():
     assert document["train_batch_size"] == 16
     assert document["train_micro_batch_size_per_gpu"] == 8
     assert document["tensor_parallel"]["autotp_size"] == 2
+
+
+def test_ranks_of_a_program_have_the_devices_of_its_mesh():
+    graph = layered()
+    strategy = program(graph, (2, 2), [samples, megatron])
+    mesh = DeviceMesh(axes=("dp", "tp"), sizes=(2, 2), devices=[3, 1, 0, 2])
+    stages = [attrs.evolve(stage, mesh=mesh) for stage in strategy.stages]
+    moved = StagedStrategy.of(graph, stages, strategy.order, 1, False, False, True)
+    assert "3,1,0,2" in Megatron().write(planned(graph, moved, hosts=2)).decode()
 
 
 def test_deepspeeds_patterns_name_each_matrix_once_and_its_cut():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from topoplan import Operator, OperatorGraph, Placement, StagedStrategy, Strategy, Tensor, TopoplanError
+from topoplan import Operator, OperatorGraph, Placement, Stage, StagedStrategy, Strategy, Tensor, TopoplanError
 from topoplan.model.graph import Slices
 from topoplan.model.sharding import Holding, Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
@@ -41,11 +41,8 @@ def document_of(plan: PlanLike) -> dict[str, Any]:
     graph, strategy = plan.graph, plan.strategy
     if graph is None or strategy is None:
         raise TopoplanError("dtensor: the plan holds only a task graph (plan a model to get a strategy)")
-    if isinstance(strategy, StagedStrategy) and not strategy.is_placed and strategy.program is None:
+    if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
         meshes, operators = _of_stages(graph, strategy)
-    elif strategy.program is not None:
-        mesh = Mesh("mesh0", np.arange(strategy.program.n_devices, dtype=np.int32).reshape(strategy.program.mesh))
-        meshes, operators = [mesh], _of_program(graph.operators, strategy.program, mesh)
     else:
         meshes, operators = _of_placements(graph, strategy.placements)
     return {
@@ -96,20 +93,30 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
 
 
 def _of_stages(graph: OperatorGraph, strategy: StagedStrategy) -> tuple[list[Mesh], list[dict[str, Any]]]:
-    """Return the mesh of each stage, and all operators; a tensor of another stage is stored as it arrives."""
+    """Return the mesh of each stage, and all operators; a tensor of another stage is stored as it arrives.
+
+    Parts of one program have one mesh.
+    """
     if strategy.copy_of.any():
         raise TopoplanError(
             f"dtensor: the plan has two copies of the model in one pipeline (schedule {strategy.order.name}; json can "
             "say them)"
         )
+    if strategy.program is not None:
+        mesh = _mesh_of("mesh0", strategy.stages[0])
+        return [mesh], _of_program(graph.operators, strategy.program, mesh)
     meshes: list[Mesh] = []
     rows: dict[int, dict[str, Any]] = {}
     for number, stage in enumerate(strategy.stages):
-        mesh = Mesh(f"mesh{number}", stage.mesh.devices.reshape(stage.mesh.sizes), stage.mesh.axes)
+        mesh = _mesh_of(f"mesh{number}", stage)
         members = stage.operators.tolist()
         meshes.append(mesh)
         rows |= zip(members, _of_program([graph.operators[op] for op in members], stage.program, mesh), strict=True)
     return meshes, [rows[op] for op in range(len(graph.operators))]
+
+
+def _mesh_of(name: str, stage: Stage) -> Mesh:
+    return Mesh(name, stage.mesh.devices.reshape(stage.mesh.sizes), stage.mesh.axes)
 
 
 def _of_program(members: Sequence[Operator], program: SpmdProgram, mesh: Mesh) -> list[dict[str, Any]]:

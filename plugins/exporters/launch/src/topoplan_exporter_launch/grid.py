@@ -111,13 +111,11 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
         TopoplanError: the plan is no grid; the message names the operator and what ``target`` can express.
     """
     graph, strategy = target.searched(plan)
-    if strategy.program is not None:
-        if not strategy.whole_batch:
-            raise target.unsuited(
-                f"the plan overlaps {strategy.micro_batches} micro-batches on all devices "
-                "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
-            )
-        return _of_program(graph, strategy.program, target)
+    if strategy.program is not None and not strategy.whole_batch:
+        raise target.unsuited(
+            f"the plan overlaps {strategy.micro_batches} micro-batches on all devices "
+            "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
+        )
     if isinstance(strategy, StagedStrategy):
         of_stages = _of_pipeline if strategy.is_placed else _of_stages
         return of_stages(graph, strategy, target)
@@ -131,11 +129,13 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
 
 
 def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> Grid:
-    program, first = program_of(graph, strategy, target), strategy.stages[0]
+    """Return the grid of stages with programs; one that takes the whole batch says nothing of passes and clipping."""
+    first, program = strategy.stages[0], strategy.program or program_of(graph, strategy, target)
     places = places_of(graph, program, rings_of(graph, strategy), target)
     level, shared = shared_of(graph, strategy, target)
-    kept_parts, groups = _kept(graph, program, places, (_SHARED[level], shared), target)
-    return Grid(
+    of_state = (Kept.STATE_SLICES, {*places.data_axes}) if program.sharded_state else (_SHARED[level], shared)
+    kept_parts, groups = _kept(graph, program, places, of_state, target)
+    grid = Grid(
         devices=devices_of_ranks(graph, strategy, places.devices, target),
         context=places.context,
         context_way=places.context_way,
@@ -154,6 +154,9 @@ def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
         gather_bytes=first.gather_bytes,
         clips=strategy.clips,
     )
+    if strategy.program is None:
+        return grid
+    return attrs.evolve(grid, order=alternating_order("1f1b", [0], 1), stage=(0,) * len(grid.stage), clips=None)
 
 
 def _kept(
@@ -173,26 +176,6 @@ def _kept(
     if apart != [*places.replica_axes[: len(apart)]] or (apart and not axes & set(places.replica_axes)):
         raise target.unsuited("the plan shares weights or state with replicas that are no neighbours")
     return kept_parts, math.prod(program.mesh[axis] for axis in apart)
-
-
-def _of_program(graph: OperatorGraph, program: SpmdProgram, target: Target) -> Grid:
-    places = places_of(graph, program, (-1,) * len(graph.operators), target)
-    shared = Kept.STATE_SLICES if program.sharded_state else Kept.WHOLE
-    kept_parts, groups = _kept(graph, program, places, (shared, set(places.data_axes)), target)
-    return Grid(
-        devices=places.devices[None],
-        context=places.context,
-        context_way=places.context_way,
-        experts=places.experts,
-        expert_tensor=places.expert_tensor,
-        kept=kept_parts,
-        groups=groups,
-        order=alternating_order("1f1b", [0], 1),
-        stage=(0,) * len(graph.operators),
-        program=program,
-        tensor_axes=places.tensor_axes,
-        samples=_share(graph, len(places.devices) // places.context, target),
-    )
 
 
 def _of_pipeline(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> Grid:
