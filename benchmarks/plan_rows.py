@@ -319,6 +319,25 @@ def rows() -> Iterator[Row]:
         1.3,
         lambda plan: _share_of(plan, "experts", 0),
     )
+    yield Row(
+        "mixtral",
+        4,
+        f"tp=4,etp=1,ep=2,{whole}",
+        "bytes to experts and back, of a device",
+        "4L x 64 positions x 2 x 64",
+        4 * LAYERS * 64 * 2 * 64,
+        lambda plan: plan.sent(),
+    )
+    of_experts = 4 * HIDDEN * INNER * 2
+    yield Row(
+        "mixtral",
+        2,
+        f"tp=2,etp=1,{whole}",
+        "bytes that two copies of all experts sum",
+        "12L matrices of 64 x 128 x 2",
+        3 * LAYERS * of_experts,
+        lambda plan: sum(size for size in plan.sizes(Collective.ALL_REDUCE) if size == of_experts),
+    )
 
 
 def _over_whole(plan: Lowered, name: str, other: str) -> float:

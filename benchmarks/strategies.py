@@ -84,6 +84,7 @@ FORMULAS = {
     ),
     "zb-h1": Formula(lambda p, f, b, w: (p - 1) * (f + b - w), lambda p, m: p),
     "zb-h2": Formula(lambda p, f, b, w: (p - 1) * (f + b - 2 * w), lambda p, m: 2 * p - 1),
+    "zb-2p": Formula(lambda p, f, b, w: (p - 1) * (f + b - 2 * w), lambda p, m: 2 * p),
     "zbv": Formula(_equal(0.0), lambda p, m: p, 2),
     "dualpipe": Formula(
         lambda p, f, b, w: (p / 2 - 1) * (f + 2 * (b + w) - 3 * w), lambda p, m: p + 1, about="at most "
