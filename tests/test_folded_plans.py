@@ -104,6 +104,20 @@ def test_a_plan_of_256_devices_on_a_torus_takes_what_the_whole_one_takes(model_o
     assert_equal(whole, outcome)
 
 
+@pytest.mark.parametrize(
+    ("topology", "kind", "options"),
+    [("fattree", "experts", {"zero": 1, "tp": 2}), ("torus", "dense", {}), ("dragonfly", "tied", {"zero": 3})],
+)
+def test_folded_plans_of_several_copies_of_the_model_take_what_whole_ones_take(topology, kind, options, model_of):
+    graph, cluster = model_of(kind, 8, 64), cluster_of(8, 4)
+    settings = Settings(**{"tp": 1, "pp": 4, "schedule": "dualpipe", "micro_batch": 1, **options})
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    assert len(strategy.stage_of_copies) == 2
+    whole, outcome, folded = both(graph, cluster, fabric_of(topology, cluster, ONE_PATH[topology]), strategy)
+    assert_equal(whole, outcome)
+    assert folded.taskgraph.n_tasks < folded.n_tasks
+
+
 def test_devices_that_differ_are_not_folded(model_of):
     graph, cluster = model_of("dense", 4), cluster_of(4, 4)
     slower = np.ones(16)
@@ -201,7 +215,6 @@ def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "simulator", "reason"),
     [
-        ({"schedule": "dualpipe"}, {}, r"several copies of the model is not folded .*1f1b"),
         ({}, {"level": "stepped"}, r"the simulator folds none with these options.*level=coupled"),
         ({}, {"transport": "flexnetpacket"}, r"folds none.*transport=wire"),
         ({}, {"gradient_sync": "barrier"}, r"folds none.*gradient-sync=overlap"),

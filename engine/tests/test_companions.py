@@ -176,3 +176,93 @@ def test_a_planner_is_built_when_the_others_have_had_their_first_turns():
     (candidate,) = member.ask()
     assert candidate.state() == first.state
     assert not member.plans
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_planners_begin_one_after_the_other_on_large_problems(monkeypatch, large):
+    """The second one waits for the first, unless that gets no further turn or a time limit says that it is behind."""
+    problem = landscape.problem()
+    parts = len(problem.graph.operators) * problem.cluster.n_devices
+    monkeypatch.setattr("topoplan_engine.search.companions._PARTS_BEFORE", (2 if large else 10) * parts)
+
+    class Planning(Search):
+        left = 20
+
+        @property
+        def plans(self):
+            return self.left > 0
+
+        def ask(self):
+            self.left -= 1
+            return [] if self.left else [Candidate(base=self.state)]
+
+    @attrs.frozen(kw_only=True)
+    class Planner(Searcher):
+        """Plans."""
+
+        name = "planner"
+        axis = "strategy"
+        constructs = True
+
+        def build(self, problem, rng):
+            return Planning()
+
+    def members():
+        first = build_member(Planner(), problem, np.random.default_rng(0))
+        both = first, build_member(Planner(), problem, np.random.default_rng(0), [first])
+        for member in both:
+            member.adopt(landscape.trial(landscape.start(problem)))
+        return both
+
+    def begins(*, leaves=1000, behind=1000):
+        first, second = members()
+        for turn in range(100):
+            if turn == leaves:
+                first.leave()
+            first.ask()
+            second.behind = turn >= behind
+            if second.plans_next:
+                return turn
+            second.ask()
+        raise AssertionError
+
+    assert begins() == (21 if large else 10)
+    assert begins(leaves=15) == (15 if large else 10)
+    assert begins(behind=5) == 5
+
+
+def test_a_planner_on_a_large_problem_holds_the_search_until_its_first_plans():
+    class Plans(Search):
+        plans = True
+
+        def ask(self):
+            return [Candidate(base=self.state)]
+
+    for begins, holds in ((5, False), (10, True)):
+        member = PortfolioMember(Plans(), share=0.25, begins=begins)
+        member.adopt(landscape.trial(landscape.start(landscape.problem())))
+        assert member.holds
+        member.ask()
+        assert member.holds is holds
+
+
+def test_a_turn_of_planning_in_vain_is_one_of_its_last_turn():
+    class Plans(Search):
+        turn, in_vain = 0, False
+
+        @property
+        def waits(self):
+            return self.in_vain
+
+        def ask(self):
+            self.turn += 1
+            self.in_vain = self.turn == 2
+            return [] if self.in_vain else [Candidate(base=self.state)]
+
+    member = PortfolioMember(Plans(), share=1.0)
+    member.adopt(landscape.trial(landscape.start(landscape.problem())))
+    assert [(len(member.ask()), member.in_vain, member.waits) for _ in range(3)] == [
+        (1, False, False),
+        (0, True, True),
+        (1, False, False),
+    ]

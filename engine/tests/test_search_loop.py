@@ -231,6 +231,25 @@ def test_patience_counts_proposals_without_a_better_state():
         assert result.evaluations == 1 + count
 
 
+class Vain(Search):
+    """Plans in vain in each turn."""
+
+    waits = in_vain = True
+
+    def ask(self):
+        return []
+
+
+def test_turns_of_planning_in_vain_use_patience_up():
+    problem = small_problem()
+    mover = Mover(changes=[lambda state: Candidate(base=state)] * 50)
+    run = Run(problem=problem, budget=40, seed=0, searchers=(), patience=0.2)
+    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    searches = [("strategy", mover), ("strategy", Vain())]
+    result = drive(run, evaluator, problem.space.initial(), searches, np.random.default_rng(0))
+    assert (result.evaluations, result.ended_by) == (1 + 4, "patience")
+
+
 class Thinking(Search):
     """Plans for some turns, and proposes nothing."""
 

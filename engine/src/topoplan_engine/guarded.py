@@ -37,6 +37,7 @@ from topoplan_engine.screening import Rejects, Screened
 __all__ = [
     "FindsAlgorithms",
     "KnowsBest",
+    "PlansInVain",
     "SaysLeftOut",
     "TakesTurns",
     "build_search",
@@ -196,6 +197,15 @@ class TakesTurns(Protocol):
 
 
 @runtime_checkable
+class PlansInVain(Protocol):
+    """What a search has some turns of which are worth a proposal in work, though they bring none."""
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether its last turn was one of these."""
+
+
+@runtime_checkable
 class SaysLeftOut(Protocol):
     """What a search has that may give up a part of what it could propose."""
 
@@ -257,6 +267,7 @@ class _GuardedSearch(Search):
     plans = property(lambda self: self._search.plans)
     acceptance = property(lambda self: self._search.acceptance)
     waits = property(lambda self: self._search.waits if isinstance(self._search, TakesTurns) else False)
+    in_vain = property(lambda self: self._search.in_vain if isinstance(self._search, PlansInVain) else False)
     left_out = property(lambda self: self._search.left_out if isinstance(self._search, SaysLeftOut) else "")
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:

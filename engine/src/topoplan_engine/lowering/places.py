@@ -26,11 +26,13 @@ from topoplan_engine.sharding.stage_graphs import Link
 
 __all__ = [
     "Communicator",
+    "CopySums",
     "Layout",
     "Places",
     "Sends",
     "TiedSum",
     "WholeLayout",
+    "copy_groups",
     "devices_of",
     "neighbours",
     "ordered_groups",
@@ -114,6 +116,20 @@ class TiedSum(NamedTuple):
     columns: Mapping[str, Any]
 
 
+class CopySums(NamedTuple):
+    """The sums of the gradients of stages that are the same in several copies of the model; n of them.
+
+    Attributes:
+        count: n.
+        numbers: for each of the stages, (P,) the number of the sum at each of its places.
+        columns: of the tasks: their groups, and further ones.
+    """
+
+    count: int
+    numbers: Sequence[I64]
+    columns: Mapping[str, Any]
+
+
 class Layout(Protocol):
     """Which places tasks are written for.
 
@@ -133,6 +149,9 @@ class Layout(Protocol):
 
     def tied_sums(self) -> Sequence[TiedSum]:
         """Return the sums of weights that stages share."""
+
+    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
+        """Return the sums of stages that are the same in several copies, among (n, copies) devices."""
 
     def everyone(self) -> Mapping[str, Any]:
         """Return the columns of a collective of all devices: its group, and further ones."""
@@ -221,10 +240,27 @@ class WholeLayout:
             sums.append(TiedSum(group, [member.place for member in group.members], {"group": number}))
         return sums
 
+    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
+        """Return a sum for each place of the stages."""
+        return CopySums(len(devices), [np.arange(len(devices))] * len(stages), {"group": self.groups.numbers(devices)})
+
     def everyone(self) -> Mapping[str, Any]:
         """Return the group of all devices."""
         (number,) = self.groups.numbers(devices_of(self._strategy)[None])
         return {"group": number}
+
+
+def copy_groups(strategy: StagedStrategy) -> list[tuple[tuple[int, ...], I32]]:
+    """Return the stages that are the same in all copies of the model, and who sums their gradients.
+
+    The latter are (places, copies) the devices at each place of these stages, ascending.  There is nothing to sum for
+    one copy.
+    """
+    groups: list[tuple[tuple[int, ...], I32]] = []
+    for several in np.unique(strategy.stage_of_copies, axis=1).T.tolist() if strategy.copy_of.any() else ():
+        devices = np.column_stack([strategy.stages[number].mesh.devices for number in several])
+        groups.append((tuple(several), np.sort(devices, axis=1)))
+    return groups
 
 
 def devices_of(strategy: StagedStrategy) -> I32:

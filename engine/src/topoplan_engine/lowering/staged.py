@@ -33,7 +33,7 @@ from topoplan_engine.lowering.folding.exchanges import exchanges_of
 from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
 from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.places import Layout, WholeLayout
+from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
 from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
@@ -464,25 +464,24 @@ class Assembly:
         that stages share is in the sums of its owner's stages, behind whose passes on a rank those of its users are.
         """
         strategy, sums = self._strategy, []
-        for several in np.unique(strategy.stage_of_copies, axis=1).T.tolist() if strategy.copy_of.any() else ():
-            stages = [strategy.stages[number] for number in several]
-            devices = np.sort(np.column_stack([stage.mesh.devices for stage in stages]), axis=1)
+        for several, devices in copy_groups(strategy):
+            summed = self.layout.copy_sums(several, devices)
             columns = {
                 "kind": TaskKind.COLLECTIVE,
                 "collective": Collective.ALL_REDUCE,
                 "size": summed_bytes(self._stages[several[0]]),
-                "op": int(stages[0].operators[0]),
-                "group": self.layout.groups.numbers(devices),
+                "op": int(strategy.stages[several[0]].operators[0]),
+                **summed.columns,
             }
-            tasks = self._add(columns, len(devices))
-            for number in several:
+            tasks = self._add(columns, summed.count)
+            for number, of_place in zip(several, summed.numbers, strict=True):
                 copies = self._copies[number]
                 parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
                 for kind in (Pass.BACKWARD, Pass.WEIGHTS, SUMS):
                     for _, end in _streams(parts.get(kind)):
-                        self._edge(end + offset, tasks)
+                        self._edge(end + offset, tasks[of_place])
                 for first, _ in _streams(parts.get(END)):
-                    self._edge(tasks, first + offset)
+                    self._edge(tasks[of_place], first + offset)
             sums += tasks.tolist()
         return sums
 

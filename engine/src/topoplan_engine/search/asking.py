@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topoplan.model.placement import Placement
 from topoplan.search.protocol import Search, State
-from topoplan_engine.guarded import SaysLeftOut, TakesTurns
+from topoplan_engine.guarded import PlansInVain, SaysLeftOut, TakesTurns
+from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["acceptance_of", "reasons_of", "reports_of", "some_wait", "surely_rejects"]
+__all__ = ["acceptance_of", "planned_in_vain", "reasons_of", "reports_of", "some_hold", "some_wait", "surely_rejects"]
 
 
 def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
@@ -44,3 +45,16 @@ def some_wait(searchers: Sequence[tuple[str, Search]]) -> bool:
 def acceptance_of(searchers: Sequence[Search]) -> float | None:
     """Return the acceptance rate of the first searcher that keeps one."""
     return next((float(search.acceptance) for search in searchers if search.acceptance is not None), None)
+
+
+def some_hold(searchers: Sequence[tuple[str, Search]], plans: Callable[[int], bool]) -> bool:
+    """Say whether a search that ``plans``, as its number tells, keeps the run from ending by patience."""
+    return any(
+        plans(number) and (not isinstance(search, PortfolioMember) or search.holds)
+        for number, (_, search) in enumerate(searchers)
+    )
+
+
+def planned_in_vain(search: Search) -> bool:
+    """Say whether the last turn of a search was worth a proposal in work, though it brought none."""
+    return isinstance(search, PlansInVain) and search.in_vain

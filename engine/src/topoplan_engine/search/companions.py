@@ -7,6 +7,9 @@ left out with a warning, too.  A planner proposes many plans at once, which are 
 until it has had no more than a quarter as many candidates as there were turns.  While one of its plans is the best of
 all, it may have fifteen for each turn: its next plans are then the most likely to be better.
 
+On large problems, where a plan of a mesh or of a pipeline takes seconds, planners begin one after the other: each knows
+the best plan of those before it, and leaves out what cannot be better.
+
 Under a time limit turns are no measure: one of another searcher may take as long as all plans of a planner.  The driver
 then says which members have had less than their share of the time (``behind``); these wait for nothing.
 
@@ -32,7 +35,7 @@ from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment
-from topoplan_engine.guarded import KnowsBest, SaysLeftOut, build_search
+from topoplan_engine.guarded import KnowsBest, PlansInVain, SaysLeftOut, TakesTurns, build_search
 
 __all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
 
@@ -104,11 +107,13 @@ def companions_of(
     return tuple(companions)
 
 
-def build_member(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> PortfolioMember:
+def build_member(
+    searcher: Searcher, problem: Problem, rng: np.random.Generator, before: Sequence[PortfolioMember] = ()
+) -> PortfolioMember:
     """Build a companion; one that cannot search the problem proposes nothing.
 
     A planner may take a minute to plan, and is built when the others have had their first turns, so that a run of a
-    few proposals does without.
+    few proposals does without; on large problems, when those ``before`` it have planned.
     """
 
     def build() -> Search:
@@ -116,7 +121,8 @@ def build_member(searcher: Searcher, problem: Problem, rng: np.random.Generator)
 
     if searcher.constructs:
         turns = _PARTS_BEFORE // (len(problem.graph.operators) * problem.cluster.n_devices)
-        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, turns))
+        planners = [member for member in before if member.constructs] if turns < _TURNS_BEFORE else ()
+        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, turns), before=planners)
     try:
         return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:
@@ -139,10 +145,13 @@ class PortfolioMember(Search):
         name: of the searcher.
         refusal: why it could not be built.
         begins: turns after which it is built, if that takes long.
+        before: planners that it waits for.
 
     Attributes:
+        constructs: whether it is a planner.
         leads: whether it proposed the best state so far.
         behind: whether it has had less than its share of a time limit.
+        in_vain: whether its last turn was worth a proposal in work, though it brought none.
     """
 
     def __init__(
@@ -152,16 +161,17 @@ class PortfolioMember(Search):
         name: str = "",
         refusal: str = "",
         begins: int = _TURNS_BEFORE,
+        before: Sequence[PortfolioMember] = (),
     ) -> None:
-        self._name, self._refusal, self._begins_after = name, refusal, begins
+        self._name, self._refusal, self._begins_after, self._before = name, refusal, begins, before
         self._search = search if isinstance(search, Search) else None
         self._build = None if search is None or isinstance(search, Search) else search
         #: States that it is given before it is built.
         self._states: list[Trial] = []
-        self._share = share
+        self._share, self.constructs, self._is_over = share, share is not None, False
         self._turns = self._candidates = 0
         self._best_cost = math.inf
-        self.leads = self.behind = False
+        self.leads = self.behind = self.in_vain = False
 
     @property
     def who(self) -> str | None:
@@ -171,7 +181,7 @@ class PortfolioMember(Search):
     @property
     def plans(self) -> bool:
         """Whether it is still to be built, or plans."""
-        return self._build is not None or (self._search is not None and self._search.plans)
+        return not self._is_over and (self._build is not None or (self._search is not None and self._search.plans))
 
     @property
     def plans_next(self) -> str:
@@ -189,7 +199,16 @@ class PortfolioMember(Search):
 
     def _begins(self, turns: int) -> bool:
         """Whether a planner is built by now."""
-        return turns >= self._begins_after or self.behind
+        return self.behind or (turns >= self._begins_after and not any(member.plans for member in self._before))
+
+    def leave(self) -> None:
+        """Take note that it gets no further turn, so that others do not wait for it."""
+        self._is_over = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether the search does not end by patience, because it plans: its first plans alone on large problems."""
+        return self.plans and not (self._begins_after < _TURNS_BEFORE and self._candidates)
 
     @property
     def proposed(self) -> bool:
@@ -198,14 +217,18 @@ class PortfolioMember(Search):
 
     @property
     def waits(self) -> bool:
-        """Whether it has had its share of candidates, so that it may propose more after further turns."""
+        """Whether it may propose more after further turns: it has had its share of candidates, or planned in vain."""
+        return self._has_had_share or (isinstance(self._search, TakesTurns) and self._search.waits)
+
+    @property
+    def _has_had_share(self) -> bool:
         if self._share is None or self.behind:
             return False
         return self._candidates > (_SHARE_OF_LEADER if self.leads else self._share) * self._turns
 
     def ask(self) -> Sequence[Candidate]:
         """Propose what the companion proposes, if it is its turn."""
-        self._turns += 1
+        self._turns, self.in_vain = self._turns + 1, False
         if self._build is not None and not self._begins(self._turns - 1):
             return []
         try:
@@ -216,10 +239,11 @@ class PortfolioMember(Search):
                     self._search.adopt(trial)
                 self._states.clear()
                 self.know_best(self._best_cost)
-            if self._search is None or self.waits:
+            if self._search is None or self._has_had_share:
                 return []
             candidates = self._search.ask()
             self._candidates += len(candidates)
+            self.in_vain = isinstance(self._search, PlansInVain) and self._search.in_vain
             return candidates
         except TopoplanError as error:
             _warn_of_fault(error)

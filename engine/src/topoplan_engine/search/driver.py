@@ -32,7 +32,7 @@ from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.screening import MOST, Screened
-from topoplan_engine.search.asking import acceptance_of, reasons_of, reports_of, some_wait, surely_rejects
+from topoplan_engine.search import asking
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import PortfolioMember
@@ -202,7 +202,7 @@ class SearchRun:
         remaining, until = budget, self.elapsed + seconds
         self._clock_says = None
         while remaining > 0:
-            asked, more = 0, any(map(self._plans, range(len(self._searchers)))) or some_wait(self._searchers)
+            asked, more = 0, any(map(self._plans, range(len(self._searchers)))) or asking.some_wait(self._searchers)
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
@@ -215,8 +215,7 @@ class SearchRun:
                 remaining -= rejected
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
-                is_active = bool(rejected or candidates or self._plans(number))
-                self._shares.end_turn(number, clock() - started, is_active=is_active)
+                self._shares.end_turn(number, clock() - started, bool(rejected or candidates or self._plans(number)))
             if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"
@@ -237,7 +236,7 @@ class SearchRun:
         """Return what ends the run now, if anything but its budget does."""
         if stop.wanted:
             return "interrupt"
-        if self._idle >= self._limits.patience and not any(map(self._plans, range(len(self._searchers)))):
+        if self._idle >= self._limits.patience and not asking.some_hold(self._searchers, self._plans):
             return "patience"
         return self._clock_says if self._is_over(until) else None
 
@@ -265,7 +264,7 @@ class SearchRun:
             if cutoff < least_cutoff:  # what reaches it may be a new best state all the same
                 return False
             called = clock()
-            answer = surely_rejects(self._evaluator, base, placements, cutoff)
+            answer = asking.surely_rejects(self._evaluator, base, placements, cutoff)
             screening += clock() - called
             return answer
 
@@ -283,6 +282,7 @@ class SearchRun:
         started = clock()
         candidates = self._asked_of(number, ask)[:most]
         self.planning += clock() - started - screening
+        self._idle += asking.planned_in_vain(search)
         if rejected:
             self._pass_over(rejected)
         return rejected, candidates
@@ -368,7 +368,7 @@ class SearchRun:
         """Give a searcher that raised an error no further turn; raise it where none is left to go on."""
         self._left_out.add(number)
         axes = [axis for index, (axis, _) in enumerate(self._searchers) if index not in self._left_out]
-        go_on_without(error, self._searchers[number][0], axes)
+        go_on_without(error, *self._searchers[number], axes)
 
     def _step(self, number: int, candidates: Sequence[Candidate], until: float, stop: Stop) -> int:
         """Price candidates, tell their searcher, and give what is worth it to the others; say how many it cost."""
@@ -552,12 +552,12 @@ class SearchRun:
 
     def left_out(self) -> tuple[str, ...]:
         """Return the members of the portfolio that took no part in the search, and why, a line for each."""
-        return reasons_of([search for _, search in self._searchers])
+        return asking.reasons_of([search for _, search in self._searchers])
 
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what searchers say of their plans where none of these could be simulated."""
         searchers = {name: self._searchers[number][1] for number, name in self._keep.constructing.items()}
-        return reports_of(searchers) if self._constructed.best is None else {}
+        return asking.reports_of(searchers) if self._constructed.best is None else {}
 
     def shortlist(self) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None]:
         """Return the last best states, the best at the end, and the best of the other kind if that is another state.
@@ -581,7 +581,7 @@ class SearchRun:
     @property
     def acceptance(self) -> float | None:
         """Acceptance rate of the first searcher that keeps one."""
-        return acceptance_of([search for _, search in self._searchers])
+        return asking.acceptance_of([search for _, search in self._searchers])
 
     @property
     def elapsed(self) -> float:

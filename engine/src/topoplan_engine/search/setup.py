@@ -126,7 +126,8 @@ class SearchSetup:
         for turn, (searcher, rng) in enumerate(zip(self.searchers, rngs, strict=True)):
             search: Search = NoSearch()
             if turn >= self.n_chosen:
-                search = build_member(searcher, searched, rng)
+                members = [search for _, search in built if isinstance(search, PortfolioMember)]
+                search = build_member(searcher, searched, rng, members)
             else:
                 try:
                     search = clocked.call(functools.partial(build_search, searcher, searched, rng))
@@ -143,7 +144,7 @@ class SearchSetup:
                 continue
             if axis not in axes:  # a network that cannot be wired, say: users named what is no use
                 raise refusal
-            go_on_without(refusal, axis, axes)
+            go_on_without(refusal, axis, NoSearch(), axes)
         return fabric_rng, built
 
     def _searched_problem(self) -> Problem:

@@ -13,6 +13,7 @@ import numpy as np
 from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Search, State
+from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.space import Space
 
@@ -34,16 +35,19 @@ class NoSearch(Search):
         return []
 
 
-def go_on_without(error: TopoplanError, axis: str, axes: Sequence[str]) -> None:
+def go_on_without(error: TopoplanError, axis: str, search: Search, axes: Sequence[str]) -> None:
     """Warn of a searcher's error, or raise it where no searcher of its axis and none that moves strategies is left.
 
     Args:
         error: what its code raised.
         axis: of the searcher.
+        search: it, which gets no further turn; planners do not wait for it.
         axes: of the searchers that raised none.
     """
     if axis not in axes and not {"strategy", "joint"} & {*axes}:
         raise error
+    if isinstance(search, PortfolioMember):
+        search.leave()
     warnings.warn(TopoplanWarning(f"{error}; the other searchers continue"), stacklevel=3)
 
 

@@ -62,7 +62,7 @@ class TimeShares:
             return _LEADS
         return _FOLLOWS if isinstance(search, PortfolioMember) and search.proposed else _PLANS
 
-    def end_turn(self, number: int, seconds: float, *, is_active: bool) -> None:
+    def end_turn(self, number: int, seconds: float, is_active: bool) -> None:
         """Take note of a turn, and whether the searcher has something to propose."""
         self.spent[number] += seconds
         (self._active.add if is_active else self._active.discard)(number)

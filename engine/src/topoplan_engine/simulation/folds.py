@@ -55,7 +55,7 @@ class FoldedStates:
     def iteration(self, state: State) -> FoldedIteration | None:
         """Return one task for each class of tasks of a staged strategy; None where all are simulated.
 
-        Those of small iterations are, and of larger ones, too, as far as they draw paths or have copies of the model.
+        Those of small iterations are, and of larger ones, too, as far as they draw paths.
         """
         strategy, fabric = state.strategy, state.fabric
         if not isinstance(strategy, StagedStrategy):
@@ -87,8 +87,6 @@ class FoldedStates:
         assert isinstance(strategy, StagedStrategy)
         if strategy.is_placed:
             return "operators that are placed one by one are not folded (stages of programs are: --plan)"
-        if strategy.copy_of.any() or len(strategy.stage_of_copies) > 1:  # they sum gradients device by device
-            return "a pipeline with several copies of the model is not folded (other schedules are, such as 1f1b)"
         if self._simulate is None or not self._simulate.has_folds(state.fabric, self._cluster):
             return (
                 f"the simulator folds none with these options, or on this network ({options} folds fabrics that stay)"

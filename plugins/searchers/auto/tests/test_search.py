@@ -8,6 +8,7 @@ import pytest
 
 from topoplan import State
 from topoplan.testing import landscape, reference
+from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_searcher_auto import Auto
 from topoplan_searcher_auto.planning import plans
@@ -101,6 +102,31 @@ def test_a_chain_proposes_as_many_parts_for_a_turn_on_large_problems(monkeypatch
         search.tell([landscape.trial(candidate.state()) for candidate in candidates])
     assert turns > 1
     assert proposed == ([False] * (turns - 1) + [True]) * 3
+
+
+@pytest.mark.parametrize(("times", "proposals"), [(30.0, 0), (1.0, 1)])
+def test_planners_of_models_with_layers_come_first_on_large_problems(monkeypatch, times, proposals):
+    """A chain that is hopeless behind their plan makes no estimates, which take seconds."""
+    monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_LARGE", 1)
+    problem = landscape.problem()
+    parts = len(problem.graph.operators) * problem.cluster.n_devices
+    monkeypatch.setattr("topoplan_searcher_auto.search._PARTS_FIRST", parts // 5)
+    without_layers, first = started()[1:]
+    assert len(without_layers.ask()) == 1
+    layers = layers_of(problem.graph)._replace(layer=("layer0", "layer1"))
+    monkeypatch.setattr("topoplan_searcher_auto.search.layers_of", lambda graph: layers)
+    _, search, _ = started()
+    turns = parts // (parts // 5)
+    assert [(len(search.ask()), search.waits, search.plans) for _ in range(turns - 1)] == [(0, True, True)] * (
+        turns - 1
+    )
+    search.know_best(first.cost / times)
+    assert search.ask() == []
+    assert len(search.ask()) == proposals
+    assert search.plans is (proposals > 0)
+    assert (f"{times:g} times as long" in search.left_out) is (proposals == 0)
+    _, alone, _ = started(hybrids=False)
+    assert len(alone.ask()) == 1
 
 
 @pytest.mark.parametrize("plans_first", [True, False])

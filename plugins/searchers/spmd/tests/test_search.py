@@ -236,6 +236,42 @@ def test_a_fast_initial_strategy_is_no_cutoff():
     assert set(cutoffs) == {min(programs)}
 
 
+@pytest.mark.parametrize(("large", "share"), [(True, 0.3), (True, 0.95), (False, 0.3)])
+def test_meshes_that_cannot_be_better_than_another_searchers_plan_are_left_out(monkeypatch, large, share):
+    """The best own plan is found unless another one is far better; each mesh that was planned in vain is a turn."""
+    trials, report = searched(problem_of())
+    fastest = report["simulated_s"][report["chosen"]]
+    problem = problem_of()
+    parts = len(problem.graph.operators) * problem.cluster.n_devices
+    monkeypatch.setattr("topoplan_searcher_spmd.search._PARTS_LARGE", parts if large else parts + 1)
+    search, evaluator = SpmdSearch(Spmd(), problem), Evaluator(problem, Fluid().build(), "limit")
+    search.adopt(Trial(state=state_of(problem), cost=np.inf, demand=lambda: None))
+    search.know_best(share * fastest)
+    costs, in_vain = [], 0
+    while (candidates := search.ask()) or search.waits:
+        batch = [evaluator.price(candidate) for candidate in candidates]
+        search.tell(batch)
+        in_vain += search.in_vain
+        costs += [trial.cost for trial in batch]
+    assert (len(costs) < len(trials)) is large
+    assert (in_vain > 0) is large
+    assert (fastest in costs) is (share > 0.9 or not large)
+
+
+def test_its_own_plan_is_not_that_of_another_searcher(monkeypatch):
+    monkeypatch.setattr("topoplan_searcher_spmd.search._PARTS_LARGE", 0)
+    problem = problem_of()
+    search, evaluator = SpmdSearch(Spmd(), problem), Evaluator(problem, Fluid().build(), "limit")
+    search.adopt(Trial(state=state_of(problem), cost=np.inf, demand=lambda: None))
+    costs = []
+    while candidates := search.ask():
+        batch = [evaluator.price(candidate) for candidate in candidates]
+        search.tell(batch)
+        costs += [trial.cost for trial in batch]
+        search.know_best(min(costs))
+    assert costs == [trial.cost for trial in searched(problem)[0]]
+
+
 def test_the_whole_batch_at_once_if_so_asked():
     trials, report = searched(problem_of(), schedule="whole-batch")
     assert not [name for name in report["simulated_s"] if "two-microbatch" in name]

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.places import Communicator, Places, Sends, TiedSum
+from topoplan_engine.lowering.places import Communicator, CopySums, Places, Sends, TiedSum
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_tasks import StageTasks, Variant
 from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
@@ -137,6 +137,9 @@ class _OnePlace:
         raise NotImplementedError
 
     def tied_sums(self) -> Sequence[TiedSum]:
+        raise NotImplementedError
+
+    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
         raise NotImplementedError
 
     def everyone(self) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.lowering.folding.classes import Classes, classes_of, label
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns
-from topoplan_engine.lowering.places import Communicator, Places, Sends, TiedSum, neighbours
+from topoplan_engine.lowering.places import Communicator, CopySums, Places, Sends, TiedSum, neighbours
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.stage_graphs import Link
 
@@ -236,6 +236,13 @@ class FoldedLayout:
                 places = [int(self._places[each.stage].number_of_place[each.place]) for each in group.members]
                 sums[number] = TiedSum(group, places, {"message": number, "copies": copies[number]})
         return list(sums.values())
+
+    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
+        """Return one sum of each class."""
+        message = self.classes.of[self.patterns.copies[stages]]
+        number, copies = np.unique(message, return_counts=True)
+        of_places = [np.searchsorted(number, message[self._places[stage].rows]) for stage in stages]
+        return CopySums(len(number), of_places, {"message": number, "copies": copies})
 
     def everyone(self) -> Mapping[str, Any]:
         """Return the sum among all devices."""

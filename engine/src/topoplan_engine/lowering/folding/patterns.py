@@ -18,8 +18,8 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
 from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
-from topoplan_engine.lowering.places import devices_of, neighbours, ordered_groups
-from topoplan_engine.lowering.stage_costs import StageCosts
+from topoplan_engine.lowering.places import copy_groups, devices_of, neighbours, ordered_groups
+from topoplan_engine.lowering.stage_costs import StageCosts, summed_bytes
 from topoplan_engine.lowering.stage_links import Routes, routes_between
 from topoplan_engine.lowering.stage_rings import rings_of
 from topoplan_engine.lowering.stage_ties import TiedGroup, tied_groups
@@ -101,6 +101,7 @@ class Patterns:
         listings: (stage, axes) -> the groups.
         hops: (stage, axis) -> (D,) vertices of what each place sends to the next one along the axis.
         transfers: (link, whether it is its gradient) -> what is sent.
+        copies: stages that are the same in several copies of the model -> (places,) vertices of their sums.
         tied: sums of weights that stages share, and the vertex of each.
         everyone: vertex of a sum among all devices, -1 if there is none.
         n_vertices: how many there are.
@@ -154,6 +155,10 @@ class Patterns:
                 self.transfers[link, gradient] = self._transfers(link, gradient)
         self.tied: list[tuple[TiedGroup, int]] = []
         self._tie(tied_groups(strategy, graph))
+        self.copies = {
+            several: self._sum_copies(several, devices, summed_bytes(stages[several[0]]))
+            for several, devices in copy_groups(strategy)
+        }
         self.everyone = self._everyone() if strategy.clips else -1
 
     def taskgraph(self) -> TaskGraph:
@@ -369,6 +374,16 @@ class Patterns:
             self._sent[int(vertex)] = {Sent(Collective.ALL_REDUCE, group.nbytes, 1, once=True)}
             self._edge(group.devices, vertex, label(number, stages))
             self.tied.append((group, int(vertex)))
+
+    def _sum_copies(self, stages: tuple[int, ...], devices: I32, nbytes: int) -> I64:
+        """Add the sums of stages that are the same in several copies of the model; see `copy_groups`."""
+        number = self._number(("copies", stages))
+        message = self._add(len(devices), label(number))
+        self._messages.append(("collective", message, devices))
+        self._sent[int(message[0])] = {Sent(Collective.ALL_REDUCE, nbytes, 1, once=True)}
+        for copy, stage in enumerate(stages):
+            self._edge(self._strategy.stages[stage].mesh.devices, message, label(number, copy + 1))
+        return message
 
     def with_loads(self, loads: MessageLoads) -> tuple[Any, Any, Any, Any]:
         """Return colors of all vertices and links, and the edges between them, those of loads among them."""

@@ -6,7 +6,7 @@ and everything of its forms; or it copies placements along edges.  The chain acc
 is a cutoff.  Strategies that were priced before are not proposed again: what is known of them decides at once.
 
 A chain that is behind the best plan of all searchers ends after some proposals, and so do the plans before it; on large
-problems these are few, and fewer if it is far behind.
+problems these are few, and fewer if it is far behind.  On large problems with layers planners have their turns first.
 
 Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
 chain of single moves sees next to none of such strategies.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topoplan import Candidate, Placement, Problem, Search, State, Strategy, Trial
+from topoplan_engine.equal_operators import layers_of
 from topoplan_placement_moves import Propagation, operators_of_same_form
 from topoplan_searcher_auto.planning import plans
 
@@ -43,9 +44,13 @@ _BEHIND, _FAR_BEHIND = 1.1, 2.0
 #: Parts of operators in all proposals together that a chain makes while it is behind, and by how much faster they are
 #: used up while it is far behind.
 _PARTS_BEHIND, _SPENT_FAR_BEHIND = 2**21, 8
+#: The same of a chain without hope: one whose best strategy takes so many times as long.
+_HOPELESS, _SPENT_HOPELESS = 20.0, 32
 #: Parts of operators that a chain makes for each turn: on larger problems it waits some turns for each proposal, in
 #: which planners have theirs.
 _PARTS_A_TURN = 2**15
+#: Parts of operators from which on planners of models with layers have turns before it, and parts for each of these.
+_PARTS_LARGE, _PARTS_FIRST = 2**17 // 10, 2**6
 
 
 class AutoSearch(Search):
@@ -68,6 +73,10 @@ class AutoSearch(Search):
         self._left_behind = max(1, _PARTS_BEHIND // parts)
         #: Turns for each proposal, and those since the last one.
         self._turns, self._waited = parts // _PARTS_A_TURN, 0
+        #: Turns in which it lets planners go first.
+        self._later = 0
+        if options.hybrids and parts >= _PARTS_LARGE and any(layers_of(problem.graph).layer):
+            self._later = parts // _PARTS_FIRST
         #: Whether a proposal was not made for that reason.
         self._gave_up = False
         #: A state that is asked for whatever is remembered: the best strategy on a fabric that another kind reached.
@@ -96,6 +105,11 @@ class AutoSearch(Search):
         """Propose a plan as long as there are some, then one change to the current state, as between estimates."""
         if self._current is None or self._best is None:
             return []
+        if self._later:
+            self._later -= 1
+            if self._is_hopeless(self._best):  # estimates take seconds, and find nothing so much faster
+                self._later, self._left_behind, self._gave_up, self._plans = 0, -1, True, None
+            return []
         if self._moved is not None:
             self._asked = Candidate(base=self._moved)
             return [self._asked]
@@ -122,7 +136,7 @@ class AutoSearch(Search):
         self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int
     ) -> tuple[int, Sequence[Candidate]]:
         """Propose changes until one is not rejected; see `topoplan_engine.screening.Screened`."""
-        is_ready = self._plans is None and self._moved is None and self._turns <= 1
+        is_ready = self._plans is None and self._moved is None and self._turns <= 1 and not self._later
         if not is_ready or self._current is None or self._best is None:
             return 0, self.ask()
         for rejected in range(most):
@@ -140,7 +154,7 @@ class AutoSearch(Search):
     @property
     def waits(self) -> bool:
         """Whether it proposes nothing in this turn, and may in one of the next."""
-        return 0 < self._waited < self._turns
+        return self._later > 0 or 0 < self._waited < self._turns
 
     @property
     def plans(self) -> bool:
@@ -152,9 +166,13 @@ class AutoSearch(Search):
         if best.cost <= _BEHIND * self._best_cost if best.fits else self._best_cost == math.inf:
             return True
         is_far = not best.fits or best.cost > _FAR_BEHIND * self._best_cost
-        self._left_behind -= _SPENT_FAR_BEHIND if is_far else 1
+        self._left_behind -= _SPENT_HOPELESS if self._is_hopeless(best) else _SPENT_FAR_BEHIND if is_far else 1
         self._gave_up = self._left_behind < 0
         return not self._gave_up
+
+    def _is_hopeless(self, best: Trial) -> bool:
+        """Say whether the best strategy takes so much longer than the best plan that no change makes up for it."""
+        return best.cost > _HOPELESS * self._best_cost
 
     def know_best(self, cost: float) -> None:
         """Take note of the seconds of the best plan so far that fits, of whichever searcher."""

@@ -46,12 +46,14 @@ class Known:
         facts: what `fact` has derived; objects whose identity stands in a key are among them, so that they stay.
         parts: prices so far, by operator and degrees of its cut.
         supported: whether the estimator has a price: of each operator, by degrees.
+        runs: how often the kernel has searched.
         largest_parts: by the identity of what the estimator answered, as long as that exists.
     """
 
     facts: dict[Hashable, Any] = attrs.field(factory=dict, init=False)
     parts: dict[tuple[int, tuple[int, ...]], LargestPart] = attrs.field(factory=dict, init=False)
     supported: dict[int, dict[tuple[int, ...], bool]] = attrs.field(factory=_of_each, init=False)
+    runs: int = attrs.field(default=0, init=False)
     largest_parts: dict[int, tuple[weakref.ref[PartCosts], LargestPart]] = attrs.field(factory=dict, init=False)
 
     def fact(self, key: Hashable, derive: Callable[[], T]) -> T:

@@ -246,6 +246,7 @@ class _Planner:
         max_entries: int | None = None,
     ) -> Solution[Joint] | None:
         """Run the kernel."""
+        model.outline.known.runs += 1
         return solve(
             model.program,
             with_bound(columns, model, bound),

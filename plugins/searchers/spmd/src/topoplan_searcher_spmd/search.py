@@ -5,6 +5,9 @@ beside the others, for comparison.  It then proposes the plans of all meshes tha
 micro-batches and with the whole batch, and, for the fastest meshes, plans whose communication runs ahead.  At last it
 proposes data parallelism, for comparison.
 
+Where to plan a mesh takes seconds, it leaves out meshes whose plans are estimated to be slower than the best plan of
+other searchers, by as much as estimates were too low so far; and each mesh that was planned in vain is a turn.
+
 Strategies of placements (data parallelism, and HiDup's plan where that is one) come last, with the time of the fastest
 program as their cutoff: they have tasks for every device, and to simulate one may take longer than all programs.
 """
@@ -40,6 +43,13 @@ __all__ = ["SpmdSearch", "data_parallel"]
 
 #: How much faster, as a share, a plan must be whose equal layers are planned unequally.
 _WORTH = 0.01
+#: Parts of operators from which on meshes are left out for a plan of another searcher: less is planned soon.
+_PARTS_LARGE = 2**17 // 10
+#: Least simulated seconds of a plan, as a share of its estimate: where no plan was simulated, all communication may
+#: hide behind computation; and by how much less a share may be than that of all plans so far.
+_LEAST_SHARE, _LESS = 0.5, 0.9
+#: How much slower than that plan, as a factor, a mesh may be for whose communication to run ahead a plan is made.
+_NEAR = 1.1
 
 
 @attrs.define
@@ -67,6 +77,12 @@ class SpmdSearch(Search):
         self._refused: TopoplanError | None = None
         self._too_many_states = False
         self._nearest: tuple[Mesh, PlanTooLargeError] | None = None
+        self._is_large = len(problem.graph.operators) * problem.cluster.n_devices >= _PARTS_LARGE
+        #: Seconds of the best plan of other searchers, and of own plans, as shares of their estimates.
+        self._best_of_others = math.inf
+        self._shares: list[float] = []
+        #: Whether the last turn brought no candidate, because a plan of a mesh was looked for in vain.
+        self.in_vain = self.waits = False
 
     def adopt(self, trial: Trial) -> None:
         """Plan for the fabric of the first ``trial``."""
@@ -80,7 +96,10 @@ class SpmdSearch(Search):
         Raises:
             TopoplanError: there is no plan on any mesh.
         """
-        self._asked = [] if self._rounds is None else next(self._rounds, [])
+        self.in_vain, runs = False, self._outline.known.runs
+        answer = None if self._rounds is None else next(self._rounds, None)
+        self._asked, self.waits = answer or [], answer == []
+        self.in_vain = self.waits and self._outline.known.runs > runs
         self._proposals += self._asked
         return [proposal.candidate for proposal in self._asked]
 
@@ -89,6 +108,11 @@ class SpmdSearch(Search):
         for proposal, trial in zip(self._asked, trials, strict=False):
             if trial.cost < math.inf or proposal.candidate.cutoff_seconds == math.inf:  # else it was not simulated
                 proposal.seconds, proposal.fits = trial.cost, trial.fits
+
+    def know_best(self, cost: float) -> None:
+        """Take note of the seconds of the best plan so far; it is of another searcher if no own plan is so fast."""
+        if self._is_large and cost < min(map(self._seconds, self._proposals), default=math.inf):
+            self._best_of_others = cost
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any]:
         """Return all plans with their estimated and simulated seconds, and one plan in full.
@@ -150,6 +174,9 @@ class SpmdSearch(Search):
         simulated: dict[Mesh, list[_Proposal]] = {}
         machine = Machine(self._problem.cluster, fabric)
         for mesh, plan in self._mesh_plans(machine):
+            if plan is None:
+                yield []
+                continue
             self._plans.append(plan)
             named = {f"{mesh} whole batch": program_strategy(program_of(plan.strategy), self._problem.graph)}
             if self._overlaps(plan.strategy):
@@ -160,12 +187,16 @@ class SpmdSearch(Search):
                 if self._runs(strategy)
             ]
             yield simulated[mesh]
-        if self._nearest is not None and not any(simulated.values()):
-            raise self._too_large(*self._nearest)
-        if self._refused is not None and not any(simulated.values()):
-            raise self._without_plan(self._refused)
+            self._shares += [self._seconds(entry) / plan.seconds for entry in simulated[mesh] if entry.seconds]
+        if not any(simulated.values()) and not self._dominated:
+            if self._nearest is not None:
+                raise self._too_large(*self._nearest)
+            if self._refused is not None:
+                raise self._without_plan(self._refused)
         best = sorted(simulated, key=lambda mesh: min(map(self._seconds, simulated[mesh]), default=math.inf))
         for mesh in best[: self._options.shortlist]:
+            if min(map(self._seconds, simulated[mesh]), default=math.inf) > _NEAR * self._best_of_others:
+                break
             overlap_plan = self._tried(mesh, partial(self._ahead, mesh, machine))
             if isinstance(overlap_plan, MeshPlan) and self._overlaps(overlap_plan.strategy):
                 yield [_Proposal(f"{mesh} two-microbatch, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
@@ -182,10 +213,11 @@ class SpmdSearch(Search):
         """
         return min((self._seconds(proposal) for proposal in self._proposals[1:] if proposal.fits), default=math.inf)
 
-    def _mesh_plans(self, machine: Machine) -> Iterator[tuple[Mesh, MeshPlan]]:
+    def _mesh_plans(self, machine: Machine) -> Iterator[tuple[Mesh, MeshPlan | None]]:
         """Yield the plans that may be among the best; last, by time, meshes whose fastest plan does not fit.
 
-        The time of that plan bounds those of plans that fit, and such plans take longer to find.
+        The time of that plan bounds those of plans that fit, and such plans take longer to find.  Beside a better
+        plan of another searcher, also yield None for each mesh without a plan.
         """
         experts = max(self._outline.experts, default=-1) >= 0
         over_memory: list[tuple[Mesh, OverMemory]] = []
@@ -201,13 +233,14 @@ class SpmdSearch(Search):
                 )
             if isinstance(plan, OverMemory):
                 over_memory.append((mesh, plan))
-            elif plan is not None:
-                yield mesh, plan
-            elif self._too_many_states and not self._plans and not over_memory:
+            elif plan is None and self._too_many_states and not self._plans and not over_memory:
                 break  # these depend on the model more than on the mesh
+            elif plan is not None or self._best_of_others < math.inf:
+                yield mesh, plan
         for mesh, nearest in sorted(over_memory, key=lambda pair: pair[1].nearest.seconds):
             plan = self._tried(mesh, partial(self._fitted, nearest))
-            if isinstance(plan, MeshPlan):
+            assert not isinstance(plan, OverMemory)
+            if plan is not None or self._best_of_others < math.inf:
                 yield mesh, plan
 
     @staticmethod
@@ -278,10 +311,15 @@ class SpmdSearch(Search):
         return np.inf if proposal.seconds is None else proposal.seconds
 
     def _bound(self) -> float:
-        """Return the largest estimated seconds of a plan on the shortlist; infinite if there is room on it."""
+        """Return the largest estimated seconds of a plan on the shortlist; infinite if there is room on it.
+
+        Less where that cannot be better than the best plan of other searchers.
+        """
         limit = float(self._problem.cluster.usable_memory.min())
+        share = _LESS * min(self._shares, default=_LEAST_SHARE / _LESS)
         fit = sorted(plan.seconds for plan in self._plans if plan.memory <= limit)
-        return fit[self._options.shortlist - 1] if len(fit) >= self._options.shortlist else np.inf
+        last = fit[self._options.shortlist - 1] if len(fit) >= self._options.shortlist else np.inf
+        return min(last, self._best_of_others / share)
 
     def _plan(
         self, mesh: Mesh, machine: Machine, *, weight: float = 1.0, bound: float = np.inf, equal_layers: bool = True
