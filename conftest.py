@@ -13,8 +13,10 @@ import copy
 import functools
 import gc
 import os
+import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ if PROFILE == "repeatable" and hasattr(providers, "_get_local_constants"):
 #: Objects after which Python looks for garbage, as in `topoplan` itself: collecting thousands of tests makes many.
 gc.set_threshold(100_000)
 MOST_PROCESSES = 8
+#: Tests that are run by themselves, rather than with all others.
+FEW_TESTS = 1000
 CONFORMANCE = Path(__file__).parent / "tests" / "test_conformance.py"
 
 
@@ -117,6 +121,44 @@ def pytest_collection(session: pytest.Session) -> None:
     patch.setattr(host.Host, "discover", classmethod(discovered))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def light_imports_share_a_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Look in one process which packages of plugins import nothing heavy, where many tests ask: one second each.
+
+    It imports one after the other, as long as nothing heavy came along; the others are imported alone.
+    """
+    if request.session.testscollected < FEW_TESTS:
+        yield
+        return
+    from topoplan.plugin.host import Host
+    from topoplan_testing import _common
+
+    alone = _common.heavy_after_import
+
+    @functools.cache
+    def light_imports() -> set[str]:
+        host = Host.discover()
+        modules = {host.get(row.kind, row.name).__module__ for row in host.listing()}
+        packages = sorted(name if name.startswith("topoplan.") else name.partition(".")[0] for name in modules)
+        script = (
+            f"import sys; sys.path[:] = {sys.path!r}\n"
+            f"for package in {packages!r}:\n"
+            f"    __import__(package)\n"
+            f"    if {{*{_common.HEAVY!r}}} & {{*sys.modules}}: break\n"
+            f"    print(package)"
+        )
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        return set(ended.stdout.split())
+
+    @functools.wraps(alone)
+    def heavy_after_import(module: str) -> str:
+        return "" if module in light_imports() else alone(module)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_common, "heavy_after_import", heavy_after_import)
+        yield
+
+
 def _copied(host: Any) -> Any:
     """Return a host of its own with the same components and hooks: what is added to it is in no other one."""
     copied = type(host)()
@@ -145,7 +187,7 @@ def _try_nothing(value: None) -> None:
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
-def _cases_by_day(items: list[pytest.Item]) -> None:
+def pytest_cases_by_day(items: list[pytest.Item]) -> None:
     """Mark as slow all but some cases of a test with the mark ``by_day``: the first, the last, and some between."""
     cases = defaultdict(list)
     for item in items:

@@ -84,6 +84,7 @@ def test_models_machines_and_networks_are_a_run_for_each_of_each(run):
     assert "dgx-h10" in err
 
 
+@pytest.mark.slow
 def test_a_stated_plan_is_priced_on_every_network(run, tmp_path):
     words = ("-n", "bigswitch,rail-optimized", "-m", "dgx-h100", "--servers", "2", "--batch-size", "64")
     status, _, err = run("compare", "transformer", *words, "--plan", "tp=2,dp=8")
@@ -102,6 +103,7 @@ def test_all_networks_have_the_same_interfaces(run):
     assert set(speeds.values()) == {(4, 4, 25)}
 
 
+@pytest.mark.slow
 def test_at_equal_cost_all_that_is_for_sale_costs_the_same(run):
     words = [*SMALL, "--budget", "0", "--at-equal-cost"]
     _, out, _ = run(*words)

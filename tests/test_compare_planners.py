@@ -91,6 +91,7 @@ def test_planners_on_several_networks_are_named_by_both(document):
     assert study.labels == ("shared on switch", "baseline on switch", "shared on mesh", "baseline on mesh")
 
 
+@pytest.mark.slow
 def test_rows_have_planners_breakdowns_and_published_values(run, tmp_path):
     (tmp_path / "planned.toml").write_text(TEXT)
     status, out, err = run("compare", "planned.toml", "--json", "--write", "page.md")

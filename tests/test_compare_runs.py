@@ -174,6 +174,7 @@ def key_with_mine(folder):
     return Store(folder).key(inputs(Host.discover(), experiment))
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("editable", "again"), [(True, True), (False, True), (None, False)])
 def test_new_code_of_a_searcher_is_another_run_unless_its_version_says_what_it_is(tmp_path, install, editable, again):
     """A version from an index never changes; what is developed changes under one number."""

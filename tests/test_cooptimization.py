@@ -93,6 +93,7 @@ def test_the_released_rules_say_what_they_cannot_wire(host):
             optimize(experiment, host=host)
 
 
+@pytest.mark.slow
 def test_groups_that_are_not_evenly_spaced_are_wired_for(host):
     assembly = set_up_search(host, job(48))
     graph = assembly.problem.graph
@@ -143,6 +144,7 @@ def test_a_saved_plan_takes_as_long_in_a_new_process(run, more):
     assert abs(seconds - report["iteration_time_s"]) <= draws["standard_deviation_s"]
 
 
+@pytest.mark.slow
 def test_the_table_tells_how_far_the_bound_is(run):
     words = ["dlrm", "-o", "preset=dlrm16", "--budget", "0", "--details"]
     assert "on any wiring" in run("optimize", *words, "-t", "topoopt")[1]

@@ -396,6 +396,7 @@ def test_flat_plans_of_gnmt16_tie_in_what_the_search_minimizes(cuts_of_gnmt16):
 RESNET50 = {32: 0.9992, 64: 1.7685, 128: 3.4962, 256: 7.9517, 512: 9.7318, 1024: 12.1025, 2048: 13.7810, 4096: 14.8078}
 
 
+@pytest.mark.slow
 def test_the_example_of_resnet50(layers_from):
     for batch, speedup in RESNET50.items():
         result = plan_model(Torchgraph(profile="resnet50"), devices=TWO_HOSTS, batch_size=batch, micro_batch=32)

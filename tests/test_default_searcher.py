@@ -72,6 +72,7 @@ def test_a_search_leaves_out_cuts_that_the_format_cannot_say(run, tmp_path, sear
     assert (tmp_path / f"a.{suffix}").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_says_who_found_it_and_is_planned_again_by_the_same():
     events, origins = [], []
 

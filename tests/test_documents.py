@@ -22,6 +22,7 @@ import pytest
 from topoplan.cli import main
 from topoplan.plugin.components import Registered
 from topoplan.testing import check_component
+from topoplan_testing import _common
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -290,6 +291,20 @@ PYTHON = [
 
 @pytest.mark.parametrize(("path", "number", "body"), PYTHON)
 def test_a_python_block_runs(path, number, body, monkeypatch, tmp_path):
+    monkeypatch.setattr(_common, "heavy_after_import", lambda module: "")  # a process each, below
+    run_block(path, number, body, monkeypatch, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "number", "body"), [case.values for case in PYTHON if case.values[0].parent.name == "plugins"]
+)
+def test_a_component_of_a_python_block_imports_nothing_heavy(path, number, body, monkeypatch, tmp_path):
+    run_block(path, number, body, monkeypatch, tmp_path)
+
+
+def run_block(path, number, body, monkeypatch, tmp_path):
+    """Import a block as a module in an empty folder, and check the components that a page of plugins defines."""
     monkeypatch.chdir(tmp_path)
     # A module of its own, so that the classes in it can be pickled.
     name = re.sub(r"\W", "_", f"{path.relative_to(ROOT).with_suffix('')}_{number}").lower()

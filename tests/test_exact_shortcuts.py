@@ -89,6 +89,7 @@ def a_change_gives_the_timeline_of_a_fresh_start(host, model, topologies, simula
 # Every model and every topology with both simulators; not every model on every topology.
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("simulator", at_night(SIMULATORS, "fluid"))
 @pytest.mark.parametrize("place", at_night(range(len(TOPOLOGIES)), 0, 1, 2), ids=TOPOLOGIES.__getitem__)
 def test_early_rejection_leaves_the_chain_as_it_is(host, place, simulator):

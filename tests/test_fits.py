@@ -77,6 +77,7 @@ def test_ignored_memory_is_said_and_is_no_failure(run, experiment):
     assert "(memory is ignored, as asked)" in run("run", experiment, *ignored)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searcher", at_night(["spmd", "pipeline", "hpgo"], "spmd"))
 def test_planners_do_not_save_memory_that_is_ignored(run, experiment, searcher):
     choice = ("--set", f"searcher.use={searcher}", "--json")

@@ -92,6 +92,7 @@ def measurements(flexnet_file, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_line_of_the_readme_runs_to_its_task_graph(flexnet, measurements, tmp_path):
     line = EXECUTION.replace("MEASUREMENTS", measurements.name).replace("TASKGRAPH", "dlrm.fbuf")
     status, out, err = flexnet(line.replace("--search-budget 5000", "--search-budget 100"))

@@ -22,20 +22,30 @@ from topoplan_searcher_stated import Stated
 CONFIG = {**LLAMA, "num_key_value_heads": 8, "vocab_size": 256, "max_position_embeddings": 256}
 
 
-@pytest.fixture
-def folded(tmp_path, monkeypatch):
-    """A folded plan of 512 devices, too large for its tasks to be listed, and its file."""
-    monkeypatch.setattr("topoplan_engine.rebuilding._MOST_LISTED", 1000)
-    config = tmp_path / "config.json"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folded plan of 512 devices, and what is written of it where its tasks are too many to be listed."""
+    config = tmp_path_factory.mktemp("folded") / "config.json"
     config.write_text(json.dumps(CONFIG))
     options = {"servers": 64, "gpus_per_server": 8, "batch_size": 512, "device": "h100", "precision": "bf16"}
     model = HuggingFace(config=str(config), sequence_length=32)
     plan = optimize(model, searchers=[Stated(tp=4, pp=2, zero=1)], **options).plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("topoplan_engine.rebuilding._MOST_LISTED", 1000)
+        return plan, Json().write(plan)
+
+
+@pytest.fixture
+def folded(written, tmp_path, monkeypatch):
+    """That plan, too large for its tasks to be listed, and its file."""
+    monkeypatch.setattr("topoplan_engine.rebuilding._MOST_LISTED", 1000)
+    plan, content = written
     path = tmp_path / "plan.json"
-    path.write_bytes(Json().write(plan))
+    path.write_bytes(content)
     return plan, path
 
 
+@pytest.mark.slow
 def test_a_file_without_tasks_is_the_plan_that_was_written(folded, monkeypatch):
     plan, path = folded
     assert is_folded(plan)

@@ -147,6 +147,7 @@ def renumbered(lowering, strategy, rng):
     return strategy.with_changes({op: Placement(p.degrees, devices[p.devices]) for op, p in enumerate(placements)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("model", at_night(MODELS, "dlrm", "resnet50"))
 def test_strategies_that_only_number_otherwise_share_their_price(host, model, share):

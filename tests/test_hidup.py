@@ -179,6 +179,7 @@ def test_states_of_eight_layers():
     assert len(program.instructions) / len(solution.stages) == pytest.approx(4.78, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [pytest.param(5, id="four"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_default_runs(step):
     runs = [run for run in rows("hidup_searches") if run["set"] == "default"]
@@ -236,6 +237,7 @@ def test_sound_signatures_alone_find_a_plan_as_good(name):
     assert derived.outcome.objective == known.outcome.objective
 
 
+@pytest.mark.slow
 def test_work_is_linear_in_layers_and_the_same_for_any_number_of_devices():
     states = {layers: solve("bert-switch", 8, layers=layers)[1].outcome.states for layers in (2, 4, 16)}
     assert (states[4] - states[2]) * 6 == states[16] - states[4]
@@ -291,6 +293,7 @@ def test_the_plan_follows_the_bandwidth_of_the_cluster(capsys):
     assert answers[20]["collectives"] != answers[100]["collectives"]
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize("profile", at_night([{}, {"preset": "released"}], {}), ids=["cluster", "released"])
 def test_the_plan_that_was_found_is_written(capsys, tmp_path, profile):
     """Also where data parallelism simulates faster, as it does here for the plan of the released profile."""
@@ -313,6 +316,7 @@ def test_the_plan_that_was_found_is_written(capsys, tmp_path, profile):
     assert host.make(Kind.EXPORTER, "dtensor", {}).write(written) == files["dtensor"].read_bytes()
 
 
+@pytest.mark.slow
 def test_every_searcher_says_how_long_it_planned(capsys):
     for searcher in ("hidup", "mcmc"):
         words = ["optimize", "vit-switch", "-o", "world-size=4", "-o", "layers=2", "--devices", "[4]", "--budget", "5"]

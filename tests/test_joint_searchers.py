@@ -83,6 +83,7 @@ use = "bigswitch"
 """
 
 
+@pytest.mark.slow
 def test_a_joint_searcher_keeps_the_promises_of_searchers():
     checks = {name: check for name, check in checks_for(Together).items() if name not in BY_NAME}
     assert {"check_only_its_axis_moves", "check_a_fixed_network_stays"} <= checks.keys()

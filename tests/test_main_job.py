@@ -165,6 +165,7 @@ def test_options_of_flexflows_simulator(host, simulator, option):
         assert changed > plain
 
 
+@pytest.mark.slow
 def test_devices_and_hosts_may_differ(host):
     from topoplan_engine.options import HostGroup
 

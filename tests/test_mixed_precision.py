@@ -127,6 +127,7 @@ def test_a_precision_that_does_not_exist_is_named(run):
     assert "precision: 'fp4' is none of fp32, fp16, bf16, fp8" in err
 
 
+@pytest.mark.slow
 def test_networks_are_compared_in_it(run, tmp_path):
     """From the command line and from a figure alike; the page and the JSON say in what."""
     words = ("--networks", "bigswitch", "--servers", "2", "--budget", "0", "--batch-size", "64", "--seeds", "0")

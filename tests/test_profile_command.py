@@ -90,6 +90,7 @@ MODEL = ("alexnet", "--batch-size", "16")
 FAST = ("--servers", "2", "--budget", "30", "--json")
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(("dialect", "file"), [("flexnet", "measure_16_2.json"), ("standard", "operators.json")])
 def test_operators_that_were_timed_are_planned_with(timed, tmp_path, dialect, file):
     model = (*MODEL, "-o", f"dialect={dialect}")

@@ -142,6 +142,7 @@ def test_a_format_without_phases_refuses(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_task_graph_of_others_on_a_rebuilt_fabric(capsys, tmp_path):
     path, small = tmp_path / "plan.fbuf", ["--batch-size", "64", "--servers", "6", "--budget", "0"]
     static = ["optimize", "dlrm", *small, "-t", "bigswitch", "-x", f"flatbuffer={path}"]
@@ -154,6 +155,7 @@ def test_a_task_graph_of_others_on_a_rebuilt_fabric(capsys, tmp_path):
     assert late - json.loads(out)["iteration_time_s"] == pytest.approx(6e-3)
 
 
+@pytest.mark.slow
 def test_only_other_topologies_say_nothing_of_it(capsys):
     code, out, err = command(capsys, "optimize", "ncf", "-t", "topoopt", "--budget", "5", *CLUSTER, "--json")
     assert code == 0, err

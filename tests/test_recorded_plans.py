@@ -167,6 +167,7 @@ def test_a_simulator_that_writes_nothing_down_says_so():
     assert plan.history is not None
 
 
+@pytest.mark.slow
 def test_commands_record_into_json(run, tmp_path):
     optimized, replayed, plain = (tmp_path / f"{name}.json" for name in ("optimized", "replayed", "plain"))
     common = ["alexnet", "--servers", "2", "--batch-size", "32", "--budget", "10", "--json"]

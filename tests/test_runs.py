@@ -294,6 +294,7 @@ def test_a_result_that_no_run_wrote_is_refused(journal, key, value, run):
     assert f"result.json: {key!r} is not what a run wrote (" in err
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_work_on_one_run(journal, run):
     copy, _ = journal
     with resumed(copy, HOST):
@@ -332,6 +333,7 @@ def test_a_component_of_this_process_cannot_be_resumed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_printed_again(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "9", "-x", "json=plan.json"]
@@ -364,6 +366,7 @@ def test_a_search_that_a_clock_ended_is_repeated_as_it_was(tmp_path, monkeypatch
     check_equal(copy, go_on(copy), path, outcome)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_ends_in_one_line_and_goes_on_later(finished, tmp_path, monkeypatch):
     path, outcome = finished("mcmc")
     copy = torn(path, tmp_path / "copy", 0.3)

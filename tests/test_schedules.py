@@ -82,6 +82,7 @@ def run(capsys, *args):
     return ended.value.code or 0, out, err
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_schedule_is_optimized_and_reported(saved, capsys, tmp_path):
     copy = str(tmp_path / "again.json")
     arguments = [*MODEL, "--strategy", saved, "-x", f"json={copy}"]

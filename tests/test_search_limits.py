@@ -175,6 +175,7 @@ def test_restarts_are_independent_and_the_best_is_the_result(chains):
     assert set(several.plan.history.chain.tolist()) == set(range(3 * chains))
 
 
+@pytest.mark.slow
 def test_restarts_end_where_one_search_does_if_there_is_one():
     one, none = optimize(small(restarts=1)), optimize(SMALL)
     assert one.result.history[:, ::2].tolist() == none.result.history[:, ::2].tolist()

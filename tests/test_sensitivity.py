@@ -112,6 +112,7 @@ def test_a_plan_made_under_perturbation_says_so():
         experiment_of(plan, "p.json")
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.parametrize(
     "searcher",
     at_night(
@@ -140,6 +141,7 @@ def test_ctrl_c_keeps_what_is_finished():
     assert [row.seeds for row in study.results] == [(0, 1)]
 
 
+@pytest.mark.slow
 def test_a_plan_gives_its_experiment_back(run):
     assert run(*WORDS, "--gpus-per-device", "2", "-x", "json=p.json")[0] == 0
     host = Host.discover()

@@ -34,6 +34,7 @@ def test_a_staged_plan_comes_back_as_it_was(plan):
     assert write(read(write(again), "plan.json")) == write(again)
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     "words",
     [

@@ -76,6 +76,7 @@ def test_tables_and_reports(run, file, tmp_path):
     assert "dp=2 x tp=2" in page
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_to_the_same_plan(run, file, tmp_path):
     folder = tmp_path / "run"
     status, out, _ = run("optimize", *SEARCH, "--plan", PLAN, "--run", folder, "--json")

@@ -29,6 +29,7 @@ def test_csv_has_a_row_for_each_run(run, finished):
         assert row["fits"] == str(of_seed["fits"])
 
 
+@pytest.mark.slow
 def test_parquet_has_the_same_with_types(run, finished):
     parquet = pytest.importorskip("pyarrow.parquet")
     assert run("compare", "small.toml", "--table", "runs.parquet")[0] == 0

@@ -118,6 +118,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.by_day(2)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the system for processes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_worker_outlives_its_parent(tmp_path, number):

@@ -221,11 +221,16 @@ def imports(folder: Path) -> set[str]:
     """Return the first parts of the names of all modules that the files of a folder import, wherever they do."""
     roots: set[str] = set()
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        statements: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"), str(path))]
+        while statements:
+            node = statements.pop()
             if isinstance(node, ast.Import):
                 roots.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 roots.add((node.module or "").partition(".")[0])
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):  # imports are in no expression
+                inner = getattr(node, field, ())
+                statements += inner if isinstance(inner, list) else ()
     return roots
 
 

@@ -55,6 +55,7 @@ def test_ctrl_c_where_nothing_is_kept_ends_as_shells_expect(monkeypatch, capsys)
     assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("words", [["plugins", "show", "nothing-of-this-name"], ["--help"]])
 def test_a_full_standard_error_changes_no_status(words):

@@ -102,6 +102,7 @@ def test_import_topoplan_loads_no_numba():
     assert run(code) == "[]\n"
 
 
+@pytest.mark.slow
 def test_numba_is_loaded_without_coverage():
     pytest.importorskip("coverage")
     code = "import sys, topoplan_engine.kernels.jit\nprint({'numba', 'coverage'} & {*sys.modules})\nimport coverage"

@@ -191,6 +191,7 @@ def test_one_micro_batch_in_one_stage_is_the_whole_batch(drawn, bandwidth):
     assert np.array_equal(lowering.memory(one), lowering.memory(whole))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(pipelines(kinds=("interleaved",)))
 def test_recomputed_stages_run_and_send_again(drawn):

@@ -77,6 +77,7 @@ def test_a_screened_search_is_the_search_by_ask_and_tell(simulator, topology, op
     assert 0 < slow["counts"][1] < 0.9  # some are rejected
 
 
+@pytest.mark.slow
 def test_a_search_that_forgets_what_changes_cost_is_the_same(monkeypatch):
     problem = model_problem(Host.discover(), "dlrm", servers=4)
     runs = []

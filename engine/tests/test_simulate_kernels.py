@@ -85,6 +85,7 @@ def test_bounds_of_the_critical_path_equal_their_reference(data, stepped, transp
     assert bound == slow_bound
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.data(), st.sampled_from([50_000, 1 << 20]), st.sampled_from([None, 7]), st.sampled_from([0.3, 0.9, 0.999]))
 def test_flexnet_stops_early_only_when_it_may(data, segment, seed, share):
@@ -93,6 +94,7 @@ def test_flexnet_stops_early_only_when_it_may(data, segment, seed, share):
     check_early_stop(flexnet.Model(segment, seed), network, taskgraph, share)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]), st.sampled_from(Transport))
 def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share, transport):

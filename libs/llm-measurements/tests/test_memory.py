@@ -72,6 +72,7 @@ def test_names_of_cases_say_what_runs_again():
         assert SIMUMAX_MEMORY.row({**CASE, "case": f"llama3_8b_{words}cef"}).run.plan["recompute"] == again
 
 
+@pytest.mark.slow
 def test_zero_bubble_in_1f1b():
     """The first of the rows of 1F1B: GPT 1.5B in eight stages, whose second one is the fullest."""
     (error,) = worst_of(lambda rows: rows[24:25], ZERO_BUBBLE_MEMORY)

@@ -58,6 +58,7 @@ def chain(problem, start, seed, length=40):
     return strategies
 
 
+@pytest.mark.slow
 def test_every_kind_of_move_is_drawn_and_all_are_valid(problem, start):
     strategies = chain(problem, start, seed=0)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)

@@ -31,6 +31,7 @@ def test_the_stages_cost_what_the_search_said():
         assert objective(answer.stages, PROGRAM, prices) == pytest.approx(answer.outcome.objective, rel=1e-14)
 
 
+@pytest.mark.slow
 def test_no_plan_of_other_prices_is_better():
     best, prices = planned()
     costs = [

@@ -188,6 +188,7 @@ def test_a_small_all_reduce_is_bound_by_twice_its_bytes_at_any_size():
     assert _weight_bytes_sent(operator, (8,), 1, 1, 8, 18_000) == 0.0
 
 
+@pytest.mark.slow
 def test_no_program_is_below_the_bound():
     host = Host.discover()
     for gbps in (1.0, 100.0):

@@ -177,6 +177,7 @@ class Refusing(Searcher):
         raise TopoplanError("searcher refusing: wants three layers")
 
 
+@pytest.mark.slow
 def test_a_searcher_that_refuses_a_problem_is_compared_all_the_same():
     given = {"servers": 2, "batch_size": 8, "budget": 3, "seeds": [1, 2]}
     report = compare_searchers("alexnet", ["random", Refusing], **given)

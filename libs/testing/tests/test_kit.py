@@ -174,6 +174,7 @@ def test_function_inside_a_function_does_not_pickle():
         checks_for(component)["check_component_pickles"]()
 
 
+@pytest.mark.slow
 def test_heavy_import_is_found(tmp_path, monkeypatch):
     (tmp_path / "acme_heavy.py").write_text("import networkx\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import attrs
@@ -18,7 +19,7 @@ _BUDGET = 300
 
 def check_same_seed_same_search(component: type[Searcher]) -> None:
     """A generator in the same state gives the same candidates in the same order."""
-    first, second = (_search(component)[1] for _ in range(2))
+    (_, first), (_, second) = _same_search(component), _search(component)
     same = [
         a.state.strategy == b.state.strategy and a.state.fabric == b.state.fabric
         for a, b in zip(first, second, strict=False)
@@ -77,7 +78,7 @@ def check_a_fixed_network_stays(component: type[Searcher]) -> None:
 
 def check_beats_chance(component: type[Searcher]) -> None:
     """The best of 300 candidates is better than half of all states drawn at random, or than the initial one."""
-    problem, trials = _search(component)
+    problem, trials = _same_search(component)
     best = min((trial.cost for trial in trials), default=0.0)  # check_candidates_can_be_built tells why there is none
     first = landscape.start(problem)
     if component.axis == "network":
@@ -135,3 +136,9 @@ def _search(
         search.tell(batch)
         trials += batch
     return problem, trials
+
+
+@functools.lru_cache(maxsize=1)  # checks of one component follow each other
+def _same_search(component: type[Searcher]) -> tuple[Problem, list[Trial]]:
+    """Return a search that several checks look at; none of them changes it."""
+    return _search(component)

@@ -237,6 +237,7 @@ def test_what_follows_what_and_what_is_sent_stay_the_same(graph, random):
         assert (made.device[made.kind == BARRIER] >= 7).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(taskgraphs(chained=True))
 def test_files_of_tasks_one_after_the_other_take_as_long(graph):

@@ -57,6 +57,7 @@ def test_layers_are_those_whose_operators_are_all_equal():
     assert first[names.index("layers.2.up")] == names.index("layers.0.up")
 
 
+@pytest.mark.slow
 def test_equal_layers_have_equal_signatures_and_storage_in_any_memory():
     roomy = planned(1e12, equal_layers=True).memory
     unequal, slower = 0, []
