@@ -9,16 +9,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import attrs
 
 from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.of_graphs import of_last_graphs
 
-__all__ = ["expert_dims", "skew_of", "with_skew"]
+__all__ = ["ExpertGroups", "expert_dims", "expert_groups_of", "skew_of", "with_expert_groups", "with_skew"]
 
-#: The tag of a graph that says how uneven its tokens choose experts.
-_SKEW = "skew"
+#: The tags of a graph that say how uneven its tokens choose experts, and of which groups.
+_SKEW, _GROUPS = "skew", "expert groups"
+
+
+class ExpertGroups(NamedTuple):
+    """Groups of equally many experts that follow each other; all experts of a token are in ``chosen`` of them.
+
+    Node-limited routing, ``topk_group`` of ``n_group``: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), 2.1.2.
+    """
+
+    total: int = 1
+    chosen: int = 1
+
+
+def with_expert_groups(graph: OperatorGraph, groups: ExpertGroups) -> OperatorGraph:
+    """Return a model whose tokens go to experts of some groups alone."""
+    return attrs.evolve(graph, tags={**graph.tags, _GROUPS: f"{groups.total} {groups.chosen}"})
+
+
+def expert_groups_of(graph: OperatorGraph) -> ExpertGroups:
+    """Return the groups of a model's experts; all are in one if it says nothing."""
+    return ExpertGroups(*map(int, graph.tags[_GROUPS].split())) if _GROUPS in graph.tags else ExpertGroups()
 
 
 def with_skew(graph: OperatorGraph, skew: float) -> OperatorGraph:

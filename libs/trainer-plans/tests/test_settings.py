@@ -113,6 +113,9 @@ def test_gradients_of_megatron():
     degrees = "--tensor-model-parallel-size 2 --use-distributed-optimizer"
     assert trainer_settings(f"{degrees} --bf16 --clip-grad 0.0", "run.sh").plan.get("grads") == "fp32"
     assert "clip" not in trainer_settings(f"{degrees} --clip-grad 0.0", "run.sh").plan
+    for shared, ahead in (("--use-distributed-optimizer", "yes"), ("", None)):
+        text = f"--tensor-model-parallel-size 2 {shared} --overlap-grad-reduce --overlap-param-gather"
+        assert trainer_settings(text, "run.sh").plan.get("overlap-gather") == ahead
     several = f"{degrees} --num-distributed-optimizer-instances 4 --nnodes 4 --nproc-per-node 8"
     assert trainer_settings(several, "run.sh").plan["shard"] == "4"
     with pytest.raises(TopoplanError, match=r"instances 4 needs numbers of devices .* a multiple of 8"):

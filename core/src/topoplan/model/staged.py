@@ -31,19 +31,19 @@ class Zero:
     """Which devices share the state of weights that they all have, and how much of it (ZeRO).
 
     Level 1 shares the state of the optimizer: gradients are reduce-scattered, each device updates its share, and new
-    weights are all-gathered.  Level 2 shares gradients, too, so that each micro-batch has its reduce-scatter.  Level 3
-    shares the weights themselves, which is what a program stores in slices, and gathers again
-    (`SpmdProgram.gathers_again`); it needs no axes here.
-
-    Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
+    weights are all-gathered.  Level 2 shares gradients, too, so that each micro-batch has its reduce-scatter.  Level 3,
+    a program that stores weights in slices (`SpmdProgram.gathers_again`), needs no axes here.  Source: Rajbhandari et
+    al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
 
     Attributes:
         level: 0 (nothing is shared), 1 or 2.
         axes: numbers of the axes of the mesh along which devices share; none for level 0.
+        ahead: whether weights are gathered ahead of the next forward pass that reads them, not behind the update.
     """
 
     level: int = 0
     axes: tuple[int, ...] = attrs.field(default=(), converter=ints)
+    ahead: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.level not in (0, 1, 2):

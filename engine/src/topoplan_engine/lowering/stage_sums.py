@@ -17,7 +17,7 @@ from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["REDUCE", "Gathering", "Sums"]
+__all__ = ["REDUCE", "Gathering", "GathersAhead", "Sums"]
 
 
 class Gathering(NamedTuple):
@@ -80,7 +80,7 @@ class Sums:
         """Sum a gradient that is there after ``before``, or put it into a bucket."""
         steps = [step for step in reshard.backward if not step.free]
         gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
-        if [step.step.collective for step in steps] != [Collective.ALL_REDUCE]:
+        if not _is_in_bucket(steps):
             steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
             self._exchange(gradient, steps, before, [reshard])
             return
@@ -107,10 +107,8 @@ class Sums:
         self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, before, reshards)
         for reshard in reshards:
             self._shared[reshard.op, reshard.argument] = share
-        if shared:
-            weights = round(sum(_gathered_bytes(self._stage, each) * _share_of_sum(each) for each in reshards))
-            bucket = attrs.evolve(reshards[-1], nbytes=weights)
-            self._gathers.append((bucket, MeshStep(_GATHER, shared, 1.0), reshards))
+        if shared and not self._zero.ahead:
+            self._gathers.append((_weights_of(self._stage, reshards), MeshStep(_GATHER, shared, 1.0), reshards))
 
     def _exchange(
         self, bucket: Reshard, steps: Sequence[MeshStep], before: Sequence[Any], reshards: Sequence[Reshard]
@@ -147,6 +145,66 @@ class Sums:
             before = [updated.get(reshard.op) for reshard in reshards]
             before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
             self._writer.exchange(bucket, (step,), before)
+
+
+class GathersAhead:
+    """Gathers of the weights that devices share, ahead of the first forward pass of an iteration that reads them.
+
+    The optimizer's step behind which they are sent is the one that ended the iteration before, so that one iteration
+    takes what each of many does.  All of them are in the stream of their communicator from the beginning, in the order
+    in which layers run.  Megatron-LM does so with ``--overlap-param-gather``: a forward pass waits for the gather of
+    its bucket, which was begun at the latest when the one before was waited for, and ranks of a pipeline behind the
+    first, which wait for activations, begin all of theirs at once (``megatron/core/distributed``: a rank behind the
+    first has one bucket).
+    """
+
+    def __init__(self, writer: StageWriter, stage: StageGraph) -> None:
+        """Prepare the gathers; there are none where the stage has them behind its updates."""
+        self._writer = writer
+        self._bucket_of: dict[Reshard, tuple[Reshard, MeshStep]] = {}
+        self._ends: dict[Reshard, I64 | None] = {}
+        for axes, reshards in _buckets(stage) if stage.stage.zero.ahead else ():
+            if shared := tuple(axis for axis in axes if axis in stage.stage.zero.axes):
+                bucket = _weights_of(stage, reshards), MeshStep(_GATHER, shared, 1.0)
+                self._bucket_of |= dict.fromkeys(reshards, bucket)
+
+    def __contains__(self, reshard: Reshard) -> bool:
+        return reshard in self._bucket_of
+
+    def end(self, reshard: Reshard) -> list[I64 | None]:
+        """Return the tasks after which a weight is there; its bucket's gather is written if it was not yet."""
+        bucket, step = self._bucket_of[reshard]
+        if bucket not in self._ends:
+            self._ends[bucket] = self._writer.exchange(bucket, (step,), ())
+        return [self._ends[bucket]]
+
+
+def _buckets(stage: StageGraph) -> list[tuple[tuple[int, ...], list[Reshard]]]:
+    """Return the axes along which gradients are summed together, and which these are, as `Sums` takes them."""
+    waiting: dict[tuple[int, ...], tuple[int, list[Reshard]]] = {}
+    buckets = []
+    for reshard in sorted(stage.reshards, key=lambda each: each.users[0])[::-1]:
+        steps = [step for step in reshard.backward if not step.free]
+        if not reshard.parameter or not _is_in_bucket(steps):
+            continue
+        axes = steps[0].axes
+        nbytes, reshards = waiting.pop(axes, (0, []))
+        nbytes += round(_gradient_bytes(stage, reshard) * steps[0].share)
+        waiting[axes] = nbytes, [*reshards, reshard]
+        if nbytes >= stage.program.gradient_bucket_bytes:
+            buckets.append((axes, waiting.pop(axes)[1]))
+    return [*buckets, *((axes, reshards) for axes, (_, reshards) in waiting.items())]
+
+
+def _is_in_bucket(steps: Sequence[MeshStep]) -> bool:
+    """Whether a gradient is all-reduced, and so has a place in a bucket."""
+    return [step.step.collective for step in steps] == [Collective.ALL_REDUCE]
+
+
+def _weights_of(stage: StageGraph, reshards: Sequence[Reshard]) -> Reshard:
+    """Return the weights of a bucket's gradients, which are gathered together."""
+    nbytes = round(sum(_gathered_bytes(stage, each) * _share_of_sum(each) for each in reshards))
+    return attrs.evolve(reshards[-1], nbytes=nbytes)
 
 
 def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:

@@ -29,7 +29,7 @@ from topoplan_engine.lowering.places import Layout, Places
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_rings import Ring, rings_of
-from topoplan_engine.lowering.stage_sums import REDUCE, Gathering, Sums
+from topoplan_engine.lowering.stage_sums import REDUCE, Gathering, GathersAhead, Sums
 from topoplan_engine.lowering.stage_writer import Arrival, Before, Part, StageWriter
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
@@ -160,7 +160,7 @@ class StageTasks:
                 self._inputs.setdefault(op, []).append(reshard)
             if reshard.output >= 0:
                 self._outputs.setdefault(reshard.op, []).append(reshard)
-        self._gathering = Gathering(self._writer, stage)
+        self._gathering, self._ahead = Gathering(self._writer, stage), GathersAhead(self._writer, stage)
         self._ends: dict[object, list[Any]] = {}  # of the forward pass
         self._ends_back: dict[object, list[Any]] = {}
         self._computed = self._shared.computed[self._writer.micro_batch]
@@ -240,6 +240,9 @@ class StageTasks:
             earlier_ends = self._shared.parameters.get(reshard)
             ends[reshard] = ends.get(reshard, []) if earlier_ends is None else earlier_ends
             if reshard.parameter and not (self._variant.first or (given_back and earlier_ends is None)):
+                continue
+            if reshard in self._ahead:
+                ends[reshard] = self._ahead.end(reshard)
                 continue
             before = list(ends[reshard.op]) if reshard.output >= 0 else []
             if reshard in self._rung:  # what is added up along a ring ended with what makes it

@@ -242,7 +242,9 @@ class Predictor:
         with tempfile.TemporaryDirectory(prefix="topoplan-") as folder:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(dict(run.model)), encoding="utf-8")
-            options = {"config": str(path), "sequence-length": run.sequence_length}
+            options: dict[str, Any] = {"config": str(path), "sequence-length": run.sequence_length}
+            if count := run.model.get("num_nextn_predict_layers", 0):
+                options["prediction-layers"] = count
             try:
                 graph = self._host.make(Frontend, "huggingface", options).build(run.batch)
             except TopoplanError as error:

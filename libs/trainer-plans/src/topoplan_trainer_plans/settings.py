@@ -248,6 +248,7 @@ class _Megatron:
             settings["grads"] = "fp32"
         clip = self._flags.get("clip-grad", "1.0")
         settings |= {"gather": "fp8"} if self._has("fp8-param-gather") and plan["zero"] != "0" else {}
+        settings |= {"overlap-gather": "yes"} if self._has("overlap-param-gather") and plan["zero"] == "1" else {}
         settings |= {"clip": "yes"} if clip.lower() not in ("0", "0.0", "none") else {}
         instances = self._number("num-distributed-optimizer-instances") or 1
         if instances > 1 and plan["zero"] != "0":

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from topoplan.errors import TopoplanError, TopoplanWarning
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.experts import expert_groups_of
 from topoplan_engine.model_notes import model_notes
 from topoplan_engine.precision import in_run_precision
 from topoplan_engine.tied import tied_weights
@@ -387,6 +388,21 @@ def test_a_layer_that_predicts_the_word_after_the_next_shares_words_and_head(bui
         build({**SMALL, "architectures": ["LlamaModel"]}, prediction_layers=1)
     with pytest.raises(TopoplanError, match=r"prediction-layers: gpt2 of .* has none"):
         build({"model_type": "gpt2"}, prediction_layers=1)
+
+
+def test_experts_of_a_token_are_in_some_groups(build) -> None:
+    keys = {**SMALL, **LATENT, "model_type": "deepseek_v3"}
+    assert expert_groups_of(build(keys)) == (8, 4), "defaults of transformers"
+    graph = build({**keys, "n_group": 4, "topk_group": 2})
+    assert expert_groups_of(graph) == (4, 2)
+    assert model_notes(graph)["expert groups"].startswith("experts of a token are in 2 of 4 groups")
+    for same in ({"n_group": 1, "topk_group": 1}, {"n_group": 4, "topk_group": 4}):
+        assert expert_groups_of(build({**keys, **same})) == (1, 1)
+    assert expert_groups_of(build({**keys, "model_type": "deepseek_v2"})) == (1, 1)
+    with pytest.raises(TopoplanError, match=r"n_group: 3 does not divide the 8 experts"):
+        build({**keys, "n_group": 3})
+    with pytest.raises(TopoplanError, match=r"topk_group: 1 of 8 groups \(must be 2 to 8\)"):
+        build({**keys, "topk_group": 1})
 
 
 #: Changes of the small file -> what the message says after the name of the file.

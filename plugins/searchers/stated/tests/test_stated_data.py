@@ -133,6 +133,61 @@ def test_gathers_in_fp8_send_one_byte_for_a_number(model):
         assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * PARAMETERS
 
 
+@pytest.mark.parametrize("bucket_mb", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [
+        (4, {"dp": 4, "zero": 1, "grads": "fp32"}),
+        (4, {"dp": 4, "zero": 2}),
+        (8, {"tp": 2, "dp": 2, "pp": 2, "zero": 1, "schedule": "interleaved:2"}),
+        (8, {"dp": 4, "pp": 2, "zero": 1, "schedule": "zb-h1", "shard": 2}),
+    ],
+)
+def test_gathers_ahead_send_the_same_bytes_before_who_reads_them(model, devices, options, bucket_mb):
+    """The same all-gathers, of the same buckets: each has nothing but others of its communicator before it."""
+    graph, sent = model("llama"), []
+    for ahead in (False, True):
+        tasks, strategy = lowered(graph, devices, overlap_gather=ahead, bucket_mb=bucket_mb, **options)
+        tasks.check()
+        gathers = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == Collective.ALL_GATHER)
+        gathers &= tasks.micro_batch < 0  # of weights: those of positions are of a micro-batch
+        sent.append(sorted((*tasks.members(row).tolist(), int(tasks.size[row])) for row in np.flatnonzero(gathers)))
+        src, dst = tasks.edges()
+        before, after = src[gathers[dst] & ~gathers[src]], dst[gathers[src] & ~gathers[dst]]
+        if ahead:
+            assert not len(before)
+            readers = set(tasks.kind[after].tolist())
+            assert int(TaskKind.FORWARD) in readers
+            assert int(TaskKind.UPDATE) not in readers
+            forward = after[tasks.kind[after] == TaskKind.FORWARD]
+            assert len(np.unique(tasks.micro_batch[forward])) == 1, "the first micro-batch alone waits"
+        else:
+            assert len(before)
+    assert sent[0] == sent[1]
+    assert all(stage.zero.ahead for stage in strategy.stages)
+
+
+def test_gathers_ahead_hide_behind_the_passes_before_those_that_read_them(model):
+    """On a slow network gathers take all of the time up to the last forward pass, on a fast one they hide behind it."""
+    graph = model("llama")
+    cluster = build_cluster(ClusterOptions(servers=2, device="h100"), Host.discover())
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    for rate in (1e6, 1e9):
+        makespans, forward = [], []
+        for ahead in (False, True):
+            plan = Stated(dp=2, zero=1, micro_batch=BATCH // 2, overlap_gather=ahead)
+            tasks = lowering.lower(strategy_of(plan, graph, 2)[0])
+            timeline = Fluid().build()(tasks, star(2, rate, 0.0), cluster)
+            makespans.append(timeline.makespan)
+            forward.append(timeline.finish[tasks.kind == TaskKind.FORWARD].max())
+        seconds = graph.parameter_bytes / 2 / rate  # each device sends half of the weights, and half of the gradients
+        if rate == 1e6:
+            assert makespans == pytest.approx([2 * seconds] * 2, rel=0.01)
+            assert forward == pytest.approx([0.0, seconds], abs=0.01 * seconds)
+        else:
+            assert makespans[1] < makespans[0] - 0.5 * seconds
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_gradients_in_fp32_are_summed_and_kept_in_four_bytes(model, zero):
     """Weights are still gathered in two; 18 bytes for each parameter in place of 16, less what ZeRO shares."""
@@ -293,6 +348,8 @@ def test_updates_wait_for_the_norm_of_all_gradients(model, name, options):
         ({"skew": 1.5}, r"skew=1.5 with ep=1 \(needs ep of at least 2\)"),
         ({"gather": "fp8"}, r"gather=fp8 with zero=0 \(needs zero=1, 2 or 3"),
         ({"reshard": False, "zero": 2}, r"reshard=no with zero=2 \(needs zero=3"),
+        ({"overlap_gather": True}, r"overlap-gather=yes with zero=0 \(needs zero=1 or 2"),
+        ({"overlap_gather": True, "zero": 3}, r"overlap-gather=yes with zero=3 \(needs zero=1 or 2"),
     ],
 )
 def test_what_does_not_share(model, options, message):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from topoplan import Cluster, TaskKind, TopoplanError
+from topoplan_engine.experts import ExpertGroups
 from topoplan_engine.lowering.expert_messages import copies_between, is_chosen
 from topoplan_samples.fabrics import star
 from topoplan_samples.stated import BATCH, HIDDEN, POSITIONS, lowered
@@ -22,6 +24,26 @@ def test_a_place_is_chosen_unless_all_experts_are_elsewhere():
     draws = np.random.default_rng(0).random((20_000, 128)).argsort(axis=1)[:, :8] // 16
     devices = np.mean([len(set(row)) for row in draws.tolist()])
     assert 8 * is_chosen(128, 8, 16) == pytest.approx(devices, rel=0.005), "devices that a token of Qwen3-235B goes to"
+
+
+@pytest.mark.parametrize("part", [1, 2, 4, 8])
+@pytest.mark.parametrize(("groups", "chosen"), [((4, 2), 2), ((4, 2), 4), ((2, 1), 3), ((8, 3), 3), ((4, 4), 2)])
+def test_experts_of_some_groups_are_counted_one_by_one(part, groups, chosen):
+    """All sets of groups of eight experts are equally many, and all sets of a token's experts in them."""
+    size, there, probabilities = 8 // groups[0], set(range(part)), []
+    for some in itertools.combinations(range(groups[0]), groups[1]):
+        experts = [group * size + k for group in some for k in range(size)]
+        sets = list(itertools.combinations(experts, chosen))
+        probabilities.append(sum(bool(there & set(each)) for each in sets) / len(sets))
+    mean = sum(probabilities) / len(probabilities)
+    assert is_chosen(8, chosen, part, ExpertGroups(*groups)) == pytest.approx(mean, rel=1e-12)
+
+
+def test_a_token_of_deepseek_goes_to_fewer_hosts():
+    """Eight groups on eight hosts: all but those of a token get nothing, and with them a third of the bytes."""
+    plain, grouped = (copies_between(256, 8, 64, 8, groups) for groups in (ExpertGroups(), ExpertGroups(8, 4)))
+    assert grouped[0, 8] / plain[0, 8] == pytest.approx(0.686, abs=0.002)
+    assert grouped[0, 1] < plain[0, 1], "experts are closer together, so that a device has several of a token"
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ def _row(cells: Cells) -> MeasuredRow:
         "zero": 1,
         "overlap": "megatron" if method == "megatron-lm" else "all",
         "async_tp": method == "megascale",
+        # MegaScale gathers the weights of a chunk ahead of its forward pass, the first ones before the iteration (3.2).
+        "overlap_gather": method == "megascale",
         # Megatron-LM sums gradients when all passes are done: one bucket holds all of them.
         "bucket_mb": _ONE_BUCKET if method == "megatron-lm" else 0.0,
     }

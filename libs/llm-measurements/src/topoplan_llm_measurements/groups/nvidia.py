@@ -178,7 +178,23 @@ LONG_SEQUENCES = Group(
 )
 
 
+_CHUNK_LAYERS = 4
 _CORE_GRADIENTS = {"grads": "fp32", "bucket_mb": 160.0}
+
+
+def _core_schedule(layers: int) -> str:
+    """Return the schedule of a rank with some layers, whose chunks are not published.
+
+    Messages of pipelines are sent beside computation, as the readme says and as interleaved schedules alone do: chunks
+    have some four layers each, or fewer where none of as many divide the layers.
+
+    Examples:
+        >>> _core_schedule(12), _core_schedule(7)
+        ('interleaved:3', 'interleaved:7')
+    """
+    several = [chunks for chunks in range(2, layers + 1) if layers % chunks == 0]
+    large = [chunks for chunks in several if layers // chunks >= _CHUNK_LAYERS]
+    return f"interleaved:{max(large) if large else min(several)}" if several else "1f1b"
 
 
 def _core(cells: Cells) -> MeasuredRow:
@@ -186,15 +202,16 @@ def _core(cells: Cells) -> MeasuredRow:
     tp, pp, devices = (count(cells, word) for word in ("tp", "pp", "gpus"))
     positions, vocabulary = count(cells, "seq_len"), count(cells, "vocab")
     model = gpt_model(hidden, count(cells, "heads"), layers, positions, vocabulary, tp)
-    run = _run({**cells, "micro_batch": "1"}, model, "H100", devices, "bf16")
+    # Micro-batches are not published.  All samples of a device are one where there is no pipeline, which is what lets
+    # sums of gradients and gathers of weights hide; pipelines have as many as there are samples.
+    samples = 1 if pp > 1 else max(count(cells, "global_batch") * tp // devices, 1)
+    words = {**cells, "micro_batch": cells.get("micro_batch") or str(samples)}
+    run = _run(words, model, "H100", devices, "bf16")
     # Megatron-LM's readme says that tensor parallel messages are sent beside products; its arguments sum gradients of
     # bf16 in fp32, in buckets of 40 million by default (megatron/core/distributed, bucket_size).
     run = attrs.evolve(run, plan={**run.plan, **({"async_tp": True} if tp > 1 else {}), **_CORE_GRADIENTS})
-    # Neither micro-batch nor chunks are published: one sample, and chunks of some four layers.
     if pp > 1:
-        chunks = max(each for each in range(1, max(layers // pp // 4, 1) + 1) if layers % (pp * each) == 0)
-        schedule = f"interleaved:{chunks}" if chunks > 1 else "1f1b"
-        run = attrs.evolve(run, plan={**run.plan, "schedule": schedule})
+        run = attrs.evolve(run, plan={**run.plan, "schedule": _core_schedule(layers // pp)})
     matrices = 12 * layers * hidden**2 + vocabulary * hidden
     return MeasuredRow(
         name="",

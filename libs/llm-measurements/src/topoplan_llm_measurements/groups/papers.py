@@ -40,6 +40,8 @@ def _llama3(cells: Cells) -> MeasuredRow:
             "dp": dp,
             "sp": True,
             "zero": 1,
+            # FSDP gathers weights in forward passes, and keeps them until the last backward pass (section 3.3.2).
+            "overlap_gather": True,
             "micro_batch": 1,
             # Chunks are not published; a stage of eight layers in two chunks.
             "schedule": "interleaved:2" if each % pp == 0 else "1f1b",
@@ -104,7 +106,9 @@ def _deepseek(cells: Cells) -> MeasuredRow:
         # DualPipe with state that is shared is not lowered: the nearest schedule whose weight gradients fill bubbles,
         # and as in DualPipe what experts are sent hides behind another micro-batch (report, sections 3.2.1 and 3.2.2).
         "schedule": "zb-h1",
-        "layers": "3+4*14+2",  # the last stage has the head and the extra prediction layer
+        # The last stage has the head and the extra prediction layer.  How many layers it has beside is not published:
+        # as many as in Megatron-Bridge's recipes for sixteen stages (``recipes/deepseek``, pipeline layout 16, 1).
+        "layers": "4*15+1",
         "overlap": "experts",
         "dispatch": 8,
     }

@@ -113,6 +113,9 @@ def uneven_layers(layers: int, chunks: int) -> Mapping[str, str]:
 def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) -> Mapping[str, Any]:
     """Return the plan of a row: optimizer state is shared, sequence parallelism is on beside tensor parallelism.
 
+    Weights are gathered ahead of the next forward pass, as the configurations of NVIDIA's trainers say: Megatron-Bridge
+    (``comm_overlap.py``: overlap_param_gather wherever there is data parallelism), NeMo-Framework-Launcher
+    (``conf/training/gpt3``: overlap_param_sync) and Megatron-LM's weak scaling (README: ``--overlap-param-gather``).
     Layers that the chunks do not divide are dealt unevenly.
 
     Args:
@@ -138,6 +141,8 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
     }
     if tp > 1:
         plan["sp"] = True
+    if plan["zero"] == 1 and dp > 1:
+        plan["overlap_gather"] = True
     plan |= uneven_layers(layers, pp * chunks)
     if experts and (ep := count(cells, "ep", 1)) > 1:
         grid = dp * cp * tp  # experts have a grid of their own

@@ -44,6 +44,8 @@ def write(plan: PlanLike) -> bytes:
         raise TARGET.refusal(graph.operators[grid.stage.index(1)], "begins stage 1 of a pipeline")
     if grid.groups > 1:
         raise TARGET.unsuited(f"the plan shares in {grid.groups} groups of replicas")
+    if grid.gathers_ahead:
+        raise TARGET.unsuited("the plan gathers weights ahead of forward passes, DeepSpeed behind the optimizer's step")
     if grid.gather_bytes:
         raise TARGET.unsuited(f"the plan gathers weights in {grid.gather_bytes} bytes a number")
     if grid.context > 1:

@@ -57,6 +57,7 @@ class Grid:
         samples: of a micro-batch of one replica.
         gradient_bytes: of a number of a gradient where it is summed; 0: as many as of a weight.
         gather_bytes: of a number of a weight where it is gathered; 0: as many as it has.
+        gathers_ahead: whether weights that devices share are gathered ahead of forward passes.
         clips: whether updates wait for the norm of all gradients; None where the plan does not say.
     """
 
@@ -76,6 +77,7 @@ class Grid:
     samples: int
     gradient_bytes: int = 0
     gather_bytes: int = 0
+    gathers_ahead: bool = False
     clips: bool | None = None
 
     @property
@@ -152,6 +154,7 @@ def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
         samples=_share(graph, strategy.micro_batches * (len(places.devices) // places.context), target),
         gradient_bytes=first.gradient_bytes,
         gather_bytes=first.gather_bytes,
+        gathers_ahead=first.zero.ahead,
         clips=strategy.clips,
     )
     if strategy.program is None:

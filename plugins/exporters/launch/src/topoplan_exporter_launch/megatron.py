@@ -157,6 +157,7 @@ def _gradients(graph: OperatorGraph, grid: Grid) -> list[str]:
     narrow = {"bf16": "--grad-reduce-in-bf16"}.get(graph.precision, "")
     flags = [wide if grid.gradient_bytes == 4 else narrow, "" if grid.clips else "--clip-grad 0.0"]
     flags.append("--fp8-format hybrid --fp8-param-gather" if grid.gather_bytes == 1 else "")
+    flags.append("--overlap-grad-reduce --overlap-param-gather" if grid.gathers_ahead else "")
     return [flag for flag in flags if flag]
 
 

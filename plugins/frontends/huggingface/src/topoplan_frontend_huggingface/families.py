@@ -18,6 +18,7 @@ import attrs
 
 from topoplan import TopoplanError
 from topoplan.errors import shown
+from topoplan_engine.experts import ExpertGroups
 from topoplan_frontend_huggingface.reading import key
 from topoplan_frontend_huggingface.sizes import Decoder, Dense, Experts, FeedForward, Grouped, Latent, QueryNorm
 
@@ -87,6 +88,11 @@ class DecoderKeys(ABC):
         """Return for each layer the positions that one attends to at most; None for all."""
         del where
         return (None,) * self.num_hidden_layers
+
+    def expert_groups(self, where: str) -> ExpertGroups:
+        """Return the groups of experts, of some of which all experts of a token are."""
+        del where
+        return ExpertGroups()
 
 
 def windows(
@@ -326,9 +332,26 @@ class _LatentKeys(DecoderKeys):
     moe_intermediate_size: int = key(1407)
     first_k_dense_replace: int = key(0, minimum=0)
     moe_layer_freq: int = key(1, quiet=True)
+    n_group: int | None = key(None, quiet=True)
+    topk_group: int | None = key(None, quiet=True)
 
     #: Whether each expert has a bias that chooses it and that no gradient trains (DeepSeek-V3).
     chooses_by_bias: ClassVar[bool] = False
+
+    def expert_groups(self, where: str) -> ExpertGroups:
+        """Return the groups of experts, of some of which all experts of a token are; one if the file has none.
+
+        Raises:
+            TopoplanError: they do not divide the experts, or those of a token have no room in them.
+        """
+        count, chosen = self.n_group or 1, self.topk_group or 1
+        if self.n_routed_experts % count:
+            raise TopoplanError(f"{where}: n_group: {count} does not divide the {self.n_routed_experts} experts")
+        size = self.n_routed_experts // count
+        if chosen > count or chosen * size < (self.num_experts_per_tok or 1):
+            fewest = -(-(self.num_experts_per_tok or 1) // size)
+            raise TopoplanError(f"{where}: topk_group: {chosen} of {count} groups (must be {fewest} to {count})")
+        return ExpertGroups(count, chosen)
 
     def attention(self, where: str) -> Latent:
         """Return the attention of every layer."""
@@ -388,6 +411,8 @@ class DeepseekV3(_LatentKeys):
     num_experts_per_tok: int | None = key(8)
     moe_intermediate_size: int = key(2048)
     first_k_dense_replace: int = key(3, minimum=0)
+    n_group: int | None = key(8)
+    topk_group: int | None = key(4)
     chooses_by_bias = True
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.errors import nearest, shown
-from topoplan_engine.experts import expert_dims, with_skew
+from topoplan_engine.experts import expert_dims, with_expert_groups, with_skew
 from topoplan_engine.model_notes import with_note
 from topoplan_engine.trainer_kernels import with_attention
 from topoplan_frontend_huggingface import HuggingFace
@@ -72,6 +72,8 @@ def build(options: HuggingFace, batch_size: int | None) -> OperatorGraph:
     else:
         _vit(builder, built, document, options, where)
     graph = trained_as(builder.build(), builder, options, where)
+    if built.family in DECODERS:
+        graph = _in_groups(graph, built, document, where)
     graph = annotated(_run_as(graph, options, where), built, document, options, where)
     # Operators of the graph keep no masks; kernels of trainers do (`topoplan_engine.trainer_kernels`).
     drops = built.family == "gpt2" and values(Gpt2, document, where).resid_pdrop > 0
@@ -91,6 +93,15 @@ def _written(family: str, document: Mapping[str, Any]) -> str:
     is_new = (named or ("gelu_new" if family == "gpt2" else "")) in _WRITTEN_GELUS
     words = {"gelu": is_new, "joint": family in _JOINT, "scores": family == "bert"}
     return " ".join(word for word, holds in words.items() if holds)
+
+
+def _in_groups(graph: OperatorGraph, built: Chosen, document: Mapping[str, Any], where: str) -> OperatorGraph:
+    """Return a model that says of which groups the experts of a token are, where these are not all."""
+    groups = values(DECODERS[built.family], document, where).expert_groups(where)
+    if groups.chosen == groups.total:
+        return graph
+    text = f"experts of a token are in {groups.chosen} of {groups.total} groups (topk_group, n_group)"
+    return with_note(with_expert_groups(graph, groups), "expert groups", text)
 
 
 def _run_as(graph: OperatorGraph, options: HuggingFace, where: str) -> OperatorGraph:

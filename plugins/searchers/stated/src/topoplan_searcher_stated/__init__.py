@@ -111,6 +111,11 @@ class Stated(Searcher):
     gather: Literal["weights", "fp8"] | None = option(
         None, help="bytes in which weights that devices share are gathered: their own, or 1; unset: weights"
     )
+    overlap_gather: bool | None = option(
+        None,
+        help="gather weights that devices share ahead of the next forward pass, bucket by bucket (Megatron's "
+        "--overlap-param-gather), not behind the optimizer's step; needs zero=1 or 2; unset: no",
+    )
     skew: float | None = option(
         None,
         help="tokens of the busiest expert parallel device over the mean; unset: as the model says, or else 1",

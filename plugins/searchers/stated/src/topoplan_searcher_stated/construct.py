@@ -186,8 +186,7 @@ def stages_on(
             for op, row in zip(graph.operators, rules, strict=True)
         ]
         rings[matrices] = along
-    zero = Zero(level=options.zero, axes=shared) if options.zero in (1, 2) and shared else Zero()
-    stages = []
+    zero, stages = _zero(options, shared), []
     for number, program in enumerate(programs):
         operators = np.flatnonzero(np.array(stage_of) == number)
         rerun = regions[operators] if (regions[operators] >= 0).any() else ()
@@ -216,6 +215,13 @@ def _sharing_axes(axes: Sequence[str], sizes: Sequence[int], level: int) -> tupl
     data = "shard" if "shard" in axes else "dp"
     names = (data, "ep", "ep-cp", "cp", *(() if level == 3 else ("edp-tp",)))
     return tuple(k for k, axis in enumerate(axes) if axis in names and sizes[k] > 1)
+
+
+def _zero(options: Settings, shared: tuple[int, ...]) -> Zero:
+    """Return what devices along some axes share; nothing but slices of weights, which programs say, on level 3."""
+    if options.zero not in (1, 2) or not shared:
+        return Zero()
+    return Zero(level=options.zero, axes=shared, ahead=options.overlap_gather)
 
 
 def _axis_of(axes: Sequence[str], degree: str) -> int:

@@ -106,6 +106,7 @@ _UNUSUAL = (
     "grads",
     "clip",
     "gather",
+    "overlap_gather",
     "skew",
     "async_tp",
     "overlap",
@@ -222,6 +223,10 @@ def _check_settings(options: Settings, graph: OperatorGraph) -> None:
         )
     if options.gather != "weights" and not options.zero:
         raise TopoplanError(f"plan: gather={options.gather} with zero=0 (needs zero=1, 2 or 3, which gather weights)")
+    if options.overlap_gather and options.zero not in (1, 2):
+        raise TopoplanError(
+            f"plan: overlap-gather=yes with zero={options.zero} (needs zero=1 or 2, whose weights are gathered once)"
+        )
     if options.zero > 3:
         raise TopoplanError(f"plan: zero={options.zero} (must be 0, 1, 2 or 3)")
 

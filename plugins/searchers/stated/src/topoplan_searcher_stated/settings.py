@@ -41,6 +41,7 @@ class Settings:
     grads: str = "weights"
     clip: bool = False
     gather: str = "weights"
+    overlap_gather: bool = False
     skew: float | None = None
     async_tp: bool = False
     overlap: str = "all"
