@@ -63,14 +63,14 @@ class FindsAlgorithms(Protocol):
 
     @property
     def runs_all_to_alls(self) -> bool:
-        """Whether an all-to-all may be one task: it has an algorithm."""
+        """Whether an all-to-all may be one task."""
 
     def with_host(self, host: Host) -> Simulate:
         """Return the same simulator, which finds algorithms in a host."""
 
 
 def runs_all_to_alls(simulate: Simulate) -> bool:
-    """Return whether a simulator has an algorithm for all-to-alls, so that each may be one task."""
+    """Return whether a simulator runs all-to-alls that are one task each, so that they need no list of transfers."""
     return isinstance(simulate, FindsAlgorithms) and simulate.runs_all_to_alls
 
 

@@ -96,9 +96,12 @@ class StagedLowering:
         """
         stages, costs = self._stages(strategy)
         listed = in_one_stage(strategy) if strategy.one_stream else strategy
-        exchanges = exchanges_of(listed, stages, costs, one_task=self._one_task)
+        one_task = self._one_task and Collective.ALL_TO_ALL in chosen  # else its messages are of several classes
+        exchanges = exchanges_of(listed, stages, costs, one_task=one_task)
         patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen)
-        layout = FoldedLayout(listed, patterns, loads_of(patterns.taskgraph()), one_task=self._one_task)
+        layout = FoldedLayout(
+            listed, patterns, loads_of(patterns.taskgraph()), one_task=one_task, counted_once=self._one_task
+        )
         columns, successors = _columns(strategy, stages, costs, layout)
         names = tuple(op.name for op in self._graph.operators)
         return layout.iteration(columns, successors, names, self._cluster.device_host)

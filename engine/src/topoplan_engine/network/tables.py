@@ -220,6 +220,25 @@ class Network:
         self._merge()
         return len(old.load_ptr) - 1
 
+    def add_messages(self, rows: I32, counts: I64) -> I64:
+        """Append what messages put on the links of rows of one path each; return their rows of ``load_ptr``.
+
+        Args:
+            rows: of paths.
+            counts: how many messages take each at a time.
+        """
+        old, paths = self.rings_in_full, self.paths
+        columns = paths.row_ptr, paths.path_ptr, paths.links, paths.cumulative_weight, self.n_links
+        load_ptr, links, load = ring_loads(rows, np.ones(len(rows), np.int64), *columns)
+        self._isolate(rows)
+        self.rings_in_full = old._replace(
+            load_ptr=append(old.load_ptr, old.load_ptr[-1] + load_ptr[1:]),
+            load_links=append(old.load_links, links),
+            load=append(old.load, load * np.repeat(counts, np.diff(load_ptr))),
+        )
+        self._merge(always=True)
+        return len(old.load_ptr) - 1 + np.arange(len(rows))
+
     def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
         """Find the rows of all transfers and the rings of all all-reduces.
 
@@ -407,9 +426,9 @@ class Network:
         cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, crossed)
         self._link_classes.isolate(np.flatnonzero(crossed))
 
-    def _merge(self) -> None:
-        """List the loads of one link of each class."""
-        if self._link_classes.changed:
+    def _merge(self, *, always: bool = False) -> None:
+        """List the loads of one link of each class: where classes have changed, or there are more loads."""
+        if always or self._link_classes.changed:
             full, representative = self.rings_in_full, self._link_classes.first()
             listed = representative[full.load_links] == full.load_links
             self.rings = full._replace(

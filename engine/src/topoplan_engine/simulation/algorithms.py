@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -27,6 +27,7 @@ from topoplan_engine.network.protocols import Protocol, tuning_of
 from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.replaced import replaced
 from topoplan_engine.wordlists import listed_components
 
 __all__ = ["AUTO", "CollectiveChoice", "Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
@@ -209,7 +210,18 @@ def with_algorithms(
         ]
     )
     variant[tasks] = columns[place, 4]
-    return WithAlgorithms(_replaced(entities, tasks[~stays], columns[place[~stays]], network), variant)
+    setup, volume, rate, row, _ = columns[place[~stays]].T
+    values = {
+        "path_set": -1,
+        "ring": row.astype(np.int64),
+        "volume": volume,
+        "setup_latency": setup,
+        "max_rate": rate,
+        "cap": len(entities.caps) + np.arange(len(row)),
+        "caps": rate,
+    }
+    ones = np.ones(len(row), dtype=np.int64)
+    return WithAlgorithms(replaced(entities, tasks[~stays], ones, values, network), variant)
 
 
 def selected(
@@ -358,47 +370,3 @@ def _replacement(kind: Selected, nbytes: int, network: Network) -> _Replacement:
     volume = nbytes * float(kind.price.load.max())
     rate = volume / (kind.per_byte * nbytes)
     return _Replacement(kind.latency, volume, rate, network.load_rows[kind.key], kind.variant)
-
-
-def _replaced(entities: Entities, tasks: I64, columns: F64, network: Network) -> Entities:
-    """Return entities in which these tasks have one each, with these (n, 5) columns of `_Replacement`."""
-    if not len(tasks):
-        return entities
-    n_tasks = len(entities.of_task) - 1
-    is_new = np.zeros(n_tasks, dtype=bool)
-    is_new[tasks] = True
-    counts = np.where(is_new, 1, np.diff(entities.of_task))
-    of_task = np.append(0, np.cumsum(counts)).astype(entities.of_task.dtype)
-    rows = np.flatnonzero(~is_new[entities.task])
-    place = of_task[entities.task[rows]] + rows - entities.of_task[entities.task[rows]]
-    new = of_task[tasks]
-    rings, count = network.rings_in_full, int(of_task[-1])
-    row = columns[:, 3].astype(np.int64)
-    values: dict[str, Any] = {
-        "task": tasks,
-        "path_set": -1,
-        "ring": row,
-        "drawn": -1,
-        "drawn_flows": 0,
-        "latencies": 1,
-        "volume": columns[:, 1],
-        "setup_latency": columns[:, 0],
-        "drain_latency": 0.0,
-        "max_rate": columns[:, 2],
-        "rounds": 1,
-        "ring_size": 1,
-        "cap": len(entities.caps) + np.arange(len(tasks)),
-        "load": LOAD,
-    }
-    columns_of: dict[str, Any] = {"of_task": of_task, "caps": np.concatenate([entities.caps, columns[:, 2]])}
-    for name, value in values.items():
-        old = getattr(entities, name)
-        columns_of[name] = column = np.empty(count, dtype=old.dtype)
-        column[place], column[new] = old[rows], value
-    slots = np.zeros(count, dtype=np.int64)
-    slots[place] = np.diff(entities.slot_ptr)[rows]
-    # Links that had equal loads when the entities were made may have others by those that were added since.
-    ring = columns_of["ring"]
-    on_ring = np.flatnonzero(ring >= 0)
-    slots[on_ring] = np.diff(rings.load_ptr)[ring[on_ring]] + (columns_of["cap"][on_ring] >= 0)
-    return Entities(slot_ptr=np.append(0, np.cumsum(slots)), **columns_of)

@@ -117,6 +117,15 @@ class HasAlgorithms(Model, Protocol):
 
 
 @runtime_checkable
+class SendsDirectly(Protocol):
+    """A model that may run all-to-alls as single tasks though no algorithm is chosen."""
+
+    @property
+    def sends_directly(self) -> bool:
+        """Whether it does."""
+
+
+@runtime_checkable
 class FoldingModel(Protocol):
     """A model that can run folded iterations (`topoplan_engine.lowering.folding`)."""
 
@@ -231,7 +240,7 @@ class Simulation(Simulate):
         iteration = self._iteration(taskgraph, fabric, cluster)
         outcome, links = self._model.record(iteration.prepared)
         timeline = self._timeline(iteration, outcome)
-        joined = written_out(taskgraph, self.chosen_collectives)
+        joined = written_out(taskgraph, self._single)
         rows = origin_of_rows(joined.taskgraph, iteration.taskgraph, server=self._server)
         origin = np.where(rows < 0, -1, joined.origin[rows])
         run = Run(
@@ -245,8 +254,14 @@ class Simulation(Simulate):
 
     @property
     def runs_all_to_alls(self) -> bool:
-        """Whether an all-to-all may be one task: it has an algorithm."""
-        return Collective.ALL_TO_ALL in self.chosen_collectives
+        """Whether an all-to-all may be one task: it has an algorithm, or its messages are flows of one task."""
+        return Collective.ALL_TO_ALL in self._single
+
+    @property
+    def _single(self) -> Collection[Collective]:
+        """The collectives that are not written out as transfers."""
+        direct = isinstance(self._model, SendsDirectly) and self._model.sends_directly
+        return {*self.chosen_collectives, *((Collective.ALL_TO_ALL,) if direct else ())}
 
     @property
     def chosen_collectives(self) -> Collection[Collective]:
@@ -267,7 +282,7 @@ class Simulation(Simulate):
         busy = device_busy(original, self._model.run_times(prepared)[: original.n_tasks], cluster.n_devices)
         link_busy = outcome.link_bytes / network.paths.bandwidth
         start, finish = outcome.start[: original.n_tasks], outcome.finish[: original.n_tasks]
-        joined = written_out(original, self.chosen_collectives)
+        joined = written_out(original, self._single)
         if len(joined.task):
             start = start.copy()
             start[joined.task] = outcome.start[joined.join]
@@ -424,7 +439,7 @@ class Simulation(Simulate):
         return links and Interfaces(*links, network.paths.bandwidth, self._model.message_bytes)
 
     def _rewritten(self, taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
-        taskgraph = written_out(taskgraph, self.chosen_collectives).taskgraph
+        taskgraph = written_out(taskgraph, self._single).taskgraph
         if self._barriers:
             taskgraph = with_barriers(taskgraph)
         if self._serial:

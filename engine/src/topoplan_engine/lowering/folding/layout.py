@@ -77,6 +77,7 @@ class _FoldedCommunicator(NamedTuple):
         copies: (G,) groups of each class.
         transfers: of an all-to-all: (n,) classes of groups, classes of messages, and how many there are of each.
         members, ends: (2, n) numbers in their group, and places in the mesh, of a sender and a receiver of each class.
+        counted_once: an all-to-all is one of the tasks of the whole iteration, unless members have different shares.
     """
 
     size: int
@@ -86,6 +87,7 @@ class _FoldedCommunicator(NamedTuple):
     transfers: tuple[I64, I64, I64] | None
     members: I64
     ends: I64
+    counted_once: bool
 
     def add(
         self,
@@ -112,10 +114,13 @@ class _FoldedCommunicator(NamedTuple):
             columns = {**columns, "size": sizes.astype(np.int64)}
         if copies is not None:
             columns = {**columns, "size": np.rint(copies[*self.members] * columns["size"]).astype(np.int64)}
+        if self.counted_once and shares is None and copies is None:  # the join behind the transfers counts
+            nothing, number = {**nothing, "copies": np.zeros_like(self.copies)}, np.zeros_like(number)
         enter = self._joins(tasks, nothing)
         transfers = tasks.add(
             len(group), **{**columns, "kind": TaskKind.TRANSFER, "message": message, "copies": number}
         )
+        nothing = {**columns, "size": 0}
         leave = self._joins(tasks, nothing)
         tasks.edges(enter[group], transfers)
         tasks.edges(transfers, leave[group])
@@ -126,8 +131,8 @@ class _FoldedCommunicator(NamedTuple):
         return self._joins(tasks, columns)[self.number]
 
     def _joins(self, tasks: TaskColumns, columns: Mapping[str, Any]) -> I64:
-        join = {"kind": TaskKind.COLLECTIVE, "collective": Collective.JOIN, "copies": self.copies}
-        return tasks.add(len(self.message), **{**columns, **join})
+        join = {"kind": TaskKind.COLLECTIVE, "collective": Collective.JOIN}
+        return tasks.add(len(self.message), **{"copies": self.copies, **columns, **join})
 
 
 class _FoldedPlaces:
@@ -163,7 +168,8 @@ class _FoldedPlaces:
             members = np.stack([listing.transfers.sender[pair], listing.transfers.receiver[pair]])
             ends = listing.groups[group, members]
             transfers = np.searchsorted(message, of[listing.message[group]]), several, count
-        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, members, ends)
+        once = self._layout.counted_once
+        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, members, ends, once)
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of transfers from a place of each class to the next one, and who sends to each."""
@@ -192,14 +198,21 @@ class FoldedLayout:
     Attributes:
         patterns: what the iteration sends.
         classes: of its vertices, and of links behind them.
+        counted_once: all-to-alls of equal shares are one task each in the whole iteration.
     """
 
     columns: Mapping[str, Any] = {"message": -1, "copies": 1}
 
     def __init__(
-        self, strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads, *, one_task: bool = False
+        self,
+        strategy: StagedStrategy,
+        patterns: Patterns,
+        loads: MessageLoads,
+        *,
+        one_task: bool = False,
+        counted_once: bool = False,
     ) -> None:
-        self._loads, self.patterns = loads, patterns
+        self._loads, self.patterns, self.counted_once = loads, patterns, counted_once
         self.classes: Classes = classes_of(*patterns.with_loads(loads))
         self.groups = TaskColumns(one_task=one_task)
         self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]

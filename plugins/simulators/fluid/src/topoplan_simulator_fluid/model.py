@@ -52,7 +52,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.recording import LinkUse
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.plugin.host import Host
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
@@ -63,6 +63,7 @@ from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.algorithms import CollectiveChoice, with_algorithms
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
+from topoplan_engine.simulation.direct import with_direct_all_to_alls
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
@@ -119,12 +120,22 @@ class Model(NamedTuple):
             if _packets_on_links(entities) <= self.most_packets:
                 return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
-        rings = network.rings
+        if self._runs_directly:
+            entities = with_direct_all_to_alls(taskgraph, entities, network)
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
             entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
-            rings = network.rings_in_full if self.stepped else network.rings
+        rings = network.rings_in_full if self.stepped else network.rings
         return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
+
+    @property
+    def sends_directly(self) -> bool:
+        """Whether all-to-alls without an algorithm are tasks of many flows; messages of the transport are not."""
+        return self.transport == Transport.WIRE
+
+    @property
+    def _runs_directly(self) -> bool:
+        return self.sends_directly and (not self.algorithms or Collective.ALL_TO_ALL not in self.algorithms.algorithms)
 
     def _in_packets(self, network: Network) -> bool:
         """Whether iterations on a network run packet by packet, if they are short."""
@@ -200,6 +211,8 @@ class Model(NamedTuple):
         traffic = network.lower(taskgraph)
         rings, transport = network.rings_in_full, int(self.transport)
         entities = flows.build(columns(taskgraph), traffic, network.paths, rings, self.stepped, transport)
+        if self._runs_directly:
+            entities, rings = with_direct_all_to_alls(taskgraph, entities, network), network.rings_in_full
         sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, rings)
         return sent
 

@@ -1,0 +1,144 @@
+"""All-to-alls that are one task take what their transfers take one by one, where no algorithm is chosen."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, TaskKind, TopoplanError
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation.written_out import written_out
+from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.plans_drawn import EXPERTS, LAYOUTS, ONE_PATH, cluster_of, fabric_of, write
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import Settings
+from topoplan_simulator_fluid import Fluid
+from topoplan_simulator_fluid.folded import message_loads
+from topoplan_simulator_fluid.max_min import ALWAYS
+from topoplan_simulator_fluid.model import Model
+
+SIZE = 1 << 24
+#: Networks on which some messages draw one of several paths.
+SEVERAL_PATHS = {"fattree": {}, "torus": {}, "jellyfish": {}}
+
+
+def drawn_experts(seed, folder, hosts=(2, 4, 8), devices=(1, 2, 4), experts=8, batch=32):
+    """A plan with experts on several devices, or Ulysses's attention, and a network; None for what does not fit."""
+    draw = random.Random(seed)
+    config = write(folder, num_hidden_layers=2, **{**EXPERTS, "num_local_experts": experts})
+    model = HuggingFace(config=config, sequence_length=32).build(batch)
+    cluster = cluster_of(draw.choice(hosts), draw.choice(devices), draw.choice([1, 2]))
+    settings = Settings(
+        tp=draw.choice([1, 2]),
+        pp=draw.choice([1, 1, 2]),
+        cp=draw.choice([1, 2]),
+        ep=draw.choice([2, 4, experts]),
+        zero=draw.choice([0, 1]),
+        micro_batch=draw.choice([1, 2]),
+        cp_comm=draw.choice(["ulysses", "gather"]),
+        layout=draw.choice(LAYOUTS),
+        schedule=draw.choice(["1f1b", "zb-h1"]),
+    )
+    networks = draw.choice([ONE_PATH, SEVERAL_PATHS])
+    topology = draw.choice(sorted(networks))
+    try:
+        strategy, _ = strategy_of(settings, model, cluster.n_devices)
+        return model, cluster, fabric_of(topology, cluster, networks[topology]), strategy
+    except TopoplanError:
+        return None
+
+
+def runs(model, cluster, fabric, strategy):
+    """Return task graphs and outcomes with transfers and with single tasks; None without an all-to-all."""
+    both, network, fluid = [], Network(fabric, cluster), Model(seed=3)
+    for one_task in (False, True):
+        lowering = StagedLowering(model, cluster, Roofline().build(model, cluster), one_task=one_task)
+        tasks = lowering.lower(strategy)
+        prepared = fluid.prepare(tasks, network)._replace(late_ends=ALWAYS)
+        both.append((tasks, prepared, fluid.simulate(prepared)))
+        if one_task and not fluid.draws(prepared):
+            folded = lowering.fold(strategy, lambda messages: message_loads(messages, network))
+            assert folded.n_tasks == tasks.n_tasks
+            outcome = fluid.simulate_folded(folded, network)[0]
+            assert outcome.makespan == pytest.approx(both[-1][2].makespan, rel=1e-9)
+    return both if (both[1][0].collective == Collective.ALL_TO_ALL).any() else None
+
+
+def assert_equal(pair):
+    (tasks, prepared, outcome), (single, fewer, again) = pair
+    assert single.n_tasks < tasks.n_tasks
+    assert len(fewer.entities.task) <= len(prepared.entities.task)
+    assert again.makespan == pytest.approx(outcome.makespan, rel=1e-9)
+    np.testing.assert_allclose(again.link_bytes, outcome.link_bytes, rtol=1e-9, atol=1.0)
+
+
+def test_iterations_with_experts_take_what_their_transfers_take(tmp_path):
+    plans = filter(None, (drawn_experts(seed, tmp_path) for seed in range(16)))
+    compared = [pair for pair in (runs(*plan) for plan in plans) if pair is not None]
+    assert len(compared) >= 8
+    for pair in compared:
+        assert_equal(pair)
+
+
+@pytest.mark.slow
+def test_experts_on_64_devices_take_what_their_transfers_take(tmp_path):
+    wide = ((8, 16), (4, 8), 64, 256)
+    plans = filter(None, (drawn_experts(seed, tmp_path, *wide) for seed in range(8)))
+    compared = [pair for pair in (runs(*plan) for plan in plans) if pair is not None]
+    assert len(compared) >= 3
+    for pair in compared:
+        assert_equal(pair)
+
+
+@pytest.mark.parametrize("topology", ["bigswitch", "fattree", "torus", "dragonfly"])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_all_to_alls_share_links_as_transfers_do(topology, stepped):
+    """Two all-to-alls, one across the other, beside a transfer and an all-reduce that hold up some messages."""
+    cluster = cluster_of(8, 2, 2)
+    network = Network(fabric_of(topology, cluster, ONE_PATH[topology]), cluster)
+    rows = [
+        compute(0, 1e-3),
+        collective(range(16), SIZE, kind=Collective.ALL_TO_ALL),
+        collective(range(0, 16, 2), SIZE, kind=Collective.ALL_TO_ALL),
+        transfer(0, 9, SIZE),
+        collective([3, 8, 13], SIZE),
+        compute(5, 1e-4),
+    ]
+    tasks, model = task_graph(rows, [(0, 1), (1, 5)], 16), Model(stepped=stepped)
+    # With many flows on other networks than a switch, rates are renewed a little late: by how many flows there are.
+    whole, single = (
+        model.simulate(model.prepare(each, network)._replace(late_ends=ALWAYS))
+        for each in (written_out(tasks).taskgraph, tasks)
+    )
+    assert single.finish.tolist() == pytest.approx(whole.finish[: tasks.n_tasks].tolist(), rel=1e-9)
+    np.testing.assert_allclose(single.link_bytes, whole.link_bytes, rtol=1e-9)
+
+
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_all_to_alls_are_recorded_and_bounded(level):
+    cluster = cluster_of(4, 2)
+    fabric, run = fabric_of("fattree", cluster, {}), Fluid(level=level).build()
+    tasks = task_graph([collective(range(8), SIZE, kind=Collective.ALL_TO_ALL)], n_devices=8)
+    timeline, recording = run.record(tasks, fabric, cluster)
+    assert timeline.makespan == run(tasks, fabric, cluster).makespan
+    assert timeline.bounds.best <= timeline.makespan * (1 + 1e-9)
+    carried = np.bincount(recording.links.link, recording.links.nbytes, fabric.n_links)
+    np.testing.assert_allclose(carried, timeline.link_bytes, rtol=1e-9)
+
+
+def test_512_members_on_64_hosts_by_hand():
+    """Each interface carries what its 8 devices send to 504 others; inside a host there is more bandwidth."""
+    cluster = cluster_of(64, 8)
+    fabric = fabric_of("bigswitch", cluster, {})
+    tasks = task_graph([collective(range(512), 512 * 1000, kind=Collective.ALL_TO_ALL)], n_devices=512)
+    prepared = Model().prepare(tasks, Network(fabric, cluster))
+    assert len(prepared.entities.task) == 64 * 63 + 64 * 8 * 7  # of 261,632 messages
+    assert (tasks.kind == TaskKind.COLLECTIVE).all()
+    seconds = Fluid().build().makespan(tasks, fabric, cluster)
+    latencies = fabric.link_latency[0] + fabric.link_latency[-1]
+    assert seconds == pytest.approx(latencies + 8 * 504 * 1000 / fabric.link_bandwidth[0], rel=1e-9)
