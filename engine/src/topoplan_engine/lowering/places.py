@@ -120,12 +120,12 @@ class CopySums(NamedTuple):
     """The sums of the gradients of stages that are the same in several copies of the model; n of them.
 
     Attributes:
-        count: n.
+        n_sums: n.
         numbers: for each of the stages, (P,) the number of the sum at each of its places.
         columns: of the tasks: their groups, and further ones.
     """
 
-    count: int
+    n_sums: int
     numbers: Sequence[I64]
     columns: Mapping[str, Any]
 

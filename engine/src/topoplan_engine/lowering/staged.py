@@ -476,7 +476,7 @@ class Assembly:
                 "op": int(strategy.stages[several[0]].operators[0]),
                 **summed.columns,
             }
-            tasks = self._add(columns, summed.count)
+            tasks = self._add(columns, summed.n_sums)
             for number, of_place in zip(several, summed.numbers, strict=True):
                 copies = self._copies[number]
                 parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]

@@ -23,7 +23,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.equal_operators import layers_of
-from topoplan_engine.lowering.places import Sends, TiedSum
+from topoplan_engine.lowering.places import CopySums, Sends, TiedSum
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
@@ -345,6 +345,10 @@ class _OneDevice:
     def tied_sums(self) -> Sequence[TiedSum]:
         """Return nothing: sums of weights that stages share are not written."""
         return ()
+
+    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
+        """Refuse: what copies of the model sum is not written."""
+        raise NotImplementedError
 
     def everyone(self) -> Mapping[str, Any]:
         """Return the columns of a collective of all devices."""
