@@ -28,8 +28,10 @@ __all__ = [
     "block_order",
     "bubble",
     "ideal_times",
+    "is_in_twos",
     "kept_passes",
     "named_order",
+    "order_in_twos",
     "pass_order",
     "repeated_rows",
     "with_recomputation",
@@ -177,6 +179,33 @@ def with_recomputation(order: PassOrder, chunks: Sequence[int]) -> PassOrder:
     kind = order.kind.astype(np.int32)
     ranks = [Rows(kind[a:b], order.chunk[a:b], order.micro_batch[a:b]) for a, b in spans]
     return pass_order(order.name, [repeated_rows(rows, np.isin(rows.chunk, list(chunks))) for rows in ranks])
+
+
+def order_in_twos(order: PassOrder) -> PassOrder:
+    """Return the order of twice as many micro-batches, of which two run each pass: back in the opposite order.
+
+    >>> print(order_in_twos(alternating_order("1f1b", [1, 0], 2)))
+    rank 0: F0 F1 F2 F3 B1 B0 B3 B2
+    rank 1: F0 F1 B1 B0 F2 F3 B3 B2
+    """
+    row, second = np.repeat(np.arange(len(order.kind)), 2), np.tile([0, 1], len(order.kind))
+    turn = np.where(order.kind[row] >= Pass.BACKWARD, 1 - second, second)
+    return PassOrder(
+        name=f"{order.name} in twos",
+        rank_ptr=2 * order.rank_ptr,
+        kind=order.kind[row],
+        chunk=order.chunk[row],
+        micro_batch=2 * order.micro_batch[row] + turn,
+    )
+
+
+def is_in_twos(order: PassOrder) -> bool:
+    """Return whether an order is one of `order_in_twos`."""
+    columns = np.stack([order.kind, order.chunk, order.micro_batch // 2])
+    if columns.shape[1] % 2 or (order.rank_ptr % 2).any() or (columns[:, ::2] != columns[:, 1::2]).any():
+        return False
+    backward = order.kind[::2] >= Pass.BACKWARD
+    return bool((order.micro_batch[::2] % 2 == backward).all())
 
 
 class Block(NamedTuple):

@@ -49,6 +49,7 @@ from topoplan_engine.lowering.task_columns import NO_TASK, shares_of
 from topoplan_engine.lowering.turns import in_one_stage, program_columns, program_graph
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.optimizer import OptimizerCosts
+from topoplan_engine.pass_orders import is_in_twos
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 
 __all__ = ["StagedLowering"]
@@ -162,7 +163,8 @@ class StagedLowering:
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
         stage_bytes = self._bytes(strategy)
         if self._last_peak is None or self._last_peak[0] is not stage_bytes:
-            self._last_peak = stage_bytes, staged_peak(strategy.order, stage_bytes, self._cluster.n_devices)
+            at_once = 2 if strategy.pairs and is_in_twos(strategy.order) else 1
+            self._last_peak = stage_bytes, staged_peak(strategy.order, stage_bytes, self._cluster.n_devices, at_once)
         return self._last_peak[1]
 
     def _bytes(self, strategy: StagedStrategy) -> list[StageBytes]:
@@ -231,6 +233,11 @@ class _Copies(NamedTuple):
         return self.tasks[variant]
 
     @property
+    def first(self) -> int:
+        """The micro-batch that begins first."""
+        return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.first)
+
+    @property
     def last(self) -> int:
         """The micro-batch that ends last."""
         return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
@@ -238,6 +245,9 @@ class _Copies(NamedTuple):
 
 #: Passes that run at the same time where a strategy says so.
 _PAIR = {int(Pass.FORWARD), int(Pass.BACKWARD)}
+
+#: A pass on a rank: its kind, chunk and micro-batch.
+_Pass = tuple[int, int, int]
 
 
 class Assembly:
@@ -255,6 +265,7 @@ class Assembly:
         layout: Layout,
     ) -> None:
         self._strategy, self._stages, self.layout = strategy, stages, layout
+        self._in_twos = strategy.pairs and is_in_twos(strategy.order)
         self._places = [layout.places(number) for number in range(len(stages))]
         self._empty = {**NO_TASK, **layout.columns}
         self._columns: dict[str, list[Any]] = {name: [] for name in self._empty}
@@ -402,8 +413,8 @@ class Assembly:
             passes = [*zip(kind, chunk, micro_batch, strict=True), *last_parts]
             self._order_rank(passes)
 
-    def _order_rank(self, passes: Sequence[tuple[int, int, int]]) -> None:
-        streams: dict[bytes, list[tuple[tuple[I64, I64], int, int]]] = {}
+    def _order_rank(self, passes: Sequence[_Pass]) -> None:
+        streams: dict[bytes, list[tuple[tuple[I64, I64], int, _Pass]]] = {}
         ends: dict[tuple[int, int, Variant | None], list[tuple[bytes, tuple[I64, I64]]]] = {}
         for kind, chunk, micro_batch in passes:
             copies = self._copies[chunk]
@@ -411,16 +422,30 @@ class Assembly:
             if key not in ends:
                 ends[key] = list(self._streams_of(kind, chunk, copies.of(micro_batch)))
             for stream, first_and_last in ends[key]:
-                streams.setdefault(stream, []).append((first_and_last, int(copies.offset[micro_batch]), kind))
+                row = first_and_last, int(copies.offset[micro_batch]), (kind, chunk, micro_batch)
+                streams.setdefault(stream, []).append(row)
         for rows in streams.values():
             offsets = np.array([offset for _, offset, _ in rows])[:, None]
             first, last = (np.stack([each[k] for each, _, _ in rows]) + offsets for k in (0, 1))
             if not self._strategy.pairs:
                 self._edge(last[:-1], first[1:])
                 continue
-            is_paired = np.array([{before, after} == _PAIR for (*_, before), (*_, after) in pairwise(rows)], bool)
+            is_paired = np.array([self._at_once(before, after) for (*_, before), (*_, after) in pairwise(rows)], bool)
             self._edge(last[:-1][~is_paired], first[1:][~is_paired])
             self._edge(last[:-2], first[2:])
+
+    def _at_once(self, before: _Pass, after: _Pass) -> bool:
+        """Whether a pass need not wait for the one before it.
+
+        In twos, all but what a whole chunk waits for: its first pass, which gathers weights that are kept, and its last
+        one, which sums gradients of all.
+        """
+        if not self._in_twos:
+            return {before[0], after[0]} == _PAIR
+        ends = {
+            (chunk, each) for chunk in {before[1]} for each in (self._copies[chunk].first, self._copies[chunk].last)
+        }
+        return before[:2] == after[:2] and before[2] // 2 == after[2] // 2 and not {before[1:], after[1:]} & ends
 
     def _streams_of(self, kind: int, chunk: int, tasks: StageTasks) -> Iterator[tuple[bytes, tuple[I64, I64]]]:
         """Yield the streams that a pass uses, with its first and last tasks there, by device or by group."""

@@ -123,7 +123,7 @@ class StagedMoves:
         """Have twice or half as many micro-batches."""
         count, order = strategy.micro_batches, strategy.order
         new_count = 2 * count if rng.integers(2) else count // 2
-        if not new_count or self._graph.batch_size % new_count:
+        if not new_count or self._graph.batch_size % new_count or strategy.pairs:
             return None
         self._host = self._host or Host.discover()
         options = {"chunks": order.n_chunks // order.n_ranks} if order.name == "interleaved" else {}

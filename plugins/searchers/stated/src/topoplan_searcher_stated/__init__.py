@@ -77,7 +77,7 @@ class Stated(Searcher):
         "ranks wait for what they send to other stages unless they have several chunks; or experts, which is all, and "
         "what tokens of a forward pass send hides behind the backward pass of another micro-batch, and the other way "
         "round (Megatron's overlap_moe_expert_parallel_comm, DualPipe); or hidup, two micro-batches "
-        "that take turns, one computing while the other one communicates (pp=1); unset: all",
+        "that take turns, one computing while the other one communicates; unset: all",
     )
     dispatch: int | None = option(
         None,

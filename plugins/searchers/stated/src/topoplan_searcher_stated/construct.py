@@ -27,6 +27,7 @@ from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
 from topoplan_engine.experiment import Choice
 from topoplan_engine.experts import expert_dims, skew_of
+from topoplan_engine.pass_orders import order_in_twos
 from topoplan_engine.recomputation import ATTENTION, regions_of
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature
@@ -46,7 +47,7 @@ from topoplan_searcher_stated.megatron import (
     sample_rules,
     tensor_rules,
 )
-from topoplan_searcher_stated.overlapping import overlapped
+from topoplan_searcher_stated.overlapping import overlapped, turns_of
 from topoplan_searcher_stated.settings import Settings, settings_of
 
 __all__ = ["MeshRules", "Rules", "check_even", "devices_of", "order_of", "stages_on", "strategy_of"]
@@ -127,7 +128,9 @@ def strategy_of(
     """
     options = settings_of(stated, graph) if isinstance(stated, Stated) else stated
     degrees = degrees_of(options, graph, n_devices)
-    order = order_of(options.schedule, degrees.pp, degrees.micro_batches)
+    turns = turns_of(options, degrees)
+    order = order_of(options.schedule, degrees.pp, degrees.micro_batches // turns)
+    order = order_in_twos(order) if turns == 2 else order
     stage_of = stages_of(graph, order, options.layers)
     mesh_rules = (rules or Rules(graph)).on_mesh(degrees, options)
     check_even(graph, degrees, mesh_rules.axes, mesh_rules.rules)
@@ -140,10 +143,10 @@ def strategy_of(
     )
     meshes = [DeviceMesh(axes=mesh_rules.axes, sizes=sizes, devices=each) for each in devices]
     stages = [attrs.evolve(different[part], mesh=mesh) for part, mesh in zip(parts, meshes, strict=True)]
-    if options.overlap == "hidup":
+    if options.overlap == "hidup" and turns == 1:
         return overlapped(graph, stages, options, degrees), degrees
     blocks = options.overlap == "megatron" and order.n_chunks == order.n_ranks
-    flags = options.clip, blocks, False, options.overlap == "experts"
+    flags = options.clip, blocks, False, options.overlap == "experts" or turns == 2
     strategy = StagedStrategy.of(graph, stages, order, degrees.micro_batches, *flags)
     if reason := why_invalid(strategy, graph, n_devices):
         raise TopoplanError(f"plan: {reason}")

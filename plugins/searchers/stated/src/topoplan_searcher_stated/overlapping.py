@@ -1,7 +1,8 @@
-"""Stated plans whose two micro-batches take turns on all devices: ``overlap=hidup``.
+"""Stated plans whose micro-batches take turns two by two: ``overlap=hidup``.
 
-The plan's one stage becomes a program in parts (`topoplan.overlapped_strategy`).  A part begins with each operator that
-is the first one to read a tensor in another sharding, so that what one micro-batch sends hides behind the other one.
+In a pipeline two of them run each pass of its schedule at the same time (`topoplan_engine.pass_orders.order_in_twos`).
+Else the plan's one stage becomes a program in parts (`topoplan.overlapped_strategy`).  A part begins with each operator
+that is the first one to read a tensor in another sharding, so that what one micro-batch sends hides behind the other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,20 @@ from topoplan_engine.sharding.programs import reshards_of, why_invalid
 from topoplan_searcher_stated.degrees import Degrees
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["overlapped"]
+__all__ = ["overlapped", "turns_of"]
+
+
+def turns_of(options: Settings, degrees: Degrees) -> int:
+    """Return how many micro-batches run each pass of a pipeline at the same time.
+
+    Raises:
+        TopoplanError: an odd number of micro-batches, which two by two does not divide.
+    """
+    if options.overlap != "hidup" or degrees.pp == 1:
+        return 1
+    if count := degrees.micro_batches % 2 and degrees.micro_batches:
+        raise TopoplanError(f"plan: overlap=hidup: {count} micro-batches (in a pipeline they take turns two by two)")
+    return 2
 
 
 def overlapped(graph: OperatorGraph, stages: Sequence[Stage], options: Settings, degrees: Degrees) -> StagedStrategy:
@@ -29,11 +43,11 @@ def overlapped(graph: OperatorGraph, stages: Sequence[Stage], options: Settings,
         options, degrees: of the plan.
 
     Raises:
-        TopoplanError: there are several stages or other micro-batches than two, or the plan has what one program with
-            one stream cannot say.
+        TopoplanError: there are other micro-batches than two, or the plan has what one program with one stream cannot
+            say.
     """
-    if degrees.pp > 1 or len(stages) > 1:
-        raise TopoplanError(f"plan: overlap=hidup: pp={degrees.pp} stages (micro-batches take turns in one: pp=1)")
+    if len(stages) > 1:
+        raise TopoplanError(f"plan: overlap=hidup: {len(stages)} chunks on one rank (schedule=1f1b has one)")
     if degrees.micro_batches != 2:
         count, samples = degrees.micro_batches, degrees.micro_batches * options.micro_batch // 2
         raise TopoplanError(f"plan: overlap=hidup: {count} micro-batches (two take turns: micro-batch={samples})")
