@@ -365,8 +365,8 @@ def _copies(
     return total
 
 
-def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, at_once: int = 1) -> StagedPeak:
-    """Return the peak of the bytes that each device holds; ``at_once`` backward passes raise it at the same time."""
+def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, turns: int = 1) -> StagedPeak:
+    """Return the peak of the bytes that each device holds; ``turns`` backward passes raise it at the same time."""
     total, gathered, of_batch, in_use = np.zeros((4, n_devices))
     for stage in stages:
         total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
@@ -392,7 +392,7 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, 
         # A backward pass begins with what is there before it, any other one ends with what is there behind it.
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
         gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
-        highest = base.sum(axis=0) + np.where(backward, at_once * rises[chunk], gathers)[:, None]
+        highest = base.sum(axis=0) + np.where(backward, turns * rises[chunk], gathers)[:, None]
         most, columns = highest.argmax(axis=0), np.arange(different.shape[1])
         total[devices] += np.maximum(highest[most, columns], 0.0)[column_of]
         gathered[devices] = gathers[most][column_of]

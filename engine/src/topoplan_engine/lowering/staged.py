@@ -163,8 +163,8 @@ class StagedLowering:
     def _peak(self, strategy: StagedStrategy) -> StagedPeak:
         stage_bytes = self._bytes(strategy)
         if self._last_peak is None or self._last_peak[0] is not stage_bytes:
-            at_once = 2 if strategy.pairs and is_in_twos(strategy.order) else 1
-            self._last_peak = stage_bytes, staged_peak(strategy.order, stage_bytes, self._cluster.n_devices, at_once)
+            turns = 2 if strategy.pairs and is_in_twos(strategy.order) else 1
+            self._last_peak = stage_bytes, staged_peak(strategy.order, stage_bytes, self._cluster.n_devices, turns)
         return self._last_peak[1]
 
     def _bytes(self, strategy: StagedStrategy) -> list[StageBytes]:
