@@ -117,7 +117,7 @@ class Drawn:
         return True
 
 
-def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000):
+def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000, evaluations=1000):
     """Judge states, the first of which is the initial one and the last the best of the search."""
     states = [State(PlacedStrategy(()), None) for _ in times]
     evaluator = Drawn(dict(zip(states, times, strict=True)), tasks)
@@ -125,7 +125,8 @@ def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000):
     shortlist = [ShortlistEntry(state=s, cost=t[0], origin=origin) for s, t in zip(states, times, strict=True)]
     initial = attrs.evolve(shortlist[0], origin=Origin("initial strategy"))
     arguments = (evaluator, shortlist[1:] or [initial], initial, initial if aside else None)
-    return judge(*arguments, constructed=constructed, stop=stop or Stop()), states, evaluator
+    choice = judge(*arguments, constructed=constructed, stop=stop or Stop(), evaluations=evaluations)
+    return choice, states, evaluator
 
 
 def test_a_lucky_draw_does_not_win():
@@ -162,12 +163,29 @@ def test_as_many_draws_are_taken_as_the_mean_needs():
     assert (counts[0], counts[-1]) == (8, 256)
 
 
-@pytest.mark.parametrize(("tasks", "choosing", "reported"), [(1000, 8, 256), (30_000, 5, 24), (1 << 22, 2, 8)])
-def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, choosing, reported):
-    choice, _, evaluator = verdict([(1.0, 1.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)], tasks=tasks)
+@pytest.mark.parametrize(
+    ("tasks", "evaluations", "choosing", "reported"),
+    [
+        (1000, 1000, 8, 256),
+        (1000, 6, 8, 136),
+        (30_000, 1000, 5, 24),
+        (30_000, 6, 2, 6),
+        (1 << 22, 1000, 2, 2),
+    ],
+)
+def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, evaluations, choosing, reported):
+    times = [(1.0, 1.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)]
+    choice, _, evaluator = verdict(times, tasks=tasks, evaluations=evaluations)
     assert {len(seeds) for _, seeds in evaluator.asked[:3]} == {choosing}
     assert len(choice.plan.draws.seeds) == len(choice.initial.draws.seeds) == reported
     assert choice.plan.draws.error > 0.0025 * choice.plan.draws.mean  # and the plan says so
+
+
+def test_a_state_that_is_clearly_slower_does_not_choose_and_is_simulated_under_few_draws():
+    times = [(9.0, 9.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)]
+    choice, states, evaluator = verdict(times, tasks=30_000)
+    assert [state for state, _ in evaluator.asked[:3]] == [states[2], states[1], choice.plan.entry.state]
+    assert (len(choice.plan.draws.seeds), len(choice.initial.draws.seeds)) == (24, 4)
 
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():

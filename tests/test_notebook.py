@@ -118,7 +118,7 @@ def test_a_plan_is_drawn(outcome, tmp_path):
     drawn = sum(len(bars.get_paths()) for bars in devices.collections)
     assert drawn == (outcome.plan.taskgraph.device >= 0).sum()
     assert len(links.patches) == outcome.plan.fabric.n_links
-    assert memory.get_ylabel() == "GB"
+    assert memory.get_ylabel() == "GiB"
     with pytest.raises(TopoplanError, match="was not simulated"):
         attrs.evolve(outcome.plan, timeline=None).plot()
 

@@ -223,12 +223,16 @@ class _GuardedSearch(Search):
 
     def __init__(self, search: Search, who: str, allowed: Allowed) -> None:
         self._search, self.who, self._allowed = search, who, allowed
+        # Looked up once: a protocol looks at each of its attributes whenever it is asked.
+        self._knows_best = search if isinstance(search, KnowsBest) else None
+        self._turns = search if isinstance(search, TakesTurns) else None
+        self._vain = search if isinstance(search, PlansInVain) else None
 
     def know_best(self, cost: float) -> None:
         """Pass the seconds of the best plan on to a search that makes use of them."""
-        if isinstance(self._search, KnowsBest):
+        if self._knows_best is not None:
             with calling(f"{self.who}: know_best"):
-                self._search.know_best(cost)
+                self._knows_best.know_best(cost)
 
     def ask(self) -> list[Candidate]:
         """Propose candidates."""
@@ -266,8 +270,8 @@ class _GuardedSearch(Search):
     follows = property(lambda self: self._search.follows)
     plans = property(lambda self: self._search.plans)
     acceptance = property(lambda self: self._search.acceptance)
-    waits = property(lambda self: self._search.waits if isinstance(self._search, TakesTurns) else False)
-    in_vain = property(lambda self: self._search.in_vain if isinstance(self._search, PlansInVain) else False)
+    waits = property(lambda self: False if self._turns is None else self._turns.waits)
+    in_vain = property(lambda self: False if self._vain is None else self._vain.in_vain)
     left_out = property(lambda self: self._search.left_out if isinstance(self._search, SaysLeftOut) else "")
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:

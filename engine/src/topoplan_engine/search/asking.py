@@ -7,7 +7,7 @@ from typing import Any
 
 from topoplan.model.placement import Placement
 from topoplan.search.protocol import Search, State
-from topoplan_engine.guarded import PlansInVain, SaysLeftOut, TakesTurns
+from topoplan_engine.guarded import SaysLeftOut
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 
@@ -39,7 +39,7 @@ def reports_of(searchers: Mapping[str, Search]) -> Mapping[str, Mapping[str, Any
 
 def some_wait(searchers: Sequence[tuple[str, Search]]) -> bool:
     """Say whether a searcher proposed nothing in its last turn, and may in one of the next."""
-    return any(isinstance(search, TakesTurns) and search.waits for _, search in searchers)
+    return any(getattr(search, "waits", False) for _, search in searchers)  # of one that `TakesTurns`, asked each turn
 
 
 def acceptance_of(searchers: Sequence[Search]) -> float | None:
@@ -57,4 +57,4 @@ def some_hold(searchers: Sequence[tuple[str, Search]], plans: Callable[[int], bo
 
 def planned_in_vain(search: Search) -> bool:
     """Say whether the last turn of a search was worth a proposal in work, though it brought none."""
-    return isinstance(search, PlansInVain) and search.in_vain
+    return bool(getattr(search, "in_vain", False))  # of one that `PlansInVain`

@@ -4,8 +4,9 @@ If messages have several equal paths, each takes one at random, and a simulated 
 that prices every candidate under one draw settles on a state that is lucky in it.  So, before a plan is returned, the
 shortlist of the search is priced under draws that the search has not used, and the best mean wins.  The reported time
 of the winner is the mean over draws that did not choose it.  So many of them are taken that it is known to a quarter
-of a percent, unless that takes longer than most searches: large task graphs are simulated less often (`_MOST_TASKS`).
-The states beside it, the initial one first of all, are priced under the same draws.
+of a percent, unless that takes longer than the search or than most searches: large task graphs are simulated less often
+(`_MOST_TASKS`).  The states beside it, the initial one first of all, are priced under the same draws, or a few of them
+if they are clearly slower (`_CLEAR`).
 
 Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_engine.search.bests`) and returns a
 `Verdict`; it asks for no draw if nothing is drawn.
@@ -44,8 +45,12 @@ _AT_LEAST = 8
 #: Draws that choose, at least, where task graphs are large.
 _FEW = 2
 
-#: Tasks after which no more draws are begun, all draws of a state together: some twenty seconds.
-_MOST_TASKS = 1 << 19
+#: Tasks after which no more draws are begun, all draws of a state together: some twenty seconds; and those that draws
+#: may have even if the search itself has simulated fewer: some five seconds.
+_MOST_TASKS, _SOME_TASKS = 1 << 19, 1 << 17
+
+#: How many times as long as the best a state takes under one draw that no other draws make it the best.
+_CLEAR = 1.5
 
 #: Standard error of a mean, as a share of it, that asks for no more draws.
 _PRECISE = 0.0025
@@ -128,11 +133,16 @@ class Verdict:
 
 
 @attrs.frozen
-class _Time:
-    """Time for draws; see `judge`."""
+class _Limits:
+    """Time for draws, see `judge`, and tasks for all draws of a state."""
 
     remaining: Callable[[], float] = lambda: math.inf
     clocked: Clocked = attrs.field(factory=Clocked)
+    tasks: int = _MOST_TASKS
+
+    def draws(self, evaluator: Evaluator, state: State, states: int = 1, tasks: int = _MOST_TASKS) -> int:
+        """Return how many draws of each of some states have so many tasks, or as many as there may be."""
+        return min(self.tasks, tasks) // max(1, evaluator.n_tasks(state) * states)
 
     @property
     def is_up(self) -> bool:
@@ -161,6 +171,7 @@ def judge(
     *,
     constructed: bool,
     stop: Stop,
+    evaluations: int = _MOST_TASKS,
     remaining: Callable[[], float] = lambda: math.inf,
     clocked: Clocked = Clocked(),  # noqa: B008 - it is frozen
 ) -> Verdict:
@@ -174,26 +185,32 @@ def judge(
         constructed: the shortlist is of constructed states, which are preferred; otherwise the initial state and the
             constructed one win if they are faster in the mean.
         stop: once it is wanted, only the least number of draws is taken.
+        evaluations: candidates that the search has priced; draws of large task graphs simulate no more.
         remaining: seconds; without any no more draws are taken, and what has none has that of the search.
         clocked: remembers where there were none.
     """
-    time = _Time(remaining, clocked)
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
+    searched = evaluations * evaluator.n_tasks(best.state)
+    limits = _Limits(remaining, clocked, min(_MOST_TASKS, max(_SOME_TASKS, searched)))
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
-    if len(rivals) > 1 and not time.is_up and draws(best.state):
-        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, time)
+    if len(rivals) > 1 and not limits.is_up and draws(best.state):
+        best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, limits)
 
-    def judged(entry: ShortlistEntry, at_least: int) -> Judged:
-        times = _times(evaluator, entry, draws, at_least, stop, time)
+    def judged(entry: ShortlistEntry, at_least: int, most: int) -> Judged:
+        times = _times(evaluator, entry, draws, at_least, most, stop, limits)
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
-    plan = judged(best, _AT_LEAST)
+    most = max(_FEW, limits.draws(evaluator, best.state))
+    plan = judged(best, min(_AT_LEAST, most), most)
     judged_states = {plan.entry.state: plan}
     for entry in baselines:
         if entry.state not in judged_states:
-            judged_states[entry.state] = judged(entry, len(plan.draws.seconds))
+            count, most = len(plan.draws.seconds), max(_FEW, limits.draws(evaluator, entry.state))
+            if entry.cost > _CLEAR * plan.cost:
+                most = max(_FEW, min(count, limits.draws(evaluator, entry.state, tasks=_SOME_TASKS)))
+            judged_states[entry.state] = judged(entry, min(count, most), most)
     first, fastest = judged_states[initial.state], min(judged_states.values(), key=lambda entry: entry.rank)
     if not constructed:
         return Verdict(plan=fastest, initial=first, aside=None if aside is None else judged_states[aside.state])
@@ -206,7 +223,8 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     if trial.cost == float("inf"):
         return trial
     entry = ShortlistEntry(state=state, cost=trial.cost, origin=Origin(""))
-    times = _times(evaluator, entry, evaluator.draws, _AT_LEAST, Stop(), _Time())
+    most = max(_FEW, _Limits().draws(evaluator, state))
+    times = _times(evaluator, entry, evaluator.draws, min(_AT_LEAST, most), most, Stop(), _Limits())
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
 
 
@@ -234,19 +252,21 @@ def _best_of(
     rivals: Sequence[ShortlistEntry],
     draws: Callable[[State], bool],
     stop: Stop,
-    time: _Time,
+    limits: _Limits,
 ) -> ShortlistEntry:
     """Return the rival with the best mean over the draws that choose, the first of equal ones; the first one draws."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
-    work = max(1, evaluator.n_tasks(rivals[0].state) * len(rivals))
-    seeds = [evaluator.first_draw + number for number in _CHOOSING[: max(_FEW, _MOST_TASKS // work)]]
+    count = limits.draws(evaluator, rivals[0].state, len(rivals))
+    seeds = [evaluator.first_draw + number for number in _CHOOSING[: max(_FEW, count)]]
     for entry in rivals:
-        if ranks and (stop.wanted or time.is_up):
+        if ranks and (stop.wanted or limits.is_up):
             break
+        if ranks and entry.cost > _CLEAR * rivals[0].cost:
+            continue
         cost = entry.cost
         if draws(entry.state):
             try:
-                seconds = time.makespans(evaluator, entry.state, seeds)
+                seconds = limits.makespans(evaluator, entry.state, seeds)
             except Stopped:
                 return min(ranks, key=lambda rival: ranks[rival], default=entry)
             cost = float(seconds.mean()) + evaluator.penalty(entry.state.strategy)
@@ -259,23 +279,27 @@ def _times(
     entry: ShortlistEntry,
     draws: Callable[[State], bool],
     at_least: int,
+    most: int,
     stop: Stop,
-    time: _Time,
+    limits: _Limits,
 ) -> Draws:
-    """Price a state under enough draws for a precise mean; its only time if nothing is drawn or no time left."""
+    """Price a state under enough draws for a precise mean; its only time if nothing is drawn or no time left.
+
+    Draws are taken in batches: the last one may exceed ``most``.
+    """
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
-    if time.is_up or not draws(entry.state):
+    if limits.is_up or not draws(entry.state):
         return Draws(seconds=of_search)
     seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
-    times, enough = Draws(seconds=[]), _MOST_TASKS // max(1, evaluator.n_tasks(entry.state))
+    times = Draws(seconds=[])
     while len(times.seeds) < at_least or (
-        len(times.seeds) < enough and times.error > _PRECISE * times.mean and not stop.wanted
+        len(times.seeds) < most and times.error > _PRECISE * times.mean and not stop.wanted
     ):
-        batch = seeds[len(times.seeds) :][:_AT_LEAST]
+        batch = seeds[len(times.seeds) :][: min(_AT_LEAST, at_least)]
         if not batch:
             break
         try:
-            seconds = time.makespans(evaluator, entry.state, batch)
+            seconds = limits.makespans(evaluator, entry.state, batch)
         except Stopped:
             break
         times = Draws(seconds=np.concatenate([times.seconds, seconds]), seeds=(*times.seeds, *batch))

@@ -484,6 +484,7 @@ def _verdict(setup: SearchSetup, result: Result, ends: Ends, journals: Journals)
             result.aside,
             constructed=constructed,
             stop=stop,
+            evaluations=result.evaluations,
             remaining=lambda: ends.remaining - at_end,
             clocked=Clocked(journal, stop),
         )
