@@ -82,7 +82,7 @@ def test_columns_that_are_none_are_refused():
         ({"rank_ptr": [0, 1]}, "rank_ptr must rise from 0 to the number of passes, 2"),
         ({"rank_ptr": [0, 0, 2]}, "rank_ptr must rise"),
         ({"kind": [0, 7]}, r"kind has 7 \(must be 0 to 3\)"),
-        ({"chunk": [-1, 0]}, "chunk -1 is in no row"),
+        ({"chunk": [-1, 0]}, r"chunk -1 is in a row \(numbers begin at 0\)"),
     ):
         with pytest.raises(TopoplanError, match=reason):
             PassOrder(**{"name": "bad", "rank_ptr": [0, 2], **columns, **changed})

@@ -140,7 +140,8 @@ class PassOrder:
         for name, column in (("chunk", self.chunk), ("micro-batch", self.micro_batch)):
             missing = np.setdiff1d(np.arange(column.max() + 1), column)
             if column.min() < 0 or len(missing):
-                return f"{name} {missing[0] if len(missing) else column.min()} is in no row (numbers begin at 0)"
+                what = f"{missing[0]} is in no row" if len(missing) else f"{column.min()} is in a row"
+                return f"{name} {what} (numbers begin at 0)"
         return None
 
     def _why_incomplete(self) -> str | None:

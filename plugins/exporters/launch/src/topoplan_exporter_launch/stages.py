@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 
 from topoplan import OperatorGraph, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.program_strategies import program_of as program_of_parts
 from topoplan_engine.recomputation import words_of_regions
 from topoplan_exporter_launch.targets import Target
 
@@ -22,7 +24,6 @@ def program_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
     if strategy.copy_of.any():
         raise target.unsuited(f"the plan has two copies of the model in one pipeline (schedule {strategy.order.name})")
     first = strategy.stages[0].mesh
-    rules, stored = {}, {}
     for number, stage in enumerate(strategy.stages):
         if (stage.mesh.axes, stage.mesh.sizes) != (first.axes, first.sizes):
             raise target.refusal(
@@ -30,15 +31,8 @@ def program_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
                 f"begins stage {number} on a mesh of {_sizes(stage.mesh.axes, stage.mesh.sizes)}, but stage 0 has one "
                 f"of {_sizes(first.axes, first.sizes)}",
             )
-        for position, op in enumerate(stage.operators.tolist()):
-            rules[op], stored[op] = stage.program.rules[position], stage.program.stored[position]
-    count = range(len(graph.operators))
-    return SpmdProgram(
-        mesh=first.sizes,
-        rules=tuple(rules[op] for op in count),
-        stored=tuple(stored[op] for op in count),
-        gathers_again=any(stage.program.gathers_again for stage in strategy.stages),
-    )
+    program = program_of_parts(attrs.evolve(strategy, one_stream=True))
+    return attrs.evolve(program, gathers_again=any(stage.program.gathers_again for stage in strategy.stages))
 
 
 def rings_of(graph: OperatorGraph, strategy: StagedStrategy) -> list[int]:
