@@ -12,7 +12,7 @@ from topoplan_engine import ClusterOptions, problem_on
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.machine import network_of
-from topoplan_engine.simulation.algorithms import CollectiveChoice
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.written_out import written_out
 from topoplan_estimator_roofline import Roofline
 from topoplan_samples.plans_drawn import LARGE, ONE_PATH, drawn_plan, models_in, some_plans

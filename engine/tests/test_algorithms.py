@@ -10,7 +10,7 @@ from topoplan.plugin.components import CollectiveAlgorithm
 from topoplan_engine.network.protocols import NCCL, PCI, Protocol
 from topoplan_engine.network.rounds import grouped, grouped_rows, priced, priced_groups
 from topoplan_engine.network.tables import Network
-from topoplan_engine.simulation.algorithms import CollectiveChoice
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_samples.tasks import collective, task_graph, transfer
 
 HOST = Host.discover()

@@ -33,19 +33,26 @@ from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.allowed import Allowed, why_misplaced
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.screening import Rejects, Screened
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 
 __all__ = [
     "FindsAlgorithms",
     "KnowsBest",
     "PlansInVain",
     "SaysLeftOut",
+    "TakesAlgorithms",
     "TakesTurns",
     "build_search",
     "build_simulate",
     "runs_all_to_alls",
     "strategy_fault",
+    "with_algorithms",
 ]
 
+#: Why a simulator has no algorithms of collectives.
+RINGS_ALONE = (
+    "the simulator runs rings of the network alone (fluid with transport=wire and collective=ring runs others)"
+)
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
 
@@ -72,6 +79,32 @@ class FindsAlgorithms(Protocol):
 def runs_all_to_alls(simulate: Simulate) -> bool:
     """Return whether a simulator runs all-to-alls that are one task each, so that they need no list of transfers."""
     return isinstance(simulate, FindsAlgorithms) and simulate.runs_all_to_alls
+
+
+@runtime_checkable
+class TakesAlgorithms(Protocol):
+    """A simulator that runs collectives by algorithms, beside those that its options name."""
+
+    @property
+    def algorithms(self) -> CollectiveChoice | None:
+        """Which algorithms run collectives; None where rings alone do."""
+
+    def selections(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> list[tuple[int, str]]:
+        """Return a collective of each group, kind and size that has algorithms, and which one runs it."""
+
+    def with_algorithms(self, text: str) -> Simulate:
+        """Return the same simulator, which has them for collectives that its options name none for."""
+
+
+def with_algorithms(simulate: Simulate, text: str) -> Simulate:
+    """Return a simulator that runs collectives by algorithms, where its options name none.
+
+    Raises:
+        TopoplanError: it runs rings alone, or the text names no algorithm.
+    """
+    if not isinstance(simulate, TakesAlgorithms):
+        raise TopoplanError(f"algorithms {shown(text)}: {RINGS_ALONE}")
+    return simulate.with_algorithms(text)
 
 
 def build_simulate(simulator: Simulator, host: Host | None = None) -> Simulate:
@@ -118,7 +151,7 @@ class _GuardedSimulate(Simulate):
         self._simulate, self._who = simulate, who
         for name in dir(type(simulate)):
             if (
-                name != "with_seed"
+                name not in ("with_seed", "with_algorithms")
                 and not name.startswith("_")
                 and getattr(type(simulate), name) is not getattr(Simulate, name, None)
             ):
@@ -143,6 +176,10 @@ class _GuardedSimulate(Simulate):
         """Return the same simulator with other draws of paths, its runs checked likewise."""
         simulate = self._simulate.with_seed(seed)
         return self if simulate is self._simulate else _GuardedSimulate(simulate, self._who)
+
+    def with_algorithms(self, text: str) -> Simulate:
+        """Return the same simulator with algorithms of collectives, its runs checked likewise."""
+        return _GuardedSimulate(with_algorithms(self._simulate, text), self._who)
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method whose seconds are looked at."""

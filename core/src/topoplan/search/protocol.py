@@ -1,14 +1,12 @@
 """The ask/tell contract between searchers and the driver.
 
-A `State` is a point of the joint space: a strategy and the fabric it runs on, always priced together.
+A `State` is a point of the joint space: a strategy, its fabric, and what runs its collectives, priced together.
 A searcher proposes candidates (`Candidate`), each given as a *change to a state*, and gets their
 prices (`Trial`).  It never calls the evaluator, owns no budget and reads no clock, so it can be stopped,
 resumed, run in many chains and swapped.
 
 The driver (`topoplan_engine.search.driver`) goes round: ``ask`` -> price -> ``tell``, until the budget is spent or
 ``ask`` returns nothing.  Searchers take turns; a new best that one reached, others are given by ``adopt``.
-
-Observer hooks receive how a search was started (`Run`) and its progress (`Progress`).
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ class State:
 
     strategy: Strategy
     fabric: AnyFabric
+    collectives: str = ""  #: algorithms where options name none, as ``--collective`` says them
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -59,10 +58,11 @@ class Candidate:
 
     def state(self) -> State:
         """Return the state that the candidate describes; the base itself when nothing changes."""
+        base = self.base
         if not self.placements and self.fabric is None:
-            return self.base
-        strategy = self.base.strategy.with_changes(self.placements) if self.placements else self.base.strategy
-        return State(strategy, self.fabric or self.base.fabric)
+            return base
+        strategy = base.strategy.with_changes(self.placements) if self.placements else base.strategy
+        return State(strategy, self.fabric or base.fabric, base.collectives)
 
 
 @attrs.frozen(kw_only=True, eq=False)

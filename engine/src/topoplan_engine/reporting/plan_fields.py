@@ -14,6 +14,7 @@ import attrs
 from topoplan.model.plan import Plan
 from topoplan_engine.network.building import used_interfaces
 from topoplan_engine.reporting.cautions import caution_rows
+from topoplan_engine.reporting.joint import joint_json
 from topoplan_engine.reporting.memory import memory_json
 from topoplan_engine.reporting.model import model_json
 from topoplan_engine.reporting.parts import parts_json
@@ -41,6 +42,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         **breakdown_json(plan),
         **parts_json(plan),
         **plans_json(plan),
+        **joint_json(plan),
         **collective_links_json(plan),
         **memory_json(plan),
         **(model_json(plan.graph) if plan.graph else {}),

@@ -25,6 +25,7 @@ from topoplan_engine.network.building import host_links
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.accuracy import packet_errors_text, typical_error
 from topoplan_engine.reporting.cautions import caution_rows
+from topoplan_engine.reporting.joint import again_text
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_rows, print_stages
 from topoplan_engine.reporting.model import model_rows, toy
@@ -236,7 +237,7 @@ def _print(document: Mapping[str, Any], plan: Plan, outputs: Written, *, as_json
     if details or not stated_text(plan):
         print_strategy(plan)
     elif stated := stated_text(plan):
-        print_line(f"the same plan again: --plan {stated}")
+        print_line(f"the same plan again: --plan {stated}{again_text(plan)}")
     if not details:
         typer.echo("more: --details, --json, or -x json=plan.json for topoplan show plan.json")
     for note in document["notes"]:

@@ -14,6 +14,7 @@ from topoplan.plugin.components import Exporter
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.reporting.cautions import caution_rows
+from topoplan_engine.reporting.joint import joint_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_rows
 from topoplan_engine.reporting.memory import fits_text
 from topoplan_engine.reporting.model import model_rows
@@ -40,6 +41,7 @@ def summary_rows(outcome: Outcome, experiment: Experiment, launch: str) -> list[
         ("plan", stated or beside[0][1]),
         *beside[1:],
         ("iteration time", iteration_time(outcome.draws, spelled_time)),
+        *joint_rows(plan),
         *_throughput_rows(outcome.throughput),
         *([("memory per device", fits_text(plan))] if plan.memory is not None else []),
         *([("limited by", f"{shares_text(parts)} ({parts.where})")] if parts is not None and parts.total else []),

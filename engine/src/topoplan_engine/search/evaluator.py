@@ -29,7 +29,7 @@ from topoplan.plugin.components import Exporter
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
-from topoplan_engine.guarded import runs_all_to_alls
+from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
@@ -43,6 +43,7 @@ from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.quotients import KnowsPaths, NoQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
+from topoplan_engine.states import state_key
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -96,6 +97,8 @@ class Evaluator:
         draws: int = 1,
         first_draw: int = 0,
         formats: Sequence[Exporter] = (),
+        collectives: str = "",
+        lowering: Lowering | None = None,
     ) -> None:
         """Price candidates.
 
@@ -106,7 +109,15 @@ class Evaluator:
             draws: if messages draw their paths, a candidate costs the mean of so many draws.
             first_draw: the seed of the first one; those of the others follow.
             formats: what the plan is to be written in; strategies that one of them cannot say have no cost.
+            collectives: algorithms of the states that it prices itself; others have an evaluator like this one each.
+            lowering: of the problem, which is shared where it writes the same tasks.
         """
+        self._arguments = problem, simulate, memory, draws, first_draw, formats
+        self._collectives = collectives
+        # Those of states with other algorithms of collectives.
+        self._variants: dict[str, Evaluator] = {}
+        if collectives:
+            simulate = with_algorithms(simulate, collectives)
         self.problem = problem
         self.evaluations, self.first_draw, self._knows_pace = 0, first_draw, False
         self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
@@ -117,7 +128,9 @@ class Evaluator:
         self._paths = simulate if isinstance(simulate, KnowsPaths) else NoQuotients()
         self._memory_policy = memory
         one_task = runs_all_to_alls(simulate)
-        self._lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
+        if lowering is None or lowering.one_task != one_task:
+            lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
+        self._lowering = lowering
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
@@ -126,6 +139,9 @@ class Evaluator:
                 self._lowering, simulate.link_seconds, _SECONDS_PER_BYTE[memory], of_star
             )
         self._change_bounds = ChangeBounds()
+        self._begin_caches()
+
+    def _begin_caches(self) -> None:
         # The last task graph and the last memory, with the key of their strategy.
         self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
         self._last_memory: tuple[bytes, F64] | None = None
@@ -162,8 +178,11 @@ class Evaluator:
         """
         self.evaluations += 1
         state = candidate.state()
+        if (evaluator := self._of(state)) is not self:
+            base = attrs.evolve(candidate.base, collectives=state.collectives)
+            return evaluator.price(attrs.evolve(candidate, base=base), fitting_cutoff)
         strategy = state.strategy
-        key = strategy.key + state.fabric.key
+        key = state_key(state)
         cached = self._costs.find(key)
         if cached is not None:
             return self._trial(state, *cached)
@@ -190,11 +209,29 @@ class Evaluator:
 
     def price_in_full(self, candidate: Candidate) -> Trial:
         """Price a candidate that is to be the plan: `plan` need not simulate it once more."""
-        self._keeps_timeline = True
+        evaluator = self._of(candidate.state())
+        evaluator._keeps_timeline = True
         try:
             return self.price(candidate)
         finally:
-            self._keeps_timeline = False
+            evaluator._keeps_timeline = False
+
+    def _of(self, state: State) -> Evaluator:
+        """Return the evaluator of states whose collectives have the algorithms of this one."""
+        if state.collectives == self._collectives:
+            return self
+        if state.collectives not in self._variants:
+            variant = Evaluator(*self._arguments, state.collectives, self._lowering)
+            variant._limiting = self._limiting
+            self._variants[state.collectives] = variant
+        return self._variants[state.collectives]
+
+    def runs(self, state: State) -> tuple[Simulate, AnyFabric, TaskGraph]:
+        """Return what runs a state, on which fabric, and its tasks, one for each class where it is folded."""
+        evaluator = self._of(state)
+        folded = evaluator._folds.iteration(state)
+        tasks = evaluator._lower(state.strategy) if folded is None else folded.taskgraph
+        return evaluator._simulate, state.fabric, tasks
 
     def keep_to(self, formats: Sequence[Exporter], start: Strategy) -> None:
         """Give no cost to strategies of kinds that formats can never say, but for those whose kind the start has."""
@@ -222,6 +259,8 @@ class Evaluator:
         Nothing is counted as priced.  A candidate of this very mapping may be priced next: what is known of it by then
         is used again.
         """
+        if (evaluator := self._of(base)) is not self:
+            return evaluator.rejects(base, placements, cutoff)
         if self._lower_bound is None or cutoff == float("inf") or not isinstance(base.strategy, PlacedStrategy):
             return False
         key = self._change_bounds.key(base, placements)
@@ -250,15 +289,17 @@ class Evaluator:
 
     def seconds_in_full(self, state: State) -> float:
         """Return about how many seconds `plan` takes for a state; hardly any where one device stands for all."""
-        if self._timeline[0] == state.strategy.key + state.fabric.key:
+        if (evaluator := self._of(state)) is not self:
+            return evaluator.seconds_in_full(state)
+        if self._timeline[0] == state_key(state):
             return 0.0
         tasks = self.tasks_in_full(state)
-        seconds = self._seconds_of.find(state.strategy.key + state.fabric.key) if tasks else None
+        seconds = self._seconds_of.find(state_key(state)) if tasks else None
         return _IN_FULL * (self.seconds_per_task * tasks if seconds is None else seconds)
 
     def tasks_in_full(self, state: State) -> int:
         """Return about how many tasks `plan` simulates for a state."""
-        return 0 if self._folds.iteration(state) is not None else self._lowering.n_tasks(state.strategy)
+        return 0 if self._of(state)._folds.iteration(state) is not None else self._lowering.n_tasks(state.strategy)
 
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
@@ -276,9 +317,9 @@ class Evaluator:
         """
         self.evaluations += 1
         state = candidate.state()
-        key = state.strategy.key + state.fabric.key
-        if self._costs.find(key) is None and cost < float("inf"):
-            self._costs.put(key, (cost, fits))
+        costs = self._of(state)._costs
+        if costs.find(state_key(state)) is None and cost < float("inf"):
+            costs.put(state_key(state), (cost, fits))
         return self._trial(state, cost, fits)
 
     def _cost(self, state: State, cutoff: float, bound: LowerBound) -> float:
@@ -325,7 +366,7 @@ class Evaluator:
     def _class_key(self, state: State) -> int | None:
         """Return the class of a state's strategy, None if it has none; that of the last change is kept."""
         key, class_key = self._last_class
-        if class_key is not None and key == state.strategy.key + state.fabric.key:
+        if class_key is not None and key == state_key(state):
             return class_key
         return self._lowering.class_key(state.strategy, self._quotients.in_turn_bytes)
 
@@ -353,14 +394,14 @@ class Evaluator:
         if not self._further_draws or not self.draws(state):
             if self._keeps_timeline:
                 timeline = self._simulate(*iteration)
-                self._timeline = state.strategy.key + state.fabric.key, timeline
+                self._timeline = state_key(state), timeline
                 seconds = float(timeline.makespan)
             else:
                 seconds = float(self._simulate.makespan(*iteration, cutoff))
             took = clock() - started
             self._note_pace(iteration[0].n_tasks, took)
             if seconds < float("inf"):
-                self._seconds_of.put(state.strategy.key + state.fabric.key, took)
+                self._seconds_of.put(state_key(state), took)
             return seconds
         count, total = 1 + len(self._further_draws), 0.0
         for number, simulate in enumerate([self._simulate, *self._further_draws]):
@@ -414,17 +455,21 @@ class Evaluator:
 
     def draws(self, state: State) -> bool:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
+        if (evaluator := self._of(state)) is not self:
+            return evaluator.draws(state)
         if not self.may_draw(state) or self._folds.iteration(state) is not None:
             return False
         return self._simulate.draws(self._lower(state.strategy), state.fabric, self.problem.cluster)
 
     def n_tasks(self, state: State) -> int:
         """Return how many tasks an iteration of a state has."""
-        return self._lower(state.strategy).n_tasks
+        return self._of(state)._lower(state.strategy).n_tasks
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
-        return self._simulate.makespans(self._lower(state.strategy), state.fabric, self.problem.cluster, seeds)
+        evaluator = self._of(state)
+        tasks = evaluator._lower(state.strategy)
+        return evaluator._simulate.makespans(tasks, state.fabric, self.problem.cluster, seeds)
 
     def plan(
         self, state: State, provenance: Mapping[str, Any], seed: int | None = None, *, record: bool = False
@@ -437,6 +482,8 @@ class Evaluator:
             seed: names a draw of its paths.
             record: the plan holds a recording, too, if the simulator can make one, and its tasks can be listed.
         """
+        if (evaluator := self._of(state)) is not self:
+            return evaluator.plan(state, provenance, seed, record=record)
         cluster, recording = self.problem.cluster, None
         folded = self._folds.iteration(state)
         if record and folded is not None and folded.n_tasks <= MOST_WRITTEN:
@@ -446,7 +493,7 @@ class Evaluator:
         else:
             taskgraph = self._lower(state.strategy)
             key, recorded = self._timeline
-            if recorded is not None and seed is None and not record and key == state.strategy.key + state.fabric.key:
+            if recorded is not None and seed is None and not record and key == state_key(state):
                 timeline = recorded
             else:
                 simulate = self._simulate if seed is None else self._simulate.with_seed(seed)
@@ -470,7 +517,7 @@ class Evaluator:
         """Return a state as a plan without a timeline, whose tasks are made when asked for."""
         strategy, cluster = state.strategy, self.problem.cluster
         taskgraph = DeferredTaskGraph.of(
-            lambda: self._lower(strategy),
+            lambda: self._of(state)._lower(strategy),
             n_tasks=self._lowering.n_tasks(strategy),
             n_devices=cluster.n_devices,
             op_names=tuple(op.name for op in self.problem.graph.operators),

@@ -450,4 +450,4 @@ def _progress(statuses: Mapping[int, _Status], first_cost: float, best: int) -> 
 def _interned(space: PlacementSpace, state: State) -> State:
     """Return a copied state with the placements that the island's space holds; all else stays as it is."""
     placements = tuple(space.intern(placement) for placement in state.strategy.placements)
-    return State(attrs.evolve(state.strategy, placements=placements), state.fabric)
+    return attrs.evolve(state, strategy=attrs.evolve(state.strategy, placements=placements))

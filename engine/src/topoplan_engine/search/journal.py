@@ -37,6 +37,7 @@ from topoplan.search.protocol import State
 from topoplan_engine.files import read_file, shown_path, why_not
 from topoplan_engine.search.limits import Ending
 from topoplan_engine.search.locks import locked
+from topoplan_engine.states import state_key
 
 __all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "checksum", "parsed"]
 
@@ -331,4 +332,4 @@ def _opened(path: Path) -> int:
 
 def checksum(state: State) -> str:
     """Return what tells a state from others in a journal."""
-    return f"{zlib.crc32(state.strategy.key + state.fabric.key):08x}"
+    return f"{zlib.crc32(state_key(state)):08x}"

@@ -48,7 +48,9 @@ from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
 from topoplan_engine.search.ends import Ends
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
+from topoplan_engine.search.finishing import FINISHING, finished, may_finish, wired
 from topoplan_engine.search.foreseen import check_outputs_of
+from topoplan_engine.search.joint_record import with_moves
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.least_work import least_seconds
@@ -260,18 +262,24 @@ def _optimized(
             return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 
-    options = time_limited(experiment.run, clock() - began, 1.0 if problem.restriction is None else _FOR_TRAINERS)
+    finisher = may_finish(setup, host)
+    limited = 1.0 if problem.restriction is None else _FOR_TRAINERS
+    options = time_limited(experiment.run, clock() - began, limited * (1.0 if finisher is None else 1.0 - FINISHING))
     journals = Journals() if folder is None else folder.journals
-    result = searched(options, journals, search, report)
+    result = before = searched(options, journals, search, report)
     _check_fits(setup, result)
     ends = Ends(began=began, seconds=experiment.run.seconds)
+    if finisher is not None:
+        result = finished(setup, host, finisher, before, ends.remaining, journals, report)
     verdict = _verdict(setup, result, ends, journals)
     assumptions = dict(problem.costs.assumptions)
-    record = {
+    record: Mapping[str, Any] = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
         **_found(verdict, result),
     }
+    can_be_wired = finisher is not None and not result.interrupted and wired(setup).reconfigurable
+    record = with_moves(record, setup.evaluator, verdict.plan.entry.state, before, can_be_wired=can_be_wired)
     outcome = _outcome(setup, result, verdict, record, rng, ends, record_all=experiment.run.record)
     if not result.interrupted:
         outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends, journals))

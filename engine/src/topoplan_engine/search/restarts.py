@@ -20,6 +20,7 @@ from topoplan_engine.search.bests import LAST, ShortlistEntry
 from topoplan_engine.search.limits import Limits, limits_of, share, time_share
 from topoplan_engine.search.result import Restart, Result
 from topoplan_engine.search.run_folder import Journals
+from topoplan_engine.states import state_key
 
 __all__ = ["Part", "searched"]
 
@@ -122,7 +123,7 @@ def _joined(results: Sequence[Result], chains: int) -> Result:
 
 def _last_of(entries: Sequence[ShortlistEntry]) -> tuple[ShortlistEntry, ...]:
     """Return the first of different states, the first of all at the end."""
-    different = {entry.state.strategy.key + entry.state.fabric.key: entry for entry in reversed(entries)}
+    different = {state_key(entry.state): entry for entry in reversed(entries)}
     return tuple(entry for entry in reversed(entries) if entry in different.values())[-LAST:]
 
 

@@ -1,130 +1,38 @@
 """Collectives by chosen algorithms: one entity each, which loads links as all of its messages together.
 
-Data flow: users name algorithms for kinds of collectives (`CollectiveChoice`, from ``--collective``); `selected`
-prices those of every group on the network (`topoplan_engine.network.rounds`) and takes the fastest for each group and
-size, and `with_algorithms` puts an entity in the place of the collective's rings.  Like a coupled ring it waits for its
-latencies and then moves bytes over all of its links at one rate: no faster than its rounds take one after the other,
-and as fast as the links let it that others use at the time.
+Data flow: users or searchers name algorithms for kinds of collectives
+(`topoplan_engine.simulation.collective_choice.CollectiveChoice`); `selected` prices those of every group on the network
+(`topoplan_engine.network.rounds`) and takes the fastest for each group and size, and `with_algorithms` puts an entity
+in the place of the collective's rings.  Like a coupled ring it waits for its latencies and then moves bytes over all of
+its links at one rate: no faster than its rounds take one after the other, and as fast as the links let it that others
+use at the time.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import TopoplanError
 from topoplan.model.collective import CollectiveGroup
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan.options import parse_component
 from topoplan.plugin.components import CollectiveAlgorithm
-from topoplan.plugin.host import Host
 from topoplan_engine.network.protocols import Protocol, tuning_of
 from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
 from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.replaced import replaced
-from topoplan_engine.wordlists import listed_components
 
-__all__ = ["AUTO", "CollectiveChoice", "Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
+__all__ = ["Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
 
-#: The word for all algorithms that need nothing but links; the fabric's own rings are one of them.
-AUTO = "auto"
-_IN_SWITCHES = ("nvls", "collnet")
 #: Algorithms, and rings of the network, are as fast if rounding alone tells them apart: the first one runs.
 _LESS, _MORE = 1 - 1e-9, 1 + 1e-9
-_LABELS = {each.label: each for each in Collective if each is not Collective.JOIN}
 #: Names of protocols as users write them.
 _PROTOCOLS = {"ll": Protocol.LL, "ll128": Protocol.LL128, "simple": Protocol.SIMPLE}
-
-
-@attrs.frozen
-class CollectiveChoice:
-    """Which algorithms run which collectives.
-
-    Attributes:
-        text: ``all-reduce=ring+tree;all-to-all=pxn``: algorithms with plus signs between, options after a colon.
-        protocol: ``none``: latencies of links alone; ``auto``, ``ll``, ``ll128``, ``simple``: NCCL's.
-        host: has the algorithms; None for all that are installed.
-    """
-
-    text: str
-    protocol: str = "none"
-    host: Host | None = attrs.field(default=None, eq=False, repr=False)
-
-    def __bool__(self) -> bool:
-        return bool(self.text) or self.protocol != "none"
-
-    @functools.cached_property
-    def algorithms(self) -> Mapping[Collective, tuple[CollectiveAlgorithm, ...]]:
-        """The algorithms of each collective that is named.
-
-        Raises:
-            TopoplanError: there is no such collective or algorithm, or the algorithm does not run the collective.
-        """
-        host = self.host or Host.discover(prefix="collective-")
-        chosen: dict[Collective, tuple[CollectiveAlgorithm, ...]] = {}
-        for part in filter(None, (part.strip() for part in self.text.split(";"))):
-            label, equals, names = part.partition("=")
-            if label not in _LABELS or not equals:
-                raise TopoplanError(
-                    f"collective {shown(part)}: expected COLLECTIVE=ALGORITHM, the collective being one of "
-                    f"{', '.join(_LABELS)}"
-                )
-            if _LABELS[label] in chosen:
-                raise TopoplanError(f"collective {shown(part)}: {label} is given twice")
-            words = listed_components([names.replace("+", ",")], f"collective {label}")
-            every = dict.fromkeys(word for name in words for word in (_all(host, label) if name == AUTO else [name]))
-            chosen[_LABELS[label]] = tuple(_made(host, name, label) for name in every)
-        if self.protocol != "none":
-            ring = ("ring", "staggered")
-            for collective, label in ((each, each.label) for each in Collective if each.label in _LABELS):
-                if collective not in chosen:
-                    able = [cls.name for cls in host.components(CollectiveAlgorithm) if label in cls.collectives]
-                    chosen[collective] = tuple(_made(host, name, label) for name in ring if name in able)
-        return chosen
-
-    @property
-    def keeps_rings(self) -> frozenset[Collective]:
-        """Collectives that may stay as the network has them: with ``auto``, unless a protocol has other latencies.
-
-        All-to-alls and broadcasts have no rings.
-        """
-        if self.protocol != "none":
-            return frozenset()
-        named = (part.partition("=") for part in self.text.split(";"))
-        collectives = {
-            _LABELS[label.strip()] for label, _, names in named if AUTO in names.replace("+", ",").split(",")
-        }
-        return frozenset(collectives) - {Collective.ALL_TO_ALL, Collective.BROADCAST}
-
-    @functools.cached_property
-    def variants(self) -> Mapping[tuple[Collective, CollectiveAlgorithm], int]:
-        """A number for each collective and algorithm, from 1 on."""
-        pairs = [(collective, each) for collective, several in self.algorithms.items() for each in several]
-        return {pair: number for number, pair in enumerate(pairs, 1)}
-
-
-def _all(host: Host, label: str) -> list[str]:
-    """Return the names of all algorithms of a collective that need no switches which add."""
-    return [
-        cls.name
-        for cls in host.components(CollectiveAlgorithm)
-        if label in cls.collectives and cls.tuned_as not in _IN_SWITCHES
-    ]
-
-
-def _made(host: Host, text: str, label: str) -> CollectiveAlgorithm:
-    name, options = parse_component(text, "collective")
-    algorithm = host.make(CollectiveAlgorithm, name, options)
-    if label not in algorithm.collectives:
-        able = [cls.name for cls in host.components(CollectiveAlgorithm) if label in cls.collectives]
-        raise TopoplanError(f"collective {name}: runs no {label} (these do: {', '.join([AUTO, *able])})")
-    return algorithm
 
 
 def tensor_bytes(collective: Collective, size: int) -> int:
@@ -307,7 +215,7 @@ def _prices_of(
         for rows, listed, group in grouped_rows(members, network.cluster.device_host):
             several = [each.tobytes() for each in listed]
             columns = []
-            for algorithm in choice.algorithms[collective]:
+            for algorithm in choice.of(collective, group):
                 keys = [(each, collective, algorithm) for each in several]
                 unknown = [row for row, key in enumerate(keys) if key not in network.prices]
                 if unknown:
@@ -317,7 +225,9 @@ def _prices_of(
                         new = [error] * len(unknown)
                     network.prices.update(zip([keys[row] for row in unknown], new, strict=True))
                 columns.append([(algorithm, network.prices[key]) for key in keys])
-            for number, each, prices in zip(numbers[rows].tolist(), several, zip(*columns, strict=True), strict=True):
+            for number, each, prices in zip(
+                numbers[rows].tolist(), several, _transposed(columns, several), strict=True
+            ):
                 scalars = tuple(
                     None
                     if isinstance(price, TopoplanError)
@@ -326,6 +236,11 @@ def _prices_of(
                 )
                 groups_priced[kind, number] = _PricedGroup(each, group, prices, scalars)
     return groups_priced
+
+
+def _transposed(columns: Sequence[Sequence[Any]], rows: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Return the rows of some columns, empty ones where there are none."""
+    return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
 
 
 def _fastest(
@@ -338,8 +253,10 @@ def _fastest(
 ) -> tuple[int, float, float]:
     """Return the number of the fastest algorithm, its latency and seconds for each byte; -1 where rings may stay.
 
-    Where no algorithm can run, it is the first one, whose price says why.
+    Where no algorithm can run, it is the first one, whose price says why.  Where none is chosen, rings stay.
     """
+    if not priced.prices:
+        return -1, 0.0, 0.0
     nbytes, group = tensor_bytes(collective, size), priced.group
     tuning = None if choice.protocol == "none" else tuning_of(preset)
     best: tuple[float, int, float, float] | None = None
@@ -358,7 +275,7 @@ def _fastest(
     if best is None:
         return 0, 0.0, 0.0
     seconds, number, latency, per_byte = best
-    if collective in choice.keeps_rings and ring_seconds <= seconds * _MORE:
+    if choice.keeps(collective, group) and ring_seconds <= seconds * _MORE:
         return -1, 0.0, 0.0
     return number, latency, per_byte
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_check
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
@@ -51,7 +52,7 @@ from topoplan_engine.simulation.waiting import Run
 from topoplan_engine.simulation.written_out import written_out
 
 if TYPE_CHECKING:
-    from topoplan_engine.simulation.algorithms import CollectiveChoice
+    from topoplan_engine.simulation.collective_choice import CollectiveChoice
 
 __all__ = ["Model", "Simulation"]
 
@@ -114,6 +115,12 @@ class HasAlgorithms(Model, Protocol):
 
     def with_host(self, host: Host) -> Self:
         """Return the same model, whose algorithms are those of a host."""
+
+    def with_algorithms(self, text: str) -> Self:
+        """Return the same model, which runs what its options name no algorithm for by those of a text, too."""
+
+    def selections(self, taskgraph: TaskGraph, network: Network) -> list[tuple[int, str]]:
+        """Return a collective of each group, kind and size that has algorithms, and which runs; empty for rings."""
 
 
 @runtime_checkable
@@ -180,10 +187,40 @@ class Simulation(Simulate):
         Raises:
             TopoplanError: the host does not have one that is chosen.
         """
-        if self._chosen is None:
+        if not isinstance(self._model, HasAlgorithms):
             return self
-        model = self._chosen.with_host(host)
+        model = self._model.with_host(host)
         return Simulation(model, barriers=self._barriers, collective=self._collective, networks=self._networks)
+
+    def with_algorithms(self, text: str) -> Simulation:
+        """Return the same simulator with algorithms for collectives that its options name none for.
+
+        Args:
+            text: as ``--collective`` says them (`topoplan_engine.simulation.collective_choice`).
+
+        Raises:
+            TopoplanError: its options leave rings alone, or there is no such algorithm.
+        """
+        if not isinstance(self._model, HasAlgorithms) or self._collective != "ring":
+            raise TopoplanError(
+                f"algorithms {shown(text)}: fluid with transport=wire and collective=ring alone runs others than rings"
+            )
+        model = self._model.with_algorithms(text)
+        return Simulation(model, barriers=self._barriers, collective=self._collective, networks=self._networks)
+
+    def selections(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> list[tuple[int, str]]:
+        """Return a collective of each group, kind and size that has algorithms, and which one runs it; empty for rings.
+
+        None of a fabric that is rebuilt.
+        """
+        if not isinstance(self._model, HasAlgorithms) or not isinstance(fabric, Fabric):
+            return []
+        return self._model.selections(self._rewritten(taskgraph, cluster), self._networks.get(fabric, cluster))
+
+    @property
+    def algorithms(self) -> CollectiveChoice | None:
+        """Which algorithms run collectives; None where rings alone do."""
+        return self._model.algorithms if isinstance(self._model, HasAlgorithms) else None
 
     def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
         """Say whether the iteration time is one draw of many: some message has several paths to take."""

@@ -75,6 +75,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the rows of the table of a simulated plan, above its strategy: pairs of a label and a text."""
     from topoplan_engine.network.building import host_links
     from topoplan_engine.reporting.critical_path import critical_path_rows
+    from topoplan_engine.reporting.joint import joint_rows
     from topoplan_engine.reporting.memory import memory_rows
     from topoplan_engine.reporting.model import model_rows
     from topoplan_engine.reporting.parts import parts_rows
@@ -87,6 +88,7 @@ def plan_rows(plan: Plan) -> list[tuple[str, str]]:
         ("fabric", _fabric(plan)),
         ("network of a host", host_links(plan.fabric, plan.cluster)),
         *simulation_rows(plan),
+        *joint_rows(plan),
         *parts_rows(plan),
         *critical_path_rows(plan),
         *plan_throughput_rows(plan),

@@ -79,7 +79,7 @@ class AnnealSearch(Search):
                 from topoplan_placement_moves.staged import StagedMoves
 
                 self._staged = StagedMoves(self._problem)
-            return State(self._staged.draw(state.strategy, self._rng), state.fabric), {}
+            return attrs.evolve(state, strategy=self._staged.draw(state.strategy, self._rng)), {}
         op = int(self._rng.integers(len(state.strategy.placements)))
         return state, {op: self._problem.space.random_placement(op, self._rng)}
 

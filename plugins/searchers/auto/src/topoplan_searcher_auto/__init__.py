@@ -44,6 +44,15 @@ class Auto(Searcher):
     )
     network: bool = option(True, help="searchers of the network take turns, where it can be wired")
 
+    joint: bool = option(
+        True, help="at the end, move collective algorithms, layout and wiring of the best plan, for models of language"
+    )
+
+    @property
+    def finisher(self) -> Choice | None:
+        """Who improves its best plan at the end."""
+        return Choice("joint") if self.joint else None
+
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
         # Hybrid plans are estimated in columns, so that models with layers soon have a plan that fits.

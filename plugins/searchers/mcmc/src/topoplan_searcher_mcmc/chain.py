@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
 from topoplan.model.placement import Placement
@@ -89,7 +90,7 @@ class Chain(Search):
 
             self._staged = StagedMoves(self._problem)
         moved = self._staged.draw(strategy, self._staged_rng)
-        return Candidate(base=State(moved, state.fabric), cutoff_seconds=self._cutoff_seconds())
+        return Candidate(base=attrs.evolve(state, strategy=moved), cutoff_seconds=self._cutoff_seconds())
 
     def ask_screened(
         self, rejects: Callable[[State, Mapping[int, Placement], float], bool], most: int

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from topoplan import Searcher, StagedStrategy, hookimpl, option
+from topoplan_engine import Choice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,6 +182,12 @@ class Hybrid(Searcher):
     without_layers: bool = option(
         True, help="models whose operators have no layer's number get plans of one stage; no: they are refused"
     )
+    joint: bool = option(True, help="at the end, move collective algorithms, layout and wiring of the best plan")
+
+    @property
+    def finisher(self) -> Choice | None:
+        """Who improves its best plan at the end."""
+        return Choice("joint") if self.joint else None
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Begin to estimate plans."""

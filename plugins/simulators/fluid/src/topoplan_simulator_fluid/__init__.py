@@ -57,7 +57,7 @@ class Fluid(SimulatorOfModel):
 
     def build(self) -> Simulation:
         """Build the simulator."""
-        from topoplan_engine.simulation.algorithms import CollectiveChoice
+        from topoplan_engine.simulation.collective_choice import CollectiveChoice
         from topoplan_engine.simulation.messages import Transport
         from topoplan_simulator_fluid.model import MOST_PACKETS, Model
 

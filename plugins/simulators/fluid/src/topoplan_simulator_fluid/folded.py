@@ -12,20 +12,21 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan.arrays import F64, I64, i8, i32, i64
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.tables import LOAD, ONE_PATH, Network
-from topoplan_engine.simulation.algorithms import CollectiveChoice, Selected, selected, with_algorithms
+from topoplan_engine.simulation.algorithms import Selected, selected, with_algorithms
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import columns
 from topoplan_engine.simulation.flows import Entities, build, processing_times
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
 
-__all__ = ["folded_loads", "link_bytes", "message_loads"]
+__all__ = ["folded_loads", "link_bytes", "message_loads", "selections"]
 
 
 #: Rings of the network for all collectives.
@@ -118,6 +119,20 @@ def _with_variants(
         variant=np.append(loads.variant, [kind.variant for _, kind in flows.values()])[order],
         constants=np.concatenate([before, constants])[order],
     )
+
+
+def selections(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice) -> list[tuple[int, str]]:
+    """Return a collective of each group, kind and size, and the name of the algorithm that runs it; empty for rings."""
+    groups = np.diff(taskgraph.group_ptr)[taskgraph.group]
+    is_collective = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & (groups > 1)
+    tasks = np.flatnonzero(is_collective & np.isin(taskgraph.collective, [int(each) for each in algorithms.algorithms]))
+    if not len(tasks):
+        return []
+    entities, _ = _entities(taskgraph, network)
+    seconds = processing_times(columns(taskgraph), entities, network.paths, int(Transport.WIRE))
+    first, _, kinds = selected(algorithms, taskgraph, tasks, network, seconds)
+    names = [kind.key[2].name if isinstance(kind, Selected) else "" for kind in kinds]
+    return list(zip(tasks[first].tolist(), names, strict=True))
 
 
 def folded_loads(folded: FoldedIteration, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS) -> Prepared:

@@ -51,6 +51,7 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.plugin.host import Host
@@ -60,14 +61,15 @@ from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
-from topoplan_engine.simulation.algorithms import CollectiveChoice, with_algorithms
+from topoplan_engine.simulation.algorithms import with_algorithms
+from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.direct import with_direct_all_to_alls
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
-from topoplan_simulator_fluid.folded import folded_loads, link_bytes, message_loads
+from topoplan_simulator_fluid.folded import folded_loads, link_bytes, message_loads, selections
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.packets import PS, run_packets
@@ -145,8 +147,25 @@ class Model(NamedTuple):
     def with_host(self, host: Host) -> Model:
         """Return the same model, whose algorithms of collectives are those of a host; all of them must be there."""
         algorithms = attrs.evolve(self.algorithms, host=host)
+        if algorithms:
+            _ = algorithms.algorithms
+        return self._replace(algorithms=algorithms)
+
+    def with_algorithms(self, text: str) -> Model:
+        """Return the same model, which runs what its options name no algorithm for by those of a text, too.
+
+        Raises:
+            TopoplanError: its transport has rings alone, or there is no such algorithm.
+        """
+        if self.transport != Transport.WIRE:
+            raise TopoplanError(f"algorithms {shown(text)}: FlexNetPacket has rings (transport=wire has others)")
+        algorithms = self.algorithms.completed(text)
         _ = algorithms.algorithms
         return self._replace(algorithms=algorithms)
+
+    def selections(self, taskgraph: TaskGraph, network: Network) -> list[tuple[int, str]]:
+        """Return a collective of each group, kind and size that has algorithms, and which runs; empty for rings."""
+        return selections(taskgraph, network, self.algorithms)
 
     def with_seed(self, seed: int) -> Model:
         """Return the same model with other draws; columns that one has prepared hold for the other."""

@@ -7,7 +7,8 @@ numbered row by row: the last axis is the fastest.
 2k, the wraps of the short axes are shifted by k along every long axis.
 
 *Cubes* (TPU v4): sides are multiples of the edge of a cube, which is a rack.  Links within it are of the rack; those
-between cubes, and wraps, pass optical circuit switches.
+between cubes, and wraps, pass optical circuit switches.  Where no sides are given these can join the cubes in several
+shapes, and twist them: `Torus.wired_for` chooses one for a demand (`topoplan_topology_torus.shapes`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from topoplan import Fabric, Topology, TopologyContext, hookimpl, option
+from topoplan import Cluster, Fabric, Topology, TopologyContext, hookimpl, option
 from topoplan_topology_torus.sides import chosen_sides
 
 __all__ = ["Torus", "topoplan_topologies"]
@@ -45,10 +46,33 @@ class Torus(Topology):
         Raises:
             TopoplanError: the hosts of the cluster make no such torus.
         """
-        from topoplan_graph_fabrics import share_interfaces
-
         cluster = context.cluster
-        sides = chosen_sides(
+        return self._of(cluster, self._sides(cluster), twisted=self.twisted)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether optical circuit switches leave the shape to choose: sides are not given."""
+        return self.cube is not None and not self.sides
+
+    def wired_for(self, context: TopologyContext) -> Fabric:
+        """Wire the shape on which the bytes of ``context.demand`` cross the fewest links; the usual one without it.
+
+        Raises:
+            TopoplanError: the hosts of the cluster make no such torus.
+        """
+        from topoplan_topology_torus.shapes import fewest_crossings, shapes
+
+        cluster, demand = context.cluster, context.demand
+        usual = self._sides(cluster), self.twisted
+        if demand is None or not self.chooses:
+            return self._of(cluster, usual[0], twisted=usual[1])
+        assert self.cube is not None
+        several = shapes(usual, self.cube, self.dimensions)
+        sides, twisted = several[fewest_crossings(demand, [_pairs(*shape, self.cube)[0] for shape in several])]
+        return self._of(cluster, sides, twisted=twisted)
+
+    def _sides(self, cluster: Cluster) -> tuple[int, ...]:
+        return chosen_sides(
             cluster.n_hosts,
             sides=self.sides,
             dimensions=self.dimensions,
@@ -56,7 +80,11 @@ class Torus(Topology):
             twisted=self.twisted,
             multiple=self.cube or 1,
         )
-        pairs, inside = _pairs(sides, self.twisted, self.cube)
+
+    def _of(self, cluster: Cluster, sides: tuple[int, ...], *, twisted: bool) -> Fabric:
+        from topoplan_graph_fabrics import share_interfaces
+
+        pairs, inside = _pairs(sides, twisted, self.cube)
         fabric = share_interfaces("torus", cluster, pairs, inside=inside, max_paths=self.paths)
         return fabric if self.cube is None else attrs.evolve(fabric, switching="ocs")
 

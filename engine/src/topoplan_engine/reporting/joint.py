@@ -1,0 +1,95 @@
+"""What tables and JSON say of a plan's algorithms of collectives and of its wiring, and what each gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topoplan.model.plan import Plan
+from topoplan_engine.reporting.printing import spelled_time
+
+__all__ = ["again_text", "joint_json", "joint_rows"]
+
+#: Rows of algorithms that a table has.
+_SHOWN = 4
+#: A gain that is said, as a share.
+_WORTH = 1e-4
+
+
+def joint_json(plan: Plan) -> dict[str, Any]:
+    """Return ``joint`` as the provenance has it; nothing where it has none."""
+    record = _record(plan)
+    return {"joint": dict(record)} if record else {}
+
+
+def joint_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows of a table: which algorithms run collectives, and the wiring, with what each gained."""
+    record = _record(plan)
+    seconds = record.get("seconds")
+    if not isinstance(seconds, float) or seconds <= 0:
+        return []
+    rows = []
+    with_rings, on_first = record.get("seconds_with_rings"), record.get("seconds_on_first_wiring")
+    if isinstance(with_rings, float):
+        uses = _uses(record.get("algorithms"))
+        rows.append(("collective algorithms", f"{uses}{_gain(with_rings, seconds)} than rings of the network"))
+    if isinstance(on_first, float):
+        if on_first == seconds:
+            rows.append(("wiring for this plan", "that of the first plan"))
+        else:
+            gain = f"{on_first / seconds:.3f}x over the wiring of the first plan ({spelled_time(on_first)})"
+            rows.append(("wiring for this plan", gain))
+    if record.get("layout_moved"):
+        rows.append(("layout", "moved with the wiring"))
+    return rows
+
+
+def again_text(plan: Plan) -> str:
+    """Return what is to be said behind ``--plan`` for the same times: algorithms, and where the wiring is."""
+    record = _record(plan)
+    collectives, on_first = record.get("collectives"), record.get("seconds_on_first_wiring")
+    rules = collectives.split(";") if isinstance(collectives, str) and collectives else []
+    options = "".join(f" --collective {rule.replace('+', ',')}" for rule in rules)
+    moved = isinstance(on_first, float) and on_first != record.get("seconds")
+    return options + (" (its wiring is in the file that -x json=FILE writes)" if moved else "")
+
+
+def _gain(before: float, seconds: float) -> str:
+    share = before / seconds - 1
+    return f"{share:.2%} faster" if share >= _WORTH else "hardly faster"
+
+
+def _uses(rows: Any) -> str:
+    """Return which algorithms run what, those of rings left out: ``dp all-reduce tree to 2.1 MB, ...; ``."""
+    listed = rows if isinstance(rows, Sequence) and not isinstance(rows, str) else []
+    texts = [_use(row) for row in listed if isinstance(row, Mapping) and row.get("algorithm") not in (None, "rings")]
+    texts = [text for text in texts if text]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{', '.join(texts[:_SHOWN])}{more}; " if texts else ""
+
+
+def _use(row: Mapping[str, Any]) -> str:
+    low, high = row.get("least_bytes"), row.get("most_bytes")
+    if not isinstance(low, int) or not isinstance(high, int):
+        return ""
+    sizes = _spelled(high) if low == high else f"{_spelled(low)} to {_spelled(high)}"
+    where = row.get("axes") or row.get("shape")
+    return f"{where} {row.get('collective')} by {row.get('algorithm')} ({sizes})"
+
+
+def _spelled(nbytes: int) -> str:
+    """Return bytes in the largest unit of which there is one.
+
+    >>> _spelled(2_100_000), _spelled(900)
+    ('2.1 MB', '900 B')
+    """
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}"
+    return f"{nbytes} B"
+
+
+def _record(plan: Plan) -> Mapping[str, Any]:
+    """Return what the provenance has; a file may have anything there."""
+    record = plan.provenance.get("joint")
+    return record if isinstance(record, Mapping) else {}
