@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -233,6 +235,55 @@ def test_choices_say_which_collectives_may_stay_as_they_are():
     assert "nvls" in [each.name for each in choice.algorithms[Collective.ALL_REDUCE]]
     assert not CollectiveChoice("")
     assert TaskKind.COLLECTIVE not in choice.algorithms
+
+
+# 64 hosts of one device each: a ring has 2 x 63 latencies and sends 2 x 63/64 of the tensor, a tree 2 x log2(64) and
+# twice the tensor, halving and doubling as many latencies as the tree and as many bytes as the ring; a server has the
+# tensors of 63 others come and go.
+_RING, _TREE, _HALVING, _SERVER = (126, 2 * 63 / 64), (12, 2.0), (12, 2 * 63 / 64), (2, 126)
+
+
+@pytest.mark.parametrize(
+    ("rule", "size", "by_hand"),
+    [
+        ("all-reduce@64x1=tree", 1000, _TREE),
+        ("all-reduce@64x1=auto", 1000, _SERVER),
+        ("all-reduce@64x1=auto", 10**6, _HALVING),
+        ("all-reduce@64x1=ring+tree", 1000, _TREE),  # latencies count
+        ("all-reduce@64x1=ring+tree", 100 * SIZE, _RING),  # bytes count
+        ("all-reduce@32x2=tree", 1000, _RING),  # of groups of another shape: rings of the network
+        ("all-reduce@32x2=ring;all-reduce=tree", 1000, _TREE),
+        ("all-reduce@64x1=ring;all-reduce=tree", 1000, _RING),
+    ],
+)
+def test_rules_of_shapes_go_before_those_of_kinds(rule, size, by_hand):
+    fabric, cluster = built(64)
+    latencies, share = by_hand
+    expected = latencies * 2 * LATENCY + share * size / NETWORK
+    taken = seconds(fabric, cluster, [collective(range(64), size)], algorithms=rule)
+    assert taken == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("all-reduce@64=tree", "'64' behind @ (must be hosts x members in each, such as 16x1)"),
+        ("all-reduce@0x1=tree", "'0x1' behind @"),
+        ("all-reduce@4x1=tree;all-reduce@4x1=ring", "all-reduce@4x1 is given twice"),
+        ("all-to-all@4x1=pxn", "groups of other shapes have no rings to run it by"),
+        ("sum@4x1=tree", "expected COLLECTIVE=ALGORITHM"),
+    ],
+)
+def test_rules_that_are_none_are_refused_in_one_line(text, message):
+    with pytest.raises(TopoplanError, match=re.escape(message)):
+        _ = CollectiveChoice(text).algorithms
+
+
+def test_what_a_user_names_stays_what_it_is():
+    choice = CollectiveChoice("all-reduce@4x1=tree")
+    assert choice.completed("all-reduce=auto;all-gather=auto").text == "all-reduce@4x1=tree;all-gather=auto"
+    assert not choice.of(Collective.ALL_REDUCE, CollectiveGroup((2, 2)))
+    assert choice.keeps(Collective.ALL_REDUCE, CollectiveGroup((2, 2)))
 
 
 @pytest.mark.parametrize("simulator", ["fluid", "flexnet"])

@@ -34,23 +34,22 @@ def joint_rows(plan: Plan) -> list[tuple[str, str]]:
         uses = _uses(record.get("algorithms"))
         rows.append(("collective algorithms", f"{uses}{_gain(with_rings, seconds)} than rings of the network"))
     if isinstance(on_first, float):
-        if on_first == seconds:
-            rows.append(("wiring for this plan", "that of the first plan"))
-        else:
-            gain = f"{on_first / seconds:.3f}x over the wiring of the first plan ({spelled_time(on_first)})"
-            rows.append(("wiring for this plan", gain))
+        gain = f"{on_first / seconds:.3f}x over the wiring of the first plan ({spelled_time(on_first)})"
+        rows.append(("wiring for this plan", gain))
+    elif record.get("wired_anew") is False:
+        rows.append(("wiring for this plan", "that of the first plan: no other one is faster"))
     if record.get("layout_moved"):
-        rows.append(("layout", "moved with the wiring"))
+        rows.append(("layout", "another one than that of the search"))
     return rows
 
 
 def again_text(plan: Plan) -> str:
     """Return what is to be said behind ``--plan`` for the same times: algorithms, and where the wiring is."""
     record = _record(plan)
-    collectives, on_first = record.get("collectives"), record.get("seconds_on_first_wiring")
+    collectives = record.get("collectives")
     rules = collectives.split(";") if isinstance(collectives, str) and collectives else []
     options = "".join(f" --collective {rule.replace('+', ',')}" for rule in rules)
-    moved = isinstance(on_first, float) and on_first != record.get("seconds")
+    moved = record.get("wired_anew") is True
     return options + (" (its wiring is in the file that -x json=FILE writes)" if moved else "")
 
 

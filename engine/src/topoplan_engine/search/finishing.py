@@ -121,7 +121,7 @@ def finished(
     searches += [(each.axis, build_member(each, problem, rngs[1 + k])) for k, each in enumerate(companions)]
     with closing(part.journals.open(0, 0)) as journal:
         more = drive(run, evaluator, best, searches, rng, _after(result, on_progress), limits=limits, journal=journal)
-    return _joined(result, more, evaluator.evaluations - before, searches[0][1])
+    return _joined(result, more, before, searches[0][1])
 
 
 def wired(setup: SearchSetup) -> Problem:
@@ -164,18 +164,18 @@ def _after(result: Result, on_progress: Callable[[str, Progress], None]) -> Call
     return report
 
 
-def _joined(result: Result, more: Result, evaluations: int, search: Search) -> Result:
+def _joined(result: Result, more: Result, before: int, search: Search) -> Result:
     """Return what a search found, with what followed: better states come last, as plans of who constructed the best.
 
     Args:
         result: of the search.
         more: what followed.
-        evaluations: of that.
+        before: evaluations that its evaluator had made.
         search: knows the layouts of its strategies.
     """
     first, last = result.shortlist[-1].origin, result.best_cost * (1 - _WORTH)
     counted: dict[str, Any] = {
-        "evaluations": result.evaluations + evaluations,
+        "evaluations": result.evaluations + more.evaluations - before,
         "elapsed": result.elapsed + more.elapsed,
         "planning": result.planning + more.planning,
         "ended_by": "interrupt" if more.interrupted else result.ended_by,
@@ -188,7 +188,7 @@ def _joined(result: Result, more: Result, evaluations: int, search: Search) -> R
         if entry.cost < last
     ]
     rows = more.history[more.history[:, 2] < last].copy()
-    rows[:, :2] = [[result.evaluations + evaluations, result.elapsed + row[1]] for row in rows]
+    rows[:, :2] += (result.evaluations - before, result.elapsed)
     return attrs.evolve(
         result,
         best=more.best,

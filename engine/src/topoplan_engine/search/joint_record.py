@@ -32,6 +32,9 @@ def with_moves(
 ) -> Mapping[str, Any]:
     """Return provenance that says which algorithms run collectives, which wiring a plan has, and what each gained.
 
+    Gains are over the fastest that is known with rings, or on the first wiring: the plan's own strategy or the best one
+    of the search.
+
     Its simulator has the algorithms, so that whoever reads a plan simulates the same.  Where a plan has rings and a
     network that stays, it is as it was.
 
@@ -45,14 +48,17 @@ def with_moves(
     if not state.collectives and not can_be_wired:
         return record
     moves: dict[str, Any] = {"seconds": _seconds(evaluator, state)}
+    of_search = (float("inf"),) if before.best.collectives else (float(before.best_cost),)
     if state.collectives:
         moves["collectives"] = state.collectives
         moves["algorithms"] = _uses(evaluator, state)
-        moves["seconds_with_rings"] = _seconds(evaluator, attrs.evolve(state, collectives=""))
+        moves["seconds_with_rings"] = min(_seconds(evaluator, attrs.evolve(state, collectives="")), *of_search)
     if can_be_wired:
-        on_first = attrs.evolve(state, fabric=before.initial.fabric)
-        is_new = state.fabric.key != before.initial.fabric.key
-        moves["seconds_on_first_wiring"] = _seconds(evaluator, on_first) if is_new else moves["seconds"]
+        first = before.initial.fabric
+        if is_new := state.fabric.key != first.key:
+            known = of_search if before.best.fabric.key == first.key else (float("inf"),)
+            moves["seconds_on_first_wiring"] = min(_seconds(evaluator, attrs.evolve(state, fabric=first)), *known)
+        moves["wired_anew"] = is_new
     if all(state.strategy.key != entry.state.strategy.key for entry in before.shortlist):
         moves["layout_moved"] = True
     return {**_with_algorithms(record, evaluator, state), "joint": moves}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rustworkx
 
-from topoplan import Cluster, LinkKind, TopologyContext, TopoplanError
+from topoplan import Cluster, Demand, LinkKind, TopologyContext, TopoplanError
 from topoplan.options import structure
 from topoplan_engine.interfaces import check_fabric
 from topoplan_engine.network.ring_search import find_cycles
@@ -117,3 +117,54 @@ def test_errors_name_what_would_be_right(hosts, options, message):
 
 def test_a_hundred_times_the_size():
     assert make(65_536, 6).n_links == 6 * 65_536
+
+
+# ── Shapes for a demand ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def demand(n, matrix=None, groups=()):
+    members = [sorted(group) for group in groups]
+    return Demand(
+        group_ptr=np.cumsum([0, *map(len, members)]),
+        group_members=[host for group in members for host in group],
+        group_bytes=np.ones(len(members)),
+        matrix=np.zeros((n, n)) if matrix is None else matrix,
+    )
+
+
+def wired_for(asked, n=256):
+    cluster = Cluster.uniform(n_hosts=n, interfaces=6, interface_bandwidth=1e9, latency=1e-6)
+    context = TopologyContext(cluster=cluster, demand=asked, rng=np.random.default_rng(0))
+    fabric = structure(Torus, {"cube": 4}, "topology torus").wired_for(context)
+    check_fabric(fabric, cluster)
+    return fabric
+
+
+def joined_hosts(fabric):
+    return set(zip(fabric.link_src.tolist(), fabric.link_dst.tolist(), strict=True))
+
+
+def test_rings_of_sixteen_neighbours_get_an_axis_of_sixteen():
+    """256 hosts in four cubes: the usual 4 x 8 x 8 joins 7 to 8 by none of its axes, 4 x 4 x 16 all of the ring."""
+    groups = [range(16 * k, 16 * k + 16) for k in range(16)]
+    joined = joined_hosts(wired_for(demand(256, groups=groups)))
+    assert all((group[k], group[(k + 1) % 16]) in joined for group in groups for k in range(16))
+    assert (15, 0) not in joined_hosts(wired_for(None))
+
+
+def test_without_a_demand_the_shape_is_the_usual_one():
+    cluster = Cluster.uniform(n_hosts=256, interfaces=6, interface_bandwidth=1e9, latency=1e-6)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    usual = structure(Torus, {"cube": 4}, "topology torus")
+    assert usual.chooses
+    assert wired_for(None) == usual.build(context)
+    assert wired_for(demand(256)) == usual.build(context)  # no bytes: all shapes are as good
+    assert not structure(Torus, {"cube": 4, "sides": "4-8-8"}, "topology torus").chooses
+
+
+def test_bytes_between_far_hosts_twist_the_torus():
+    """All pairs exchange as much: of 128 hosts the twisted 4 x 4 x 8 has a mean distance of 3.46, the other of 4.03."""
+    cluster = Cluster.uniform(n_hosts=128, interfaces=6, interface_bandwidth=1e9, latency=1e-6)
+    context = TopologyContext(cluster=cluster, demand=demand(128, np.ones((128, 128))), rng=np.random.default_rng(0))
+    fabric = structure(Torus, {"cube": 4}, "topology torus").wired_for(context)
+    assert distances(fabric.to_networkx().to_undirected())[1] == pytest.approx(3.464567, abs=1e-6)
