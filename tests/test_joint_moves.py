@@ -1,15 +1,13 @@
-"""Layouts are those that the searcher `stated` makes of the same words; shapes of groups and rules by hand."""
+"""Layouts are those that the searcher `stated` makes of the same words; shapes of groups by hand."""
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from topoplan import Cluster, PlacedStrategy
-from topoplan.model.machine import HostModel, HostNode
 from topoplan_engine.precision import in_precision
 from topoplan_frontend_huggingface import HuggingFace
-from topoplan_joint_moves import KINDS, algorithm_names, communicators, kinds_of, relayouts, text_of_rules
+from topoplan_joint_moves import KINDS, communicators, kinds_of, relayouts
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
 
@@ -52,19 +50,3 @@ def test_shapes_of_groups_are_hosts_and_members_in_each():
     assert communicators(strategy(tp=2, pp=2), cluster) == {"2x2": ("dp",), "1x2": ("tp",)}
     assert communicators(PlacedStrategy(()), cluster) == {}
     assert kinds_of(strategy(tp=2, pp=2)) == KINDS[:-1]
-
-
-def test_switches_add_where_the_machine_has_them():
-    host = HostModel(device=None, nodes=(HostNode.DEVICE, HostNode.SWITCH))
-    h100 = attrs.evolve(Cluster.uniform(n_hosts=2, device_preset="H100"), host=host)
-    assert algorithm_names("all-reduce", h100) == "auto+nvls"
-    assert algorithm_names("all-to-all", h100) == "auto"
-    assert algorithm_names("all-reduce", attrs.evolve(h100, host=None)) == "auto"
-    assert algorithm_names("all-reduce", attrs.evolve(h100, device_preset=("A100-80",) * 2)) == "auto"
-
-
-def test_rules_of_all_shapes_are_one_of_the_kind():
-    names = dict.fromkeys(KINDS, "auto")
-    assert text_of_rules([("all-reduce", "2x2"), ("all-reduce", "1x2")], names, ["2x2", "1x2"]) == "all-reduce=auto"
-    assert text_of_rules([("all-reduce", "1x2")], names, ["2x2", "1x2"]) == "all-reduce@1x2=auto"
-    assert text_of_rules([], names, ["2x2"]) == ""

@@ -18,6 +18,7 @@ import numpy as np
 from topoplan.errors import CodeRefusedError, TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostModel
+from topoplan.model.taskgraph import Collective
 from topoplan.options import parse_component, structure
 from topoplan.plugin.components import Component, Kind, Machine, Topology, unguarded
 from topoplan.plugin.host import Host
@@ -373,7 +374,11 @@ def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str
     Example:
         >>> with_collectives(Choice("fluid"), ["all-reduce=ring,tree", "all-to-all=pxn"], None).text
         'fluid:algorithms=all-reduce=ring+tree;all-to-all=pxn'
+        >>> with_collectives(Choice("fluid"), ["auto"], None).text.split(";")[0]
+        'fluid:algorithms=all-reduce=auto'
     """
+    if tuple(collective) == ("auto",):
+        collective = [f"{each.label}=auto" for each in Collective if each is not Collective.JOIN]
     named = pairs(collective, "--collective", "COLLECTIVE=ALGORITHM,...")
     options: dict[str, Any] = {}
     if named:

@@ -184,8 +184,8 @@ class ComponentOptions:
     simulator: str = option("fluid", help="what simulates an iteration", metavar=_COMPONENT)
     collective: tuple[str, ...] = option(
         (),
-        help="algorithm of a kind of collective, such as all-reduce=auto or all-to-all=pxn; several, with commas "
-        "between: the fastest for each group and size; unset: rings of the network",
+        help="algorithm of a kind of collective, such as all-reduce=auto or all-to-all=pxn, or auto for all kinds; "
+        "several, with commas between: the fastest for each group and size; unset: rings of the network",
         metavar="COLLECTIVE=NAME,...",
     )
     protocol: Literal["none", "auto", "ll", "ll128", "simple"] | None = option(

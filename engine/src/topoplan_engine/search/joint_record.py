@@ -56,8 +56,8 @@ def with_moves(
     if can_be_wired:
         first = before.initial.fabric
         if is_new := state.fabric.key != first.key:
-            known = of_search if before.best.fabric.key == first.key else (float("inf"),)
-            moves["seconds_on_first_wiring"] = min(_seconds(evaluator, attrs.evolve(state, fabric=first)), *known)
+            prices = of_search if before.best.fabric.key == first.key else (float("inf"),)
+            moves["seconds_on_first_wiring"] = min(_seconds(evaluator, attrs.evolve(state, fabric=first)), *prices)
         moves["wired_anew"] = is_new
     if all(state.strategy.key != entry.state.strategy.key for entry in before.shortlist):
         moves["layout_moved"] = True
