@@ -195,7 +195,7 @@ def pytest_cases_by_day(items: list[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for several in cases.values():
         (count,) = several[0].get_closest_marker("by_day").args
-        kept = {round(step * (len(several) - 1) / (count - 1)) for step in range(count)}
+        kept = {round(step * (len(several) - 1) / max(count - 1, 1)) for step in range(count)}
         for number, item in enumerate(several):
             if number not in kept and len(several) > count:
                 item.add_marker(pytest.mark.slow)
@@ -204,9 +204,10 @@ def pytest_cases_by_day(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check a component once: not by its package's own test where the test of all that is installed runs too."""
-    central = {item.name for item in items if item.path == CONFORMANCE}
+    central = {_case(item) for item in items if item.path == CONFORMANCE and "-check_" in item.name}
+    central |= {case.partition("-")[2] for case in central}  # some packages leave the kind out
     plugins = config.rootpath / "plugins"
-    twice = {item for item in items if item.name in central and item.path.is_relative_to(plugins)}
+    twice = {item for item in items if item.path.is_relative_to(plugins) and _case(item) in central}
     if twice:
         config.hook.pytest_deselected(items=list(twice))
         items[:] = [item for item in items if item not in twice]
@@ -215,6 +216,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)
         }:
             _fewer_examples(function)
+
+
+def _case(item: pytest.Item) -> str:
+    """Return the name of one case of a test, such as ``searcher-mcmc-check_candidates_can_be_built``; else ''."""
+    return item.name.partition("[")[2].removesuffix("]")
 
 
 def _fewer_examples(function: Any) -> None:

@@ -114,6 +114,7 @@ def test_a_price_file_that_lacks_a_part_is_told(run, finished, tmp_path):
     assert "prices own.toml: no [[patch-panel-port]], which the network needs" in err
 
 
+@pytest.mark.slow
 def test_seeds_are_repeated_and_their_spread_shown(run, rows, finished):
     status, out, _ = run("compare", "small.toml", "--json")
     assert status == 0

@@ -41,6 +41,7 @@ def report_of(text, runs):
     )
 
 
+@pytest.mark.slow
 def test_the_plot_has_a_point_for_every_result(finished, tmp_path):
     report = report_of((tmp_path / "small.toml").read_text(), tmp_path / ".topoplan-runs")
     (axes,) = plot(report).axes

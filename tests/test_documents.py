@@ -171,6 +171,7 @@ def commands(path):
 LONG = (
     r"experiments/|llama-3-70b|llama-3-8b\.json -o sequence-length=\d+ (?!-o layers)"
     r"|sweep torchgraph|compare alexnet ncf|sensitivity plan.json --budget"
+    r"|layers -o file=examples/models/transformer.toml|bert-switch --devices '\[8\]' --device v100"
 )
 #: Pages whose commands run on each save: what readers type first.  Those of others run at night.
 FIRST = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")

@@ -51,6 +51,7 @@ def test_every_topology_that_ships_is_tried_here():
     assert topologies == {**dict.fromkeys(SWITCHED, True), **dict.fromkeys(DIRECT, False), **GRAPHS}
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("networks", "degree", "wanted"),
     [
@@ -73,6 +74,7 @@ def test_optimize_and_compare_say_the_same(run, compared, networks, degree, want
         assert [(report["interfaces"], report["interfaces_used"]) for report in (single, row)] == [(wanted, wanted)] * 2
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("switched", [False, True])
 def test_networks_on_graphs_are_the_same_in_both(run, compared, switched):
     names = [name for name, has_switches in GRAPHS.items() if has_switches is switched]
@@ -105,6 +107,7 @@ def test_the_table_says_what_a_host_has(run):
     assert "8 x 400 Gbps" in out
 
 
+@pytest.mark.slow
 def test_simulate_and_run_use_all_interfaces(run, tmp_path):
     (tmp_path / "e.toml").write_text(
         'searcher = "mcmc"\n[model]\nuse = "dlrm"\narch-embedding-size = "1000-1000"\n'

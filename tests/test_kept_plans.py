@@ -137,7 +137,7 @@ def test_what_cannot_be_simulated_is_not_kept():
     assert made.shortlist()[1] is None
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("words", [HPGO, HIDUP], ids=["hpgo", "hidup"])
 def test_what_is_written_is_what_is_reported(run, host, words):
     exports = ("-x", "json=p.json", "-x", "flatbuffer=p.fbuf")

@@ -65,6 +65,7 @@ def test_the_search_beats_data_parallelism_on_one_switch(host):
     assert outcome.plan.timeline.makespan < 0.5 * outcome.initial.timeline.makespan
 
 
+@pytest.mark.slow
 def test_the_reported_time_is_that_of_the_reported_state(searched):
     assert searched.plan.timeline.makespan in searched.draws.seconds
     assert searched.plan.timeline.makespan == pytest.approx(searched.seconds, rel=0.005)

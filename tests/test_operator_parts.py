@@ -106,6 +106,7 @@ def cuts(case: Case) -> list[tuple[int, ...]]:
     return [finest, *(every[k] for k in picked)]
 
 
+@pytest.mark.by_day(24)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_put_together_are_the_whole(name: str) -> None:
     case = CASES[name]
@@ -156,6 +157,7 @@ LARGE = (
 )
 
 
+@pytest.mark.by_day(20)
 @pytest.mark.parametrize("name", at_night(DIFFERENTIABLE, *(name for name in DIFFERENTIABLE if name not in LARGE)))
 def test_gradients_of_parts_add_up(name: str) -> None:
     case, op = CASES[name], CASES[name].op

@@ -16,6 +16,7 @@ def test_every_column_is_that_of_the_published_file(name):
     assert table == {column: row[column] for column in COLUMNS}
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name.endswith(("_32", "_128")) else ()) for name in names()],

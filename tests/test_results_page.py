@@ -85,6 +85,7 @@ def test_a_section_is_replaced_between_its_markers_and_nothing_else(results, sma
     assert (page.read_text(), (tmp_path / "page-small.svg").read_bytes()) == (text, picture)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_not_there_is_begun(results, small, tmp_path):
     results.write(small, tmp_path / "new.md", 1)
     assert (tmp_path / "new.md").read_text().startswith("<!-- begin small -->\n")

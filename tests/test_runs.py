@@ -71,7 +71,7 @@ NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 SHARES = [0.37, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.0, 0.8, 1.0))]
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_that_is_kept_is_the_search_that_is_not(finished, name):
     path, outcome = finished(name)

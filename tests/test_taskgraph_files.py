@@ -111,6 +111,7 @@ def write(exporter, plan):
     return exporter().write(plan)
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("name", at_night(FILES, *list(FILES)[::2]))
 def test_writing_what_was_read_loses_nothing(name, load, exporters):
     data, plan = load(name)
@@ -119,6 +120,7 @@ def test_writing_what_was_read_loses_nothing(name, load, exporters):
         assert value == after[field], field
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize("name", [case for case in FILES if case.values != ("100dlrm_128",)])
 def test_without_the_foreign_columns_the_meaning_stays(name, load, exporters):
     _, plan = load(name)

@@ -82,6 +82,7 @@ def test_bounds_are_sums_over_devices_and_links(problem, share):
         assert found.seconds <= simulate.makespan(taskgraph, fabric, problem.cluster) + excess
 
 
+@pytest.mark.by_day(4)
 @pytest.mark.parametrize(
     "component", [Fluid, Flexnet, pytest.param(partial(Fluid, level="stepped"), marks=pytest.mark.slow)]
 )

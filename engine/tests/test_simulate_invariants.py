@@ -291,6 +291,7 @@ def test_what_links_have_yet_to_carry_bounds_the_end_of_fluid_at_every_instant(d
     assert (never.total <= state.link_bytes * (1 + 1e-9)).all()
 
 
+@pytest.mark.slow
 def test_bytes_of_links_are_known_before_where_the_messages_of_a_pair_are_alike():
     links = [(0, 2), (2, 1), (0, 3), (3, 1)]  # two paths between two hosts
     fabric = Fabric.from_links(

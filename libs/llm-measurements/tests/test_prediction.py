@@ -18,7 +18,7 @@ RUN = Run(
 )
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("plan", "batch"),
     [

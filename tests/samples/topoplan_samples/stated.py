@@ -61,12 +61,19 @@ N = 2 * BATCH * POSITIONS * HIDDEN
 PARAMETERS = 164416
 
 
+_LOWERED = {}
+
+
 def lowered(graph, devices, **options):
-    """The task graph of a plan, and its strategy."""
-    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"), Host.discover())
-    strategy, _ = strategy_of(Stated(**options), graph, devices)
-    strategy.check(graph, devices)
-    return Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy), strategy
+    """The task graph of a plan, and its strategy, which nothing changes: made once for all tests that ask for them."""
+    key = id(graph), devices, repr(sorted(options.items()))
+    if key not in _LOWERED:
+        cluster = build_cluster(ClusterOptions(servers=devices, device="h100"), Host.discover())
+        strategy, _ = strategy_of(Stated(**options), graph, devices)
+        strategy.check(graph, devices)
+        tasks = Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+        _LOWERED[key] = graph, tasks, strategy  # the graph stays, so that no other one has its id
+    return _LOWERED[key][1:]
 
 
 def nbytes(tasks, kind, members):

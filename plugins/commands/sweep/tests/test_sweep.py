@@ -103,6 +103,7 @@ def test_cells_stand_under_their_headers():
     assert [row["batch_size"] for row in as_json(ROWS, False)["rows"]] == [32, 64, 128]
 
 
+@pytest.mark.slow
 def test_the_plot_has_a_line_for_each_baseline():
     (axes,) = plot(ROWS).axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}

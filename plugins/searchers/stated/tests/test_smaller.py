@@ -25,7 +25,7 @@ def priced(tmp_path_factory):
     return price
 
 
-@pytest.mark.by_day(2)
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(
     ("plan", "stage"), [("pp=2,micro-batch=8", "stage 1 of 2, device"), ("micro-batch=4", "device")]
 )
