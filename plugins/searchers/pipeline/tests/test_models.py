@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_models import evaluator_of, random_case, solve
+from pipeline_models import Costs, evaluator_of, random_case, solve, switch_problem
 
 from topoplan import Candidate, Cluster
 from topoplan.model.pass_order import Pass
@@ -16,6 +16,9 @@ from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.order import order_of
 from topoplan_engine.pass_orders import named_order
+from topoplan_engine.training import frozen
+from topoplan_engine.training_costs import training_costs
+from topoplan_samples.graphs import layer_graph
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_pipeline import DapplePipeline
@@ -142,6 +145,31 @@ def test_played_times_are_near_simulated_ones(drawn):
     assert 0.55 <= plan.seconds / cost <= 1.35
 
 
+def half_frozen(frozen_operators, share):
+    """Return a chain of six layers on two hosts, of which one sends much, and some do not train."""
+    outputs = np.array([1, 1, share * 400_000, 1, 1, 1]).astype(int)
+    seconds = np.full(6, 1e-3)
+    costs = Costs(seconds, 2 * seconds, 8.0 * outputs, np.full(6, 3000.0))
+    cluster = Cluster.uniform(
+        n_hosts=2, devices_per_host=1, interfaces=1, interface_bandwidth=4e9, inside_bandwidth=2e10, latency=0.0
+    )
+    graph = layer_graph([(k, k + 1) for k in range(5)], np.full(6, 1000), outputs, 8)
+    graph = frozen(graph, [op.name for op in graph.operators[:frozen_operators]])
+    return switch_problem(graph, cluster, training_costs(costs, graph))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("frozen_operators", [3, 5])
+def test_no_gradient_comes_back_to_what_is_frozen(kind, frozen_operators):
+    for share, micro_batches in itertools.product((0.1, 1), (2, 8)):
+        problem = half_frozen(frozen_operators, share)
+        planner = plan_pipelines(DapplePipeline(), problem).planner
+        plan = planner.plan(Pipeline((0, 3), ((1, 0), (0, 1))), kind, micro_batches)
+        strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
+        cost = evaluator_of(problem).price(Candidate(base=state_of(problem, strategy))).cost
+        assert plan.seconds == pytest.approx(cost, rel=1e-6)
+
+
 @settings(max_examples=30, deadline=None)
 @given(drawn_plans(), st.floats(0.5, 2.0))
 def test_the_fastest_schedule_is_that_of_all_schedules_one_by_one(drawn, factor):
@@ -170,7 +198,7 @@ def drawn_stages(draw, transfers=True):
     loads[0, source, source] = loads[1, source, source + 1] = moved[:-1] if transfers else 0.0
     zero = np.zeros(stages)
     times = StageTimes(
-        forward, zero, backward, weights, summing, source, source + 1, np.zeros(stages - 1), *loads, zero[1:]
+        forward, zero, backward, weights, summing, source, source + 1, zero[1:], *loads, zero[1:], 1 + zero[1:]
     )
     return times, moved[:-1] if transfers else zero[:-1], count
 
@@ -263,7 +291,9 @@ def modelled(kind, count, times, transfer):
             latency = all_forward(ahead, back, count, around + forward + backward + 2 * moved, 0.0)
         else:
             flying = 2 * number - 1 if kind == "1f1b-deep" else number
-            latency = early_backward(forward, backward - deferred, deferred, moved, flying, count, latency, around, 0.0)
+            latency = early_backward(
+                forward, backward - deferred, deferred, moved, moved, flying, count, latency, around, 0.0
+            )
         around += forward + backward - deferred + 2 * moved
         tail = outlasting(backward - deferred, moved, deferred + times.allreduce_tail[s], tail)
     return latency + tail
@@ -291,7 +321,9 @@ def test_the_latency_model_is_near_what_is_played(drawn, kind):
 def test_balanced_stages_take_the_closed_form(stages, count, f, b, kind):
     even, zero = np.ones(stages), np.zeros(stages)
     source, none = np.arange(stages - 1), np.zeros((stages - 1, stages))
-    times = StageTimes(f * even, zero, b * even, zero, zero, source, source + 1, zero[1:], none, none, zero[1:])
+    times = StageTimes(
+        f * even, zero, b * even, zero, zero, source, source + 1, zero[1:], none, none, zero[1:], even[1:]
+    )
     expected = (count + stages - 1) * (f + b)
     assert iteration_seconds(kind, count, times) == pytest.approx(expected, rel=1e-12)
     assert modelled(kind, count, times, zero) == pytest.approx(expected, rel=1e-12)

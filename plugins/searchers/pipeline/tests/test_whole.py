@@ -76,7 +76,18 @@ def test_small_messages_take_their_bytes(micro_batches):
 def test_what_is_sent_arrives_after_the_latency_of_the_network():
     one, load, back = np.ones(2), np.array([[0.25, 0.0]]), np.array([[0.0, 0.25]])
     times = StageTimes(
-        one, 0 * one, one, 0 * one, 0 * one, np.array([0]), np.array([1]), np.zeros(1), load, back, np.zeros(1)
+        one,
+        0 * one,
+        one,
+        0 * one,
+        0 * one,
+        np.array([0]),
+        np.array([1]),
+        np.zeros(1),
+        load,
+        back,
+        np.zeros(1),
+        np.ones(1),
     )
     late = times._replace(latency=np.array([0.125]))
     assert iteration_seconds("gpipe", 1, times) == 4.5

@@ -92,6 +92,7 @@ class StageColumns(NamedTuple):
     edge: I64
     edge_bytes: F64
     edge_tensor: I64
+    edge_returns: Bools
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -113,12 +114,14 @@ class Columns:
         gradients: (C,) bytes that replicas have to sum.
         crossing: (C,) bytes of the tensors that are made before a cut and read after it, by however many operators; 0
             at both ends.
+        returning: (C,) those of them whose gradients go back; all but where something is frozen.
         closed: (C, n) the operators before each cut.
         operator_forward, operator_backward, operator_gradients: (R, n) seconds and (n,) bytes of each operator by
             itself.
         operator_kept: (n,) bytes of ``kept`` of each undivided operator.
         edge, edge_bytes, edge_tensor: (E, 2) producers and consumers, (E,) bytes between them, and an ascending number
             of the tensor: of those that read one, each stage gets it once.
+        edge_returns: (E,) whether a gradient goes back.
         before_ptr, before: compressed rows: for each cut, the cuts at which a stage that ends there may start, the
             nearest (in seconds) first.
         samples: greatest number of micro-batches that divides the batch for every operator.
@@ -139,6 +142,7 @@ class Columns:
     unpriced: I32
     gradients: F64
     crossing: F64
+    returning: F64
     closed: Bools
     operator_forward: F64
     operator_backward: F64
@@ -147,6 +151,7 @@ class Columns:
     edge: I64
     edge_bytes: F64
     edge_tensor: I64
+    edge_returns: Bools
     before_ptr: I64
     before: I32
     samples: int
@@ -314,15 +319,17 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
     of_whole = WholeOperators.of(whole, undivided, closed)
     forward, backward, weight_gradient, persistent, activations = prices @ closed.T.astype(np.float64)
     ends = graph.edges.reshape(-1, 4)
-    ends = ends[np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0]))]  # tensor by tensor
+    by_tensor = np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0]))
+    ends, returns = ends[by_tensor], gradient_flow(graph).edges[by_tensor]
     edge = ends[:, [0, 2]].astype(np.int64, order="C")  # also of one edge, for kernels are compiled for an order
     rise = widest(order_of_edges(edge, n), *gradients_held)
     starts = np.append(True, (ends[1:, :2] != ends[:-1, :2]).any(axis=1))[: len(ends)]
     first = np.flatnonzero(starts)
     edge_bytes = np.array([graph.operators[v].inputs[place].nbytes for _, _, v, place in ends.tolist()], np.float64)
     crosses = closed[:, edge[:, 0]] & ~closed[:, edge[:, 1]]
+    goes_back = crosses & returns
     if len(first):
-        crosses = np.logical_or.reduceat(crosses, first, axis=1)
+        crosses, goes_back = (np.logical_or.reduceat(rows, first, axis=1) for rows in (crosses, goes_back))
     before_ptr, before = _before(states, forward[0] + backward[0])
     return Columns(
         replicas=np.array(replicas, dtype=np.int32),
@@ -337,6 +344,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         unpriced=unpriced @ closed.T.astype(np.int32),
         gradients=closed @ gradients,
         crossing=crosses @ edge_bytes[first],
+        returning=goes_back @ edge_bytes[first],
         closed=closed,
         operator_forward=prices[0],
         operator_backward=prices[1],
@@ -345,6 +353,7 @@ def columns_of(graph: OperatorGraph, cluster: Cluster, costs: CostFunction, stat
         edge=edge,
         edge_bytes=edge_bytes,
         edge_tensor=np.cumsum(starts) - 1,
+        edge_returns=returns,
         before_ptr=before_ptr,
         before=before,
         samples=math.gcd(

@@ -133,6 +133,7 @@ class _Costs(NamedTuple):
     unpriced: I32
     gradients: F64
     crossing: F64
+    returning: F64
     whole: WholeOperators
     before_ptr: I64
     before: I32
@@ -191,7 +192,7 @@ class _Stage(NamedTuple):
         number: stages of the pipeline, this one included.
         occupancy, end, move: of the end, the cut between both, and the move that places the stage.
         row: of its number of replicas in `_Costs`.
-        transfer: seconds of a micro-batch to the next stage.
+        transfer, returned: seconds of a micro-batch to the next stage, and of its gradients back.
         network: see `topoplan_searcher_pipeline.latency`, of the whole pipeline.
         rate: seconds to sum a byte of gradients.
         in_flight: micro-batches that it has begun and not done at a time.
@@ -203,6 +204,7 @@ class _Stage(NamedTuple):
     move: int
     row: int
     transfer: float
+    returned: float
     network: float
     rate: float
     in_flight: int
@@ -398,16 +400,18 @@ def _add_stage(
             for move in range(moves.ptr[occupancy], moves.ptr[occupancy + 1]):
                 if moves.size[move] > limits.widest:
                     continue
-                transfer = network = 0.0
+                transfer = returned = network = 0.0
                 if stages > 1:
                     transfer, network = _transfer(move, shorter.move[occupancy, end], moves, pairs, loads)
                     nbytes = costs.crossing[end] / limits.micro_batches
+                    back = costs.returning[end] / limits.micro_batches
+                    returned = transfer * back
                     transfer *= nbytes
-                    network *= nbytes
+                    network *= 0.5 * (nbytes + back)
                 network += shorter.network[occupancy, end]
                 rate = moves.allreduce[move] if moves.size[move] > 1 else 0.0
                 row = moves.row[move]
-                stage = _Stage(stages, occupancy, end, move, row, transfer, network, rate, in_flight)
+                stage = _Stage(stages, occupancy, end, move, row, transfer, returned, network, rate, in_flight)
                 written += _write_cells(stage, shorter, longer, limit, costs, moves, limits)
     return written
 
@@ -439,9 +443,10 @@ def _write_cells(
     target = np.uint32(moves.target[stage.move])
     unused = limits.devices - moves.used[target]
     share, at_end = 1.0 / micro_batches, (stage.occupancy, end)
-    shorter_tail = shorter.tail[at_end] - stage.transfer
-    shorter_latency = 2.0 * stage.transfer + max(
-        shorter.latency[at_end], shorter.around[at_end] + (micro_batches - 1) * max(stage.transfer, stage.network)
+    shorter_tail = shorter.tail[at_end] - stage.returned
+    most_sent = max(stage.transfer, stage.returned, stage.network)
+    shorter_latency = (stage.transfer + stage.returned) + max(
+        shorter.latency[at_end], shorter.around[at_end] + (micro_batches - 1) * most_sent
     )
     # The operators before the stage keep all unused devices busy for at least these seconds.
     most = limit[0] * min(unused, limits.widest * 64)
@@ -548,14 +553,14 @@ def _cell(
         shorter, costs, limits: see `_add_stages`.
     """
     row, end, at_end = stage.row, stage.end, (stage.occupancy, stage.end)
-    micro_batches, transfer = limits.micro_batches, stage.transfer
+    micro_batches, transfer, returned = limits.micro_batches, stage.transfer, stage.returned
     deferred = 0.0
     if limits.order == _ZERO_BUBBLE:
         deferred = (costs.weight_gradient[row, end] - costs.weight_gradient[row, start]) / micro_batches
         back -= deferred
-    around = ahead + back + 2.0 * transfer + shorter.around[at_end]
+    around = ahead + back + (transfer + returned) + shorter.around[at_end]
     most_ahead = max(ahead, transfer, shorter.ahead[at_end])
-    most_back = max(back, transfer, shorter.back[at_end])
+    most_back = max(back, returned, shorter.back[at_end])
     if limits.order == _GPIPE:
         latency = all_forward(most_ahead, most_back, micro_batches, around, stage.network)
     else:
@@ -564,11 +569,12 @@ def _cell(
             back,
             deferred,
             transfer,
+            returned,
             stage.in_flight,
             micro_batches,
             shorter.latency[at_end],
             shorter.around[at_end],
             stage.network,
         )
-    tail = outlasting(back, transfer, deferred + summing, shorter.tail[at_end])
+    tail = outlasting(back, returned, deferred + summing, shorter.tail[at_end])
     return _Cell(latency + tail, latency, around, tail, stage.network, most_ahead, most_back)

@@ -29,6 +29,7 @@ def early_backward(
     backward: float,
     deferred: float,
     transfer: float,
+    returned: float,
     in_flight: int,
     micro_batches: int,
     latency: float,
@@ -40,14 +41,15 @@ def early_backward(
     Args:
         forward, backward: seconds of the stage's passes of one micro-batch; the backward one without ``deferred``.
         deferred: seconds of gradients of weights; the previous stage does not wait for them.
-        transfer: seconds that one micro-batch takes to the next stage, and its gradients back; 0 for the last stage.
+        transfer, returned: seconds that one micro-batch takes to the next stage, and its gradients back; 0 for the last
+            stage.
         in_flight: greatest number of micro-batches that the stage has started and not ended.
         micro_batches: number of micro-batches of the batch.
         latency: seconds from the next stage's first pass to its last one, likewise; 0 if there is no next stage.
         around: seconds that one micro-batch takes from the next stage on and back.
         network: seconds that the interfaces of a host are busy with one micro-batch, both ways.
     """
-    return_time = around + 2.0 * transfer
+    return_time = around + (transfer + returned)
     lead = min(in_flight, micro_batches) - 1
     fill_gap = max(0.0, return_time - lead * forward)
     drain_gap = max(0.0, return_time - lead * (backward + deferred))
@@ -58,8 +60,8 @@ def early_backward(
     remainder = micro_batches - 1 - rounds * in_flight
     busy_bound = micro_batches * (forward + backward + deferred) - deferred + gaps
     window_bound = (rounds + 1) * round_trip + remainder * forward
-    stage_bound = forward + backward + 2.0 * transfer + latency
-    transfer_bound = round_trip + (micro_batches - 1) * max(transfer, network)
+    stage_bound = forward + backward + (transfer + returned) + latency
+    transfer_bound = round_trip + (micro_batches - 1) * max(transfer, returned, network)
     return max(busy_bound, window_bound, stage_bound, transfer_bound)
 
 
@@ -78,12 +80,12 @@ def all_forward(forward: float, backward: float, micro_batches: int, around: flo
 
 
 @kernel  # type: ignore[untyped-decorator]
-def outlasting(backward: float, transfer: float, weight_tail: float, tail: float) -> float:
+def outlasting(backward: float, returned: float, weight_tail: float, tail: float) -> float:
     """Return the tail of a stage: seconds of work after the last of its passes that the previous stage waits for.
 
     Args:
-        backward, transfer: see `early_backward`.
+        backward, returned: see `early_backward`.
         weight_tail: seconds of the stage's deferred gradients of weights, and of the rest of their all-reduce.
         tail: tail of the next stage.
     """
-    return max(weight_tail, tail - transfer - backward, 0.0)
+    return max(weight_tail, tail - returned - backward, 0.0)

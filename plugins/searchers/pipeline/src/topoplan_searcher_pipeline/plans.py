@@ -100,6 +100,7 @@ class PipelineCosts(NamedTuple):
             devices of the stage, from or to operators that are not cut; and the latency that every pass waits beside.
         source, target, inside, egress, ingress: (E, ...) see `StageTimes`.
         latency: (E,) seconds that every message between hosts takes beside its bytes.
+        returned: (E,) see `StageTimes`.
         first: (S,) index of the first operator of each stage in the next two columns.
         backward_before: (n,) seconds of the backward passes of all earlier operators of the stage.
         allreduce: (n,) seconds of the all-reduces of an operator and all earlier operators of the stage.
@@ -123,6 +124,7 @@ class PipelineCosts(NamedTuple):
     egress: F64
     ingress: F64
     latency: F64
+    returned: F64
     first: I64
     backward_before: F64
     allreduce: F64
@@ -138,11 +140,11 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     (count, hosts), n = counts.shape, columns.closed.shape[1]
     most = count * (count - 1) // 2  # pairs of stages: nothing is sent to an earlier one
     stages, operators, loads = np.empty((10, count)), np.empty((2, n)), np.empty((2, most, hosts))
-    ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty(most), np.empty(count, dtype=np.int64)
+    ends, inside, first = np.empty((2, most), dtype=np.int64), np.empty((2, most)), np.empty(count, dtype=np.int64)
     room = _Room(
-        np.empty((count, count)),
+        np.empty((2, count, count)),
         np.empty(n, dtype=np.int64),
-        np.empty((2, count), dtype=np.int64),
+        np.empty((4, count), dtype=np.int64),
         np.empty(count),
         np.empty((2, hosts)),
         np.empty((5, pipeline.widest)),
@@ -152,7 +154,7 @@ def pipeline_costs(pipeline: Pipeline, columns: Columns, machine: Machine) -> Pi
     pairs, replicated, busiest_seconds = _sum_stages(cuts, np.array(rows), placed, columns.of_stages, written, room)
     add_tied(columns, placed, room.stage_of, first, stages[3], operators[1])
     latency = np.where(loads[0, :pairs].any(axis=1), machine.latency, 0.0)
-    sent = (*ends[:, :pairs], inside[:pairs], *loads[:, :pairs], latency)
+    sent = (*ends[:, :pairs], inside[0, :pairs], *loads[:, :pairs], latency, inside[1, :pairs])
     return PipelineCosts._make((replicated, busiest_seconds, *stages, *sent, first, *operators))
 
 
@@ -161,8 +163,8 @@ class _Written(NamedTuple):
 
     Attributes:
         stages: (10, S) ``forward`` to ``deferred``.
-        ends, inside, loads: (2, P), (P,), (2, P, H) ``source`` and ``target``, ``inside``, ``egress`` and ``ingress``,
-            with room for P pairs of stages.
+        ends, inside, loads: (2, P), (2, P), (2, P, H) ``source`` and ``target``, ``inside`` and ``returned``,
+            ``egress`` and ``ingress``, with room for P pairs of stages.
         first: (S,) as there.
         operators: (2, n) ``backward_before`` and ``allreduce``.
     """
@@ -179,9 +181,11 @@ class _Room(NamedTuple):
     """What `_sum_stages` writes into beside its results.
 
     Attributes:
-        sent: (S, S) bytes that each stage sends to each later one; on the diagonal, what its devices send each other.
+        sent: (2, S, S) bytes that each stage sends to each later one, and those whose gradients come back; on the
+            diagonal, what its devices send each other.
         stage_of: (n,) the stage of each operator.
-        seen: (2, S) the last tensor that was found to be read by each stage: its cut operators, and the others.
+        seen: (4, S) the last tensor that was found to be read by each stage: its cut operators, and the others; and the
+            last one whose gradient each of them sends back.
         allreduce: (S,) seconds to all-reduce a byte.
         loads: (2, H) of `transfer_loads`.
         whole: (5, D) of `busiest_share`.
@@ -241,13 +245,14 @@ def _sum_stages(
             costs.operators[1, n] = summing_seconds - allreduce_base
             n += 1
         for target in range(s + 1, len(rows)):
-            size = room.sent[s, target]
+            size = room.sent[0, s, target]
             if size == 0.0:
                 continue
             costs.ends[0, pair], costs.ends[1, pair] = s, target
             counts = hosts.counts
             seconds = transfer_loads(counts[s], counts[target], hosts.outside, hosts.inside, room.loads)
-            costs.inside[pair] = seconds * size
+            costs.inside[0, pair] = seconds * size
+            costs.inside[1, pair] = room.sent[1, s, target] / size
             for h in range(counts.shape[1]):
                 costs.loads[0, pair, h] = room.loads[0, h] * size
                 costs.loads[1, pair, h] = room.loads[1, h] * size
@@ -283,14 +288,14 @@ def _wait_inside(hosts: Hosts, room: _Room, stages: F64) -> None:
             for h in range(hosts.counts.shape[1]):
                 if hosts.counts[stage, h] > 0:
                     rate = hosts.inside[h]
-        nbytes = room.sent[stage, stage]
+        nbytes = room.sent[0, stage, stage]
         stages[6, stage] = nbytes / devices * most / rate
         stages[7, stage] = hosts.latency if nbytes > 0.0 and spanned > 1 else 0.0
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
 def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -> None:
-    """Write ``room.sent``, the bytes of `Columns.sent`.
+    """Write ``room.sent``, the bytes of `Columns.sent`, and those of gradients that come back.
 
     Every part of an operator sends to, or receives from, one other part at least.  What several operators of a stage
     read of a tensor is sent once; those that are not cut get all of it at one device.  Inside a stage, messages go
@@ -307,16 +312,19 @@ def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -
         producer, consumer = columns.edge[row]
         source, target = room.stage_of[producer], room.stage_of[consumer]
         kind = 1 if columns.whole.is_whole[consumer] else 0
+        if source != target and columns.edge_returns[row] and room.seen[2 + kind, target] != columns.edge_tensor[row]:
+            room.seen[2 + kind, target] = columns.edge_tensor[row]
+            room.sent[1, source, target] += columns.edge_bytes[row]
         if room.seen[kind, target] == columns.edge_tensor[row]:
             continue
         room.seen[kind, target] = columns.edge_tensor[row]
         senders = 1 if columns.whole.is_whole[producer] else counts[source].sum()
         receivers = 1 if columns.whole.is_whole[consumer] else counts[target].sum()
         if source != target:
-            room.sent[source, target] += columns.edge_bytes[row]
+            room.sent[0, source, target] += columns.edge_bytes[row]
         elif senders != receivers:
             messages = max(senders, receivers) - 1  # the device of the whole one keeps its part
-            room.sent[source, target] += columns.edge_bytes[row] * messages / (messages + 1)
+            room.sent[0, source, target] += columns.edge_bytes[row] * messages / (messages + 1)
 
 
 def schedule_pipeline(
@@ -432,6 +440,7 @@ def _schedule(
         room.loads[0],
         room.loads[1],
         costs.latency,
+        costs.returned,
     )
     if busiest(micro_batches, times) >= cutoff:
         return -1.0

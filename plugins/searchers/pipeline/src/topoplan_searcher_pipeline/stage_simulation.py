@@ -33,6 +33,7 @@ class StageTimes(NamedTuple):
         inside: (E,) lower bound on a transfer, from the links inside hosts.
         egress, ingress: (E, H) for which a transfer occupies the sending and receiving interfaces of each host.
         latency: (E,) from then to its arrival.
+        returned: (E,) the share of its bytes whose gradients go back; 0 if the source waits for none.
     """
 
     forward: F64
@@ -46,6 +47,7 @@ class StageTimes(NamedTuple):
     egress: F64
     ingress: F64
     latency: F64
+    returned: F64
 
 
 class Room(NamedTuple):
@@ -121,10 +123,11 @@ def busiest(micro_batches: int, times: StageTimes) -> float:
     for s in range(len(times.forward)):
         seconds = max(seconds, times.forward[s] + times.recompute[s] + times.backward[s] + times.weights[s])
     for h in range(times.egress.shape[1]):
-        network = 0.0  # either way: gradients come where activations went
+        sending = receiving = 0.0  # gradients come where activations went
         for pair in range(len(times.source)):
-            network += times.egress[pair, h] + times.ingress[pair, h]
-        seconds = max(seconds, network)
+            sending += times.egress[pair, h] + times.ingress[pair, h] * times.returned[pair]
+            receiving += times.ingress[pair, h] + times.egress[pair, h] * times.returned[pair]
+        seconds = max(seconds, sending, receiving)
     return micro_batches * seconds
 
 
@@ -223,6 +226,8 @@ def _clear(micro_batches: int, times: StageTimes, room: Room) -> None:
             room.pair_ptr[direction, stage] = place
             awaited = 0
             for pair in range(len(senders)):
+                if direction == 1 and times.returned[pair] == 0.0:
+                    continue
                 awaited += receivers[pair] == stage
                 if senders[pair] == stage:
                     room.pairs[direction, place] = pair
@@ -247,10 +252,10 @@ def _fill_drain(defer_weights: bool, times: StageTimes, room: Room) -> None:
     for stage in range(len(times.forward)):
         seconds = times.allreduce_tail[stage]
         for pair in range(len(times.source)):
-            if times.target[pair] == stage:
+            if times.target[pair] == stage and times.returned[pair] > 0.0:
                 source = times.source[pair]
                 backward = times.backward[source] + (0.0 if defer_weights else times.weights[source])
-                seconds = max(seconds, times.inside[pair] + backward + room.drain[source])
+                seconds = max(seconds, times.inside[pair] * times.returned[pair] + backward + room.drain[source])
         room.drain[stage] = seconds
 
 
@@ -309,12 +314,13 @@ def _send(pair: int, direction: int, ready: float, times: StageTimes, room: Room
 
     Gradients go the other way (``direction`` 1): hosts receive where they sent activations.
     """
-    arrival = ready + times.inside[pair]
+    share = times.returned[pair] if direction else 1.0
+    arrival = ready + times.inside[pair] * share
     for way in range(2):
         loads = times.ingress if way else times.egress
         ends = room.network[1 - way if direction else way]
         for turn in range(room.host_count[way, pair]):
             h = np.uint32(room.hosts[way, pair, turn])
-            ends[h] = max(ends[h], ready) + loads[pair, h]
+            ends[h] = max(ends[h], ready) + loads[pair, h] * share
             arrival = max(arrival, ends[h] + times.latency[pair])
     return float(arrival)
