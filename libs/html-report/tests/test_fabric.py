@@ -140,3 +140,9 @@ def test_a_fabric_of_too_many_nodes_is_not_drawn():
     found = picture(star(8), nodes=8)
     assert found["said"] == "8 hosts and 1 switches, which are not drawn: a picture has 8 nodes at most"
     assert len(column(found["x"])) == len(column(found["load"])) == 0
+
+
+def test_the_network_of_a_host_by_itself_is_not_drawn():
+    found = picture(star(1))
+    assert (found["layout"], found["said"]) == ("none", "1 host, which sends nothing")
+    assert column(found["x"]).size == column(found["from"]).size == 0

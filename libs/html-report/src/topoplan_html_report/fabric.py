@@ -42,7 +42,8 @@ class _Layout:
 def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
     """Return positions of nodes, and lines with their loads: seconds at full speed over those of the iteration.
 
-    A node that is not drawn stands at -1.  A fabric of more nodes than ``limits`` has is not drawn at all.
+    A node that is not drawn stands at -1.  A fabric that its only host does not use, or of more nodes than
+    ``limits`` has, is not drawn at all.
     """
     links = plan.fabric.links
     timeline = plan.timeline
@@ -53,11 +54,11 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
     most, total = np.zeros(line.shape[1]), np.zeros(line.shape[1])
     np.maximum.at(most, row.ravel(), load)
     np.add.at(total, row.ravel(), links.link_bandwidth)
-    too_large = links.n_nodes > limits.nodes
-    is_drawn = np.zeros(0, dtype=bool) if too_large else _between_hosts(links, load)
-    layout = _undrawn(links, limits) if too_large else _layout(links, is_drawn)
+    undrawn = _undrawn(links, load, limits)
+    is_drawn = np.zeros(0, dtype=bool) if undrawn else _between_hosts(links, load)
+    layout = undrawn or _layout(links, is_drawn)
     order = np.lexsort((np.arange(line.shape[1]), most))  # the busiest are drawn last, on top
-    order = order[:0] if too_large else order[is_drawn[line[:, order]].all(axis=0)]
+    order = order[:0] if undrawn else order[is_drawn[line[:, order]].all(axis=0)]
     lines = len(order)
     order = order[-limits.lines :]
     place = np.full(line.shape[1], -1)
@@ -77,7 +78,7 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
         "hosts": links.n_hosts,
         "switches": links.n_switches,
         "links": int(links.n_links),
-        "names": [] if too_large else [name[:_NAME] for name in links.node_names],
+        "names": [] if undrawn else [name[:_NAME] for name in links.node_names],
         "x": packed(layout.position[:, 0], "float32"),
         "y": packed(layout.position[:, 1], "float32"),
         "from": packed(line[0][order], "int32"),
@@ -102,8 +103,12 @@ def _bars_data(bars: Bars | None) -> dict[str, Any]:
     }
 
 
-def _undrawn(links: Fabric, limits: Limits) -> _Layout:
-    """Return what is said of a fabric that is too large to be drawn."""
+def _undrawn(links: Fabric, load: F64, limits: Limits) -> _Layout | None:
+    """Return what is said of a fabric that is not drawn: one that one host does not use, or of too many nodes."""
+    if links.n_hosts == 1 and not load.any():
+        return _Layout("none", np.zeros((0, 2)), "1 host, which sends nothing")
+    if links.n_nodes <= limits.nodes:
+        return None
     switches = f" and {links.n_switches:,} switches" if links.n_switches else ""
     sentence = f"{links.n_hosts:,} hosts{switches}, which are not drawn: a picture has {limits.nodes:,} nodes at most"
     return _Layout("none", np.zeros((0, 2)), sentence)
