@@ -167,3 +167,12 @@ def test_a_head_has_the_table_of_the_words(tmp_path):
     (found,) = tied_weights(graph)
     assert graph.operators[found.owner].name == "model.embed_tokens"
     assert [graph.operators[user].name for user, _ in found.users] == ["lm_head"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_owner_is_the_operator_that_the_tag_names(place):
+    """All four matrices have the same sizes."""
+    *layers, last = tied().operators
+    last = attrs.evolve(last, tags={**last.tags, f"owner.{last.inputs[1].name}": layers[place].name})
+    graph = attrs.evolve(tied(), operators=(*layers, last))
+    assert [(weight.owner, weight.users) for weight in tied_weights(graph)] == [(place, ((3, 1),))]

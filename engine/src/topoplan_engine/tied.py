@@ -2,6 +2,7 @@
 
 Frontends make such a weight a weight of the first operator, and an input of the others, whose names the tag ``shared``
 has (`topoplan_engine.training.shared_weights`): a head that has the table of the words, layers that are one layer.
+The tag ``owner.NAME`` has the name of the first operator for the input of that name.
 Where all run on the same devices that is all there is to say: the weight is in memory once, and gradients are added
 before they are summed.  Where an operator runs elsewhere, its device has a copy, with all that belongs to a weight, and
 the gradients of all copies are summed.
@@ -41,8 +42,9 @@ class TiedWeight(NamedTuple):
 def tied_weights(graph: OperatorGraph) -> tuple[TiedWeight, ...]:
     """Return the weights that several operators use, in the order of their owners.
 
-    The owner is an earlier operator with a weight of the same sizes: one of the same kind and name if there is one, as
-    of layers that are one layer, and else the first.
+    The owner is an earlier operator with a weight of the same sizes: the one that the tag ``owner.NAME`` names.  Where
+    there is none, it is one of the same kind and name if there is one, as of layers that are one layer, and else the
+    first.
     """
     users: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for index, op in enumerate(graph.operators):
@@ -56,13 +58,14 @@ def tied_weights(graph: OperatorGraph) -> tuple[TiedWeight, ...]:
 def _owner(graph: OperatorGraph, user: int, tensor: Tensor) -> tuple[int, int] | None:
     """Return the operator and weight that an input of operator ``user`` is."""
     kind, sizes = graph.operators[user].kind, sorted(tensor.shape)
+    owner = graph.operators[user].tags.get(f"owner.{tensor.name}")
     candidates = [
-        (op.kind != kind or weight.name != tensor.name, number, k)
+        (op.name != owner, op.kind != kind or weight.name != tensor.name, number, k)
         for number, op in enumerate(graph.operators[:user])
         for k, weight in enumerate(op.weights)
         if sorted(weight.shape) == sizes
     ]
-    return min(candidates)[1:] if candidates else None
+    return min(candidates)[2:] if candidates else None
 
 
 def holder_slices(graph: OperatorGraph, tied: TiedWeight, placements: Sequence[Placement]) -> list[I64]:

@@ -17,6 +17,7 @@ from topoplan.model.graph import Role
 from topoplan.testing import parametrize_with_checks
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
+from topoplan_engine.tied import tied_weights
 from topoplan_engine.training import shared_weights
 from topoplan_frontend_onnx import Onnx
 from topoplan_samples.long_tail import at_night
@@ -309,6 +310,13 @@ class TestNodes:
         assert flops(graph) == 2 * 2 * 4 * 36
         assert len(graph.operators[2].inputs) == 2
         assert shared_weights(graph.operators[2]) == {1}
+
+    def test_a_shared_tensor_belongs_to_the_operator_that_has_it(self, build) -> None:
+        """Not to an earlier one with a matrix of the same sizes."""
+        nodes = [node("MatMul", "x v", "a"), node("MatMul", "a w", "b"), node("MatMul", "b w", "y")]
+        tensors = [tensor("v", [6, 6]), tensor("w", [6, 6])]
+        (tied,) = tied_weights(build(model(nodes, {"x": ["n", 6]}, {"y": ["n", 6]}, tensors), 4))
+        assert (tied.owner, tied.users) == (1, ((2, 1),))
 
     def test_constants_come_from_anywhere(self, build) -> None:
         nodes = [

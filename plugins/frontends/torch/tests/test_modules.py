@@ -11,6 +11,7 @@ import pytest
 
 from topoplan import TopoplanError
 from topoplan.model.graph import Role
+from topoplan_engine.tied import tied_weights
 from topoplan_engine.training import shared_weights
 from topoplan_frontend_torch import Torch, from_torch
 
@@ -153,6 +154,26 @@ def test_a_parameter_that_two_operators_share_is_counted_once():
     assert parameters(graph) == 1600
     assert products(graph) == 2 * 2 * 5 * 16 * 100
     assert [shared_weights(op) for op in graph.operators] == [set(), {1}]
+
+
+def test_a_shared_parameter_belongs_to_the_operator_that_has_it():
+    """Not to an earlier one with a table of the same sizes."""
+
+    class TwoTables(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Embedding(100, 16), torch.nn.Embedding(100, 16)
+            self.head = torch.nn.Linear(16, 100, bias=False)
+            self.head.weight = self.second.weight
+
+        def forward(self, x):
+            return self.head(self.first(x) + self.second(x))
+
+    module, _ = on_meta(TwoTables)
+    graph = from_torch(module, (tokens(2, 5),), strict=True)
+    (tied,) = tied_weights(graph)
+    names = [op.name for op in graph.operators]
+    assert (names[tied.owner], [names[user] for user, _ in tied.users]) == ("second", ["head"])
 
 
 def test_what_the_algebra_has_not_is_counted_in_one_warning_and_refused_if_strict():

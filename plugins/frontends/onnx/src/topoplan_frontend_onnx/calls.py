@@ -34,6 +34,9 @@ class Adds(Protocol):
     def first_use(self, source: str) -> bool:
         """Whether no operator has this parameter yet; from now on one has."""
 
+    def owner(self, source: str) -> str:
+        """Return the name of the first operator that has this parameter."""
+
     def only_reader(self, node: Node, place: int) -> bool:
         """Whether nothing but ``node`` reads this input of it."""
 
@@ -193,6 +196,7 @@ class Call:
                 Dimension("n", size, Role.SAMPLE) if k == like.samples else Dimension(f"a{k}", size, Role.ATTRIBUTE)
                 for k, size in enumerate(shape)
             ),
+            tags={} if is_first else {"shared": "parameter", "owner.parameter": self.graph.owner(x.source)},
             inputs=() if is_first else (stored,),
             weights=(stored,) if is_first else (),
             outputs=(Tensor("y", axes, x.itemsize),),
@@ -240,12 +244,16 @@ class Call:
     def _without_shared(self, operator: Operator) -> Operator:
         """Return the operator with parameters of another one as inputs: they are in memory there, and reduced."""
         constants = {x.source: x for x in self.inputs if isinstance(x, Constant) and x.source}
-        shared = {math.prod(x.table or x.shape) for x in constants.values() if not self.graph.first_use(x.source)}
+        shared = {
+            math.prod(x.table or x.shape): x.source for x in constants.values() if not self.graph.first_use(x.source)
+        }
         count = next((k for k, w in enumerate(operator.weights) if w.elements not in shared), len(operator.weights))
         if not count:
             return operator
         inputs = (*operator.inputs, *operator.weights[:count])
-        tags = {**operator.tags, "shared": " ".join(w.name for w in operator.weights[:count])}
+        weights = operator.weights[:count]
+        owners = {f"owner.{w.name}": self.graph.owner(shared[w.elements]) for w in weights}
+        tags = {**operator.tags, "shared": " ".join(w.name for w in weights), **owners}
         return attrs.evolve(operator, inputs=inputs, weights=operator.weights[count:], tags=tags)
 
 

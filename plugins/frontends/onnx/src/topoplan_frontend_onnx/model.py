@@ -97,7 +97,9 @@ class _Joining:
             name: constant_of(tensor, name) for name, tensor in file.tensors.items() if name in names
         }
         self._left_out: set[int] = set()
-        self._parameters: set[str] = set()
+        #: Parameter -> number of the first operator that has it, and the names of operators.
+        self._parameters: dict[str, int] = {}
+        self._named: list[str] = []
         self._normalized: dict[int, str] = {}
         self._opaque: Counter[str] = Counter()
         self._names: Counter[str] = Counter()
@@ -131,6 +133,7 @@ class _Joining:
         self._names[name] += 1
         if self._names[name] > 1:
             name = f"{name}#{self._names[name]}"
+        self._named.append(name)
         return self._builder.append(operator, [x.handle for x in sources], name)
 
     def bias_behind(self, node: Node, channels: int) -> bool:
@@ -148,8 +151,12 @@ class _Joining:
     def first_use(self, source: str) -> bool:
         """Whether no operator has this parameter yet; from now on one has."""
         first = source not in self._parameters
-        self._parameters.add(source)
+        self._parameters.setdefault(source, len(self._named))
         return first
+
+    def owner(self, source: str) -> str:
+        """Return the name of the first operator that has this parameter."""
+        return self._named[self._parameters[source]]
 
     def only_reader(self, node: Node, place: int) -> bool:
         """Whether nothing but ``node`` reads this input of it."""

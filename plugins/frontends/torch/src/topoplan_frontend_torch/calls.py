@@ -53,8 +53,8 @@ class Construction:
         #: Numbers of the experts that were chosen last.
         self.chosen: Layout | None = None
         self.layouts: dict[str, Layout] = {}
-        #: Names of the parameters that an operator holds, and of those that one reads without a gradient.
-        self._held: set[str] = set()
+        #: Parameters that an operator holds, with its number, and those that one reads without a gradient.
+        self._held: dict[str, int] = {}
         self._passed: set[str] = set()
         self._at_once = frozenset(at_once)
         #: Values through which no gradient flows back to what they are views of.
@@ -179,7 +179,7 @@ class Construction:
                 self._passed.add(name)
                 continue
             weights.append(index)
-            self._held.add(name)
+            self._held[name] = len(self._places)
         tensors = [
             tensor
             if self._requires_grad(layouts[index], cut, index in weights)
@@ -190,13 +190,14 @@ class Construction:
             tensors[index] = attrs.evolve(tensors[index], itemsize=layouts[index].handle.itemsize)
         inputs = [index for index in range(len(tensors)) if index not in weights]
         place = {index: number for number, index in enumerate((*inputs, *weights))}
-        shared = " ".join(tensors[index].name for index in inputs if layouts[index].parameter)
+        held = {tensors[index].name: layouts[index].parameter for index in inputs if layouts[index].parameter}
+        owners = {f"owner.{name}": str(self._held[each]) for name, each in held.items() if each in self._held}
         return attrs.evolve(
             operator,
             inputs=tuple(tensors[index] for index in inputs),
             weights=tuple(tensors[index] for index in weights),
             linear_in=tuple(tuple(sorted(place[index] for index in linear)) for linear in operator.linear_in),
-            tags={**operator.tags, "shared": shared} if shared else operator.tags,
+            tags={**operator.tags, "shared": " ".join(held), **owners} if held else operator.tags,
         ), [layouts[index].handle for index in inputs]
 
     def plain(self, node: Node, layout: Layout) -> Layout:
@@ -262,7 +263,7 @@ class Construction:
     @property
     def unheld(self) -> set[str]:
         """Names of the parameters that operators read, but none holds: all read them without a gradient."""
-        return self._passed - self._held
+        return self._passed - self._held.keys()
 
     def build(self) -> OperatorGraph:
         """Return the graph, its operators named by their modules."""
@@ -271,7 +272,12 @@ class Construction:
         except TopoplanError as error:
             raise TopoplanError(f"frontend torch: {error}") from None
         names = _names(self._places)
-        operators = [attrs.evolve(op, name=name) for op, name in zip(graph.operators, names, strict=True)]
+        operators = [
+            attrs.evolve(
+                op, name=name, tags={k: names[int(v)] if k.startswith("owner.") else v for k, v in op.tags.items()}
+            )
+            for op, name in zip(graph.operators, names, strict=True)
+        ]
         return attrs.evolve(graph, operators=tuple(operators))
 
 
