@@ -317,6 +317,20 @@ def test_a_fabric_of_a_searcher_on_which_hosts_do_not_meet_is_told():
         optimize(attrs.evolve(SMALL, cluster=cluster, topology="topoopt", searchers="bad"), host=host)
 
 
+def test_a_fabric_that_a_searcher_cannot_make_is_its_fault_and_not_the_topologys():
+    def ask(self):
+        fabric = self.state.fabric
+        return [topoplan.Candidate(base=self.state, fabric=attrs.evolve(fabric, link_count=fabric.link_count[1:]))]
+
+    host = Host.discover()
+    host.add(component(Searcher, build=search(ask=ask), axis="network"), name="mine")
+    cluster = attrs.evolve(SMALL.cluster, degree=2)
+    with pytest.raises(
+        PluginError, match=r"^searcher 'bad' \(plugin 'mine'\): ask made a fabric that cannot be used: "
+    ):
+        optimize(attrs.evolve(SMALL, cluster=cluster, topology="topoopt", searchers="bad"), host=host)
+
+
 def test_code_that_is_called_often_is_found_in_the_traceback():
     class Costs(topoplan.CostFunction):
         calls = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -251,6 +252,18 @@ class SaysLeftOut(Protocol):
         """What it gave up, and why: a line that begins with the name of the searcher; empty if nothing."""
 
 
+@contextmanager
+def _building(what: str) -> Iterator[None]:
+    """Name a call of a searcher in what its code raises, also where it makes a fabric that is none."""
+    try:
+        with calling(what):
+            yield
+    except FabricError as error:
+        if not str(error).startswith("fabric "):  # it says already whose fabric it is
+            raise
+        raise PluginError(f"{what} made a fabric that cannot be used: {error}") from error
+
+
 class _GuardedSearch(Search):
     """A searcher under way whose every call is checked.
 
@@ -273,7 +286,7 @@ class _GuardedSearch(Search):
 
     def ask(self) -> list[Candidate]:
         """Propose candidates."""
-        with calling(f"{self.who}: ask"):
+        with _building(f"{self.who}: ask"):
             candidates = self._search.ask()
         return self._checked(candidates, "ask")
 
@@ -294,13 +307,13 @@ class _GuardedSearch(Search):
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the prices of candidates."""
-        with calling(f"{self.who}: tell"):
+        with _building(f"{self.who}: tell"):
             self._search.tell(trials)
 
     def adopt(self, trial: Trial) -> None:
         """Go on from a state."""
         self._allowed.give(trial.state)
-        with calling(f"{self.who}: adopt"):
+        with _building(f"{self.who}: adopt"):
             self._search.adopt(trial)
 
     reached = property(lambda self: self._search.reached)
@@ -334,7 +347,7 @@ class _GuardedScreenedSearch(_GuardedSearch):
 
     def ask_screened(self, rejects: Rejects, most: int) -> tuple[int, list[Candidate]]:
         """Propose until a proposal is not rejected."""
-        with calling(f"{self.who}: ask_screened"):
+        with _building(f"{self.who}: ask_screened"):
             rejected, candidates = self._screened.ask_screened(rejects, most)
         candidates = self._checked(candidates, "ask_screened")
         if not isinstance(rejected, _INTEGERS) or not 0 <= rejected <= most - len(candidates):
