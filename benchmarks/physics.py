@@ -291,7 +291,7 @@ def in_hosts() -> Iterator[Row]:
     found = seconds([ring(GIB, range(128))], topoopt, fabric_of(topoopt, "topoopt"))
     reason = "a ring of TopoOpt may pass several links from a host to the next"
     yield Row("all-reduce of 1 GiB, 16 hosts of 8, TopoOpt", "2 (n-1)/n S/(8 B) + 2 (m-1) d", by_hand, found, reason)
-    reason = "a host's interfaces are one pipe; interfaces of single GPUs are not modelled"
+    reason = "without a host model (-m) a host's interfaces are one pipe"
     found = seconds([Message(GIB, 0, 8)], eight)
     yield Row("one GPU to one of another host, 1 GiB", "d + S/B of its own interface", 2e-6 + GIB / NIC, found, reason)
 
