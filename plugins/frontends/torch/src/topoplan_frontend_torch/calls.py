@@ -190,14 +190,14 @@ class Construction:
             tensors[index] = attrs.evolve(tensors[index], itemsize=layouts[index].handle.itemsize)
         inputs = [index for index in range(len(tensors)) if index not in weights]
         place = {index: number for number, index in enumerate((*inputs, *weights))}
-        held = {tensors[index].name: layouts[index].parameter for index in inputs if layouts[index].parameter}
-        owners = {f"owner.{name}": str(self._held[each]) for name, each in held.items() if each in self._held}
+        parameters = {tensors[index].name: layouts[index].parameter for index in inputs if layouts[index].parameter}
+        owners = {f"owner.{name}": str(self._held[each]) for name, each in parameters.items() if each in self._held}
         return attrs.evolve(
             operator,
             inputs=tuple(tensors[index] for index in inputs),
             weights=tuple(tensors[index] for index in weights),
             linear_in=tuple(tuple(sorted(place[index] for index in linear)) for linear in operator.linear_in),
-            tags={**operator.tags, "shared": " ".join(held), **owners} if held else operator.tags,
+            tags={**operator.tags, "shared": " ".join(parameters), **owners} if parameters else operator.tags,
         ), [layouts[index].handle for index in inputs]
 
     def plain(self, node: Node, layout: Layout) -> Layout:
