@@ -85,12 +85,18 @@ OF_EXPERTS = [
     "tp=2,etp=1,cp=2,ep=4,zero=2",
     "tp=2,etp=2,cp=4,ep=2,layout=tp-cp-ep-pp-dp,pp=2",
     "cp=4,etp=1,ep=2",
+    "ep=4,overlap=experts",
+    "ep=4,pp=2,schedule=interleaved:2,overlap=experts,zero=1",
+    "ep=4,pp=2,overlap=experts",
+    "ep=2,recompute=full,overlap=experts",
 ]
 #: What Megatron-LM has not, and how its refusal goes on.
 NOT_MEGATRON = {
     "reshard=no": "keeps the weights that it has gathered",
     "schedule=gpipe": "begins stage 1 of a pipeline with schedule gpipe",
     "recompute=every": "one layer in",
+    "pp=2,overlap": "needs interleaved stages",
+    "full,overlap": "needs no layers that run again",
 }
 OF_TORCHTITAN = [
     *(f"{zero},grads=fp32" for zero in ("zero=0", "zero=3", "zero=3,reshard=no", "zero=3,shard=4,clip=yes")),

@@ -2,9 +2,9 @@
 
 A file is read for the settings that decide how a model is cut over devices, in the words of ``--plan``: ``tp``,
 ``pp``, ``cp``, ``ep``, ``etp``, ``dp``, ``sp``, ``zero``, ``micro-batch``, ``schedule``, ``recompute``, ``layers``,
-``layout``, ``cp-comm``, ``async-tp``, ``grads``, ``clip``, ``shard``, ``reshard``.  What a file leaves out has the
-trainer's own default.  A setting that changes the plan and has no word here is refused by name; what only changes how
-kernels or messages run is named in ``unread``.
+``layout``, ``cp-comm``, ``async-tp``, ``grads``, ``clip``, ``shard``, ``reshard``, ``overlap``.  What a file leaves out
+has the trainer's own default.  A setting that changes the plan and has no word here is refused by name; what only
+changes how kernels or messages run is named in ``unread``.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (megatron/training/arguments.py), pytorch/torchtitan@76d5c72e^ (the last version
 whose configurations are TOML: torchtitan/config/job_config.py).
@@ -128,7 +128,6 @@ _REFUSED = {
 }
 _UNREAD = (
     "fp8-format",
-    "overlap-moe-expert-parallel-comm",
     "delay-wgrad-compute",
     "defer-embedding-wgrad-compute",
 )
@@ -162,6 +161,7 @@ class _Megatron:
         plan |= self._layers(int(plan["pp"]), plan)
         plan |= self._context() if plan["cp"] != "1" else {}
         degrees = {key: int(plan[key]) for key in _DEGREES.values()}
+        plan |= {"overlap": "experts"} if plan["ep"] != "1" and self._has("overlap-moe-expert-parallel-comm") else {}
         layout, ranks = self._layout(degrees, degrees["tp"] // int(plan["etp"]) if "etp" in plan else 0)
         plan |= {**self._gradients(plan, ranks), "layout": layout}
         hosts, per_host = self._written("nnodes"), self._written("nproc-per-node")

@@ -52,6 +52,8 @@ def write(plan: PlanLike) -> bytes:
         raise TARGET.unsuited("the plan has context parallelism, which needs a model of DeepSpeed's own (Ulysses)")
     if grid.micro_batches > 1 and schedule_of(grid.order) != "1f1b":
         raise TARGET.unsuited(f"the plan has micro-batches in the order {grid.order.name}, not one after the other")
+    if grid.pairs:
+        raise TARGET.unsuited("the plan runs two passes at the same time (overlap=all plans without)")
     if grid.recompute != "none":
         raise TARGET.refusal(graph.operators[0], "recomputes its forward pass, which the program asks for by a call")
     document: dict[str, Any] = {

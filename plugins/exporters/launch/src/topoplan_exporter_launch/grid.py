@@ -59,6 +59,7 @@ class Grid:
         gather_bytes: of a number of a weight where it is gathered; 0: as many as it has.
         gathers_ahead: whether weights that devices share are gathered ahead of forward passes.
         clips: whether updates wait for the norm of all gradients; None where the plan does not say.
+        pairs: whether a forward and a backward pass that follow each other run at the same time.
     """
 
     devices: I32
@@ -79,6 +80,7 @@ class Grid:
     gather_bytes: int = 0
     gathers_ahead: bool = False
     clips: bool | None = None
+    pairs: bool = False
 
     @property
     def pipeline(self) -> int:
@@ -156,6 +158,7 @@ def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
         gather_bytes=first.gather_bytes,
         gathers_ahead=first.zero.ahead,
         clips=strategy.clips,
+        pairs=strategy.pairs,
     )
     if strategy.program is None:
         return grid

@@ -134,6 +134,8 @@ def flags_of(plan: PlanLike, grid: Grid) -> list[str]:
     check_matrices(plan, grid, cuts, TARGET)
     if Cut.POSITIONS in cuts:
         lines.append("--sequence-parallel")
+    if grid.pairs:
+        lines.append(_overlap(grid))
     if grid.groups > 1:
         lines.append(f"--num-distributed-optimizer-instances {grid.groups}")
     return [
@@ -143,6 +145,22 @@ def flags_of(plan: PlanLike, grid: Grid) -> list[str]:
         *_PRECISION[graph.precision],
         *_gradients(graph, grid),
     ]
+
+
+def _overlap(grid: Grid) -> str:
+    """Return the flag under which a forward and a backward pass run at the same time.
+
+    Raises:
+        TopoplanError: Megatron-LM has that for experts alone, without layers that run again, and in chunks.
+    """
+    needs = {
+        "several devices with experts (ep of at least 2)": grid.experts > 1,
+        "interleaved stages (schedule=interleaved:2)": grid.pipeline == 1 or grid.chunks > 1,
+        "no layers that run again (recompute=none, or modules of them)": grid.recompute != "full",
+    }
+    if lacking := [what for what, is_given in needs.items() if not is_given]:
+        raise TARGET.unsuited(f"the plan runs two passes at the same time, for which Megatron-LM needs {lacking[0]}")
+    return "--overlap-moe-expert-parallel-comm"
 
 
 def _gradients(graph: OperatorGraph, grid: Grid) -> list[str]:

@@ -142,6 +142,8 @@ def parallelism_of(plan: PlanLike, grid: Grid) -> dict[str, Any]:
     staged = isinstance(strategy, StagedStrategy) and strategy.program is None
     if staged and graph.precision == "bf16" and grid.gradient_bytes != 4:
         raise TARGET.unsuited("the plan sums gradients in bf16, torchtitan in fp32 (grads=fp32)")
+    if grid.pairs:
+        raise TARGET.unsuited("the plan runs two passes at the same time (overlap=all plans without)")
     if grid.gather_bytes:
         raise TARGET.unsuited(f"the plan gathers weights in {grid.gather_bytes} bytes a number")
     if grid.kept is Kept.OPTIMIZER_SLICES:
