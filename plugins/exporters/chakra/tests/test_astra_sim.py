@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, Host, Plan, TopologyContext
+from topoplan.errors import TopoplanWarning
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
@@ -66,6 +67,34 @@ def test_inputs_but_the_network():
     assert system["all-reduce-implementation"] == ["ring"]
     assert json.loads(files(plan)["comm_groups.json"]) == {"1": [0, 1, 2, 3]}
     assert json.loads(files(plan)["memory.json"]) == {"memory-type": "NO_MEMORY_EXPANSION"}
+
+
+def with_algorithms(text, rows=None):
+    simulator = {"kind": "simulator", "name": "fluid", "options": {"algorithms": text}}
+    provenance = {"components": [simulator], **({} if rows is None else {"joint": {"algorithms": rows}})}
+    return attrs.evolve(plan_on("fully-connected", 4, interfaces=3), provenance=provenance)
+
+
+def test_algorithms_of_collectives_have_the_names_of_astra_sim():
+    system = json.loads(files(with_algorithms("all-reduce=tree;all-gather=auto;all-to-all=direct"))["system.json"])
+    assert system["all-reduce-implementation"] == ["doubleBinaryTree"]
+    assert system["all-gather-implementation"] == ["ring"]
+    assert system["all-to-all-implementation"] == ["direct"]
+
+
+def test_what_runs_the_most_bytes_is_written():
+    rows = [
+        {"collective": "all-reduce", "algorithm": "halving-doubling", "most_bytes": 10**9},
+        {"collective": "all-reduce", "algorithm": "tree", "most_bytes": 10**3},
+    ]
+    system = json.loads(files(with_algorithms("all-reduce=auto", rows))["system.json"])
+    assert system["all-reduce-implementation"] == ["halvingDoubling"]
+
+
+def test_an_algorithm_that_astra_sim_lacks_is_named():
+    with pytest.warns(TopoplanWarning, match="all-reduce by nvls, which it does not have, is written as ring"):
+        system = json.loads(files(with_algorithms("all-reduce=nvls"))["system.json"])
+    assert system["all-reduce-implementation"] == ["ring"]
 
 
 def grid(sizes, shapes, bandwidth):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from topoplan import Fabric, Plan
 from topoplan.errors import TopoplanWarning
 from topoplan_engine.network.rings import cycles_of, rings_of
+from topoplan_exporter_chakra.implementations import implementations
 from topoplan_exporter_chakra.product import Axis, axes_of
 from topoplan_exporter_chakra.ranks import GROUPS, STEM, Written, traces
 from topoplan_exporter_chakra.replayed import replayed_seconds
@@ -28,6 +30,7 @@ __all__ = ["input_files", "system_file"]
 _NANOSECOND, _CYCLE = 1e-9, 1e-12
 #: Times that differ by no more than this share are equal.
 _EQUAL = 0.03
+_NONE: Mapping[str, str] = MappingProxyType({})
 _NETWORK, _SYSTEM, _MEMORY = "network.yml", "system.json", "memory.json"
 
 _SCRIPT = f"""#!/bin/sh
@@ -59,18 +62,18 @@ def input_files(plan: Plan) -> dict[str, bytes]:
     written = traces(plan, _NANOSECOND, has_cpu=False)
     ranks = plan.cluster.n_devices
     assert isinstance(plan.fabric, Fabric)  # as `traces` has seen
-    axes = axes_of(plan.fabric, plan.cluster)
+    axes, of_kinds = axes_of(plan.fabric, plan.cluster), implementations(plan)
     if isinstance(axes, str):
         supported = "its networks are products of rings, switches and full meshes"
         warnings.warn(TopoplanWarning(f"astra-sim: no {_NETWORK} is written: {axes} ({supported})"), stacklevel=2)
         axes = ()
-    elif note := _difference(plan, written, axes):
+    elif not {*of_kinds.values()} - {"ring"} and (note := _difference(plan, written, axes)):  # it replays rings
         warnings.warn(TopoplanWarning(f"astra-sim: {note}"), stacklevel=2)
     network = {_NETWORK: _network(axes)} if axes else {}
     return {
         **written.files(),
         **network,
-        _SYSTEM: system_file(["ring"] * max(len(axes), 1)),
+        _SYSTEM: system_file(["ring"] * max(len(axes), 1), of_kinds),
         _MEMORY: b'{"memory-type": "NO_MEMORY_EXPANSION"}\n',
         "run.sh": _SCRIPT.replace("RANKS", str(ranks)).encode(),
     }
@@ -124,10 +127,12 @@ def _network(axes: tuple[Axis, ...]) -> bytes:
     return "".join(f"{name}: [ {', '.join(values)} ]\n" for name, values in columns.items()).encode()
 
 
-def system_file(implementation: Sequence[str]) -> bytes:
+def system_file(implementation: Sequence[str], of_kinds: Mapping[str, str] = _NONE) -> bytes:
     """Return the system file: algorithms of collectives along each dimension, in one piece, in the order of the traces.
 
-    Rings are what simulators here run unless users choose.
+    Args:
+        implementation: along each dimension; rings are what simulators here run unless users or searchers choose.
+        of_kinds: of kinds of collectives that have another one along all dimensions.
     """
     collectives = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     system = {
@@ -135,7 +140,7 @@ def system_file(implementation: Sequence[str]) -> bytes:
         "endpoint-delay": 1,  # 0 ends ASTRA-sim on an assertion
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1,
-        **{f"{collective}-implementation": list(implementation) for collective in collectives},
+        **{f"{kind}-implementation": [of_kinds.get(kind, each) for each in implementation] for kind in collectives},
         "collective-optimization": "localBWAware",
         "local-mem-bw": 1600,
         "boost-mode": 0,
