@@ -195,6 +195,7 @@ class StagedLowering:
         price = self._costs.optimizer_seconds if isinstance(self._costs, OptimizerCosts) else None
         updates: list[F64 | None] = [None] * len(operators)
         places: dict[object, tuple[I32, I32]] = {}
+        shared: dict[object, tuple[F64, F64]] = {}  # the prices are kept, so that no two have one id
         for row, op in enumerate(operators) if price is not None else ():
             degrees = stage.program.degrees(row, len(self._graph.operators[op].dims))
             cut = degrees, tuple(rule.dim for rule in stage.program.rules[row])
@@ -203,7 +204,11 @@ class StagedLowering:
                 places[cut] = part, mesh.devices[np.unique(part, return_index=True)[1]]
             seconds = price(op, degrees, places[cut][1])  # type: ignore[misc]
             if seconds is not None:
-                updates[row] = seconds[:, places[cut][0]] * _moved(passes[row]) / _moved(weights[row])
+                key = id(seconds), cut, id(passes[row]), id(weights[row])
+                if key not in shared:
+                    at_places = seconds[:, places[cut][0]] * _moved(passes[row]) / _moved(weights[row])
+                    shared[key] = seconds, at_places
+                updates[row] = shared[key][1]
         passes = causal_passes(stage, parts, shared_passes(stage, passes))
         return StageCosts(passes, updates, np.arange(mesh.n_devices)).merged()
 

@@ -78,6 +78,7 @@ class KernelCosts(CostFunction):
         self._step = _STEPS[optimizer_of(graph)] if options.optimizer == "auto" else options.optimizer
         self._tensors = max(sum(len(operator.weights) for operator in graph.operators), 1)
         self._speed = cluster.device_speed
+        self._equal = bool((self._speed == self._speed[0]).all())
         self.assumptions: Mapping[str, Any] = {
             "precision": self._mode,
             **({"device": options.device} if options.device else {}),
@@ -100,6 +101,7 @@ class KernelCosts(CostFunction):
         self._of_one: dict[tuple[int, tuple[int, ...], int], PartCosts] = {}
         self._shapes: dict[tuple[PartShape, str], PartSeconds] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+        self._steps_of: dict[tuple[int, tuple[int, ...]], F64] = {}  # of the optimizer, on devices of one speed
         whole = [self._device_seconds(op, (1,) * len(operator.dims)) for op, operator in enumerate(graph.operators)]
         kinds = [operator.kind for operator in graph.operators]
         self.launching = Launching.of(options.launch, self._kernels, self._mode, kinds, whole, options.host)
@@ -119,8 +121,10 @@ class KernelCosts(CostFunction):
         cached = self._prices.get(key)
         if cached is None:
             self._check(op, degrees)
-            cached = self._prices[key] = self._costs(op, degrees)
-        return at_speeds(cached, self._speed[devices])
+            cached = self._costs(op, degrees)
+            # Lowerings share what they make of one price, which is long on many devices.
+            cached = self._prices[key] = at_speeds(cached, self._speed[devices]) if self._equal else cached
+        return cached if self._equal else at_speeds(cached, self._speed[devices])
 
     def price_micro_batch(self, op: int, degrees: tuple[int, ...], devices: I32, batch: MicroBatch) -> PartCosts:
         """Price every part of a micro-batch; where all are equal, one for all.
@@ -153,6 +157,9 @@ class KernelCosts(CostFunction):
         operator = self.graph.operators[op]
         if self._step == "none" or not operator.weights or has_sparse_gradient(operator):
             return None
+        key = self._like[op], degrees
+        if key in self._steps_of:
+            return self._steps_of[key]
         steps = self._kernels.steps.seconds
         mixed = self.graph.precision != "fp32" and ("bf16", self._step) in steps
         nothing, element, tensor = steps["bf16" if mixed else "fp32", self._step]
@@ -160,7 +167,10 @@ class KernelCosts(CostFunction):
         slices = np.array([slice_elements(operator, weight, degrees) for weight in operator.weights])
         waiting = self.launching.step(0.0, slices.shape[1])
         seconds = (slices * element + each) * self._within.options.passes
-        return f64(np.maximum(seconds, waiting) / self._speed[devices])
+        seconds = f64(np.maximum(seconds, waiting) / self._speed[devices])
+        if self._equal:
+            self._steps_of[key] = seconds
+        return seconds
 
     def _costs(self, op: int, degrees: tuple[int, ...], *, of_one: bool = False) -> PartCosts:
         """Return costs on devices of normal speed, of all parts or of one."""
