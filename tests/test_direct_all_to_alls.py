@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
 import pytest
 
 from topoplan import Collective, TaskKind, TopoplanError
+from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.written_out import written_out
@@ -142,3 +144,22 @@ def test_512_members_on_64_hosts_by_hand():
     seconds = Fluid().build().makespan(tasks, fabric, cluster)
     latencies = fabric.link_latency[0] + fabric.link_latency[-1]
     assert seconds == pytest.approx(latencies + 8 * 504 * 1000 / fabric.link_bandwidth[0], rel=1e-9)
+
+
+def test_listed_messages_are_all_messages():
+    """Every pair of members is in one message: of their hosts, or of its own inside a host."""
+    draw = np.random.default_rng(2)
+    for _ in range(20):
+        groups, size = draw.integers(1, 5), draw.integers(1, 9)
+        endpoint = draw.integers(0, 4, (groups, size))
+        messages = pair_messages(endpoint)
+        ends = [[[] for _ in messages.n_messages] for _ in range(2)]
+        for members, (of_message, member) in zip(ends, (messages.senders, messages.receivers), strict=True):
+            for message, each in zip(of_message.tolist(), member.tolist(), strict=True):
+                members[message].append(each)
+        found = [(a, b) for sends, receives in zip(*ends, strict=True) for a, b in itertools.product(sends, receives)]
+        expected = [(a, b) for a in range(groups * size) for b in range(groups * size) if a // size == b // size]
+        assert sorted(found) == [(a, b) for a, b in expected if a != b]
+        assert messages.n_messages.tolist() == [len(a) * len(b) for a, b in zip(*ends, strict=True)]
+        hosts = endpoint.ravel()
+        assert all(len(set(hosts[each].tolist())) == 1 for members in ends for each in members)

@@ -28,6 +28,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.host_models import shares_links
 from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.folding.exchanges import exchanges_of
 from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
@@ -99,7 +100,9 @@ class StagedLowering:
         listed = in_one_stage(strategy) if strategy.one_stream else strategy
         one_task = self._one_task and Collective.ALL_TO_ALL in chosen  # else its messages are of several classes
         exchanges = exchanges_of(listed, stages, costs, one_task=one_task)
-        patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen)
+        # Without insides, devices of a host reach those of another one on the same path.
+        endpoint = self._cluster.device_host if self._one_task and not shares_links(self._cluster.host) else None
+        patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen, endpoint)
         layout = FoldedLayout(
             listed, patterns, loads_of(patterns.taskgraph()), one_task=one_task, counted_once=self._one_task
         )

@@ -32,7 +32,7 @@ def exchanges_of(
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
         layout = _OnePlace(stage.stage.mesh, one_task=one_task)
         StageTasks(stage, costs[number], Variant(True, True, separate), layout.places(0), layout)
-        exchanges.append(Exchanges(layout.noted, layout.written_out, tuple(layout.hops)))
+        exchanges.append(Exchanges(layout.noted, layout.written_out, layout.uneven, tuple(layout.hops)))
     return exchanges
 
 
@@ -62,11 +62,13 @@ class Exchanges(NamedTuple):
     Attributes:
         collectives: axes of a communicator -> its different collectives.
         written_out: axes of communicators whose all-to-alls, or some of them, are transfers.
+        uneven: those of them whose members send different numbers of bytes.
         hops: axes along which each device sends to the next one.
     """
 
     collectives: Mapping[tuple[int, ...], set[Sent]]
     written_out: set[tuple[int, ...]]
+    uneven: set[tuple[int, ...]]
     hops: tuple[int, ...]
 
 
@@ -87,6 +89,8 @@ class _Noting(NamedTuple):
         task = self.join(tasks)
         if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None and copies is None):
             self.place.written_out.add(self.axes)
+            if shares is not None or copies is not None:
+                self.place.uneven.add(self.axes)
         elif kind is Collective.ALL_TO_ALL:
             self._note(kind, columns["size"] * self.size, columns)
         else:
@@ -106,7 +110,7 @@ class _OnePlace:
     """The first place of a mesh.
 
     Attributes:
-        noted, written_out, hops: what was asked for.
+        noted, written_out, uneven, hops: what was asked for.
         one_task: see `TaskColumns`.
     """
 
@@ -118,6 +122,7 @@ class _OnePlace:
         self.order = self.rows
         self.noted: dict[tuple[int, ...], set[Sent]] = {}
         self.written_out: set[tuple[int, ...]] = set()
+        self.uneven: set[tuple[int, ...]] = set()
         self.hops: dict[int, None] = {}
 
     def places(self, stage: int) -> Places:

@@ -164,8 +164,8 @@ class _FoldedPlaces:
         transfers, members, ends = None, np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)
         if listing.transfers is not None:
             several, first, count = np.unique(of[listing.transfers.message], return_index=True, return_counts=True)
-            group, pair = np.divmod(first, listing.transfers.message.shape[1])
-            members = np.stack([listing.transfers.sender[pair], listing.transfers.receiver[pair]])
+            group = listing.transfers.group[first]
+            members = np.stack([listing.transfers.sender[first], listing.transfers.receiver[first]])
             ends = listing.groups[group, members]
             transfers = np.searchsorted(message, of[listing.message[group]]), several, count
         once = self._layout.counted_once
@@ -212,8 +212,8 @@ class FoldedLayout:
         one_task: bool = False,
         counted_once: bool = False,
     ) -> None:
-        self._loads, self.patterns, self.counted_once = loads, patterns, counted_once
-        self.classes: Classes = classes_of(*patterns.with_loads(loads))
+        self._loads, self.patterns, self.counted_once = patterns.multiplied(loads), patterns, counted_once
+        self.classes: Classes = classes_of(*patterns.with_loads(self._loads))
         self.groups = TaskColumns(one_task=one_task)
         self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]
 

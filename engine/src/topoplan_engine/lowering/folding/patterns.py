@@ -18,6 +18,7 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
 from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
+from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.places import copy_groups, devices_of, neighbours, ordered_groups
 from topoplan_engine.lowering.stage_costs import StageCosts, summed_bytes
 from topoplan_engine.lowering.stage_links import Routes, routes_between
@@ -80,9 +81,10 @@ class Listing(NamedTuple):
 
 
 class AllToAll(NamedTuple):
-    """(G, pairs) vertices of the transfers of an all-to-all, from (pairs,) members to (pairs,) members."""
+    """(n,) messages of all-to-alls: vertices, their groups, and members that send and receive; see `pair_messages`."""
 
     message: I64
+    group: I64
     sender: I64
     receiver: I64
 
@@ -116,6 +118,7 @@ class Patterns:
         costs: Sequence[StageCosts],
         exchanges: Sequence[Exchanges],
         chosen: Collection[Collective] = (),
+        endpoint: I32 | None = None,
     ) -> None:
         """List what an iteration sends.
 
@@ -125,8 +128,11 @@ class Patterns:
             stages, costs: of the strategy.
             exchanges: what each stage sends inside of itself.
             chosen: collectives that run by algorithms.
+            endpoint: (D,) host of each device, where messages of an all-to-all between the same two of them are one;
+                None: none are.
         """
         self._strategy, self._graph, self._n_devices, self._chosen = strategy, graph, n_devices, chosen
+        self._endpoint, self._counts = endpoint, [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         self.n_vertices = n_devices
         self._colors: list[Any] = []
         self._edges: list[tuple[Any, Any, Any]] = []
@@ -138,10 +144,10 @@ class Patterns:
         # Stages of one rank share rows, and where their meshes list members in one order, messages.
         self._rows: dict[tuple[int, bytes], I64] = {}
         self._messages_of: dict[tuple[int, bytes], I64] = {}
-        self._all_to_alls: dict[tuple[int, bytes], AllToAll] = {}
+        self._all_to_alls: dict[object, AllToAll] = {}
         self._transfers_of: dict[object, Transfers] = {}
         self.listings = {
-            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out)
+            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out, axes not in several.uneven)
             for stage, several in enumerate(exchanges)
             for axes, sent in several.collectives.items()
         }
@@ -309,7 +315,7 @@ class Patterns:
         self._edge(devices, vertex, label(number, 1))
         return int(vertex)
 
-    def _listing(self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool) -> Listing:
+    def _listing(self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool, even: bool) -> Listing:
         mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
         key, ordered = ordered_groups(mesh, axes)
         groups = mesh_groups(mesh.sizes, axes)
@@ -326,21 +332,31 @@ class Patterns:
             self._messages.append(("collective", message, mesh.devices[groups]))
             self._edge(row, message, label(number, 2))
         self._sent.setdefault(int(self._messages_of[listed][0]), set()).update(sent)
-        if all_to_all and listed not in self._all_to_alls:
-            self._all_to_alls[listed] = self._all_to_all(stage, groups, row, number)
-        return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(listed), key)
+        messages_key = listed, even  # equal messages of one stage may be listed together, and of another not
+        if all_to_all and messages_key not in self._all_to_alls:
+            number = self._number(("all-to-all", messages_key))
+            self._all_to_alls[messages_key] = self._all_to_all(stage, groups, row, number, even)
+        return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(messages_key), key)
 
-    def _all_to_all(self, stage: int, groups: I64, row: I64, number: int) -> AllToAll:
+    def _all_to_all(self, stage: int, groups: I64, row: I64, number: int, even: bool) -> AllToAll:
         mesh, together = self._strategy.stages[stage].mesh, self._strategy.stages[stage].dispatch
-        sender, receiver = np.nonzero(~np.eye(groups.shape[1], dtype=bool))
+        devices = mesh.devices[groups]
+        merges = even and together <= 1 and self._endpoint is not None
+        endpoint = self._endpoint[devices] if merges and self._endpoint is not None else np.arange(groups.size)
+        pairs = pair_messages(endpoint.reshape(groups.shape))
+        sender, receiver = (member % groups.shape[1] for member in (pairs.sender, pairs.receiver))
+        message = self._add(len(sender), label(number, 3, pairs.n_messages))
+        self._counts.append((message, pairs.n_messages))
+        flat = devices.ravel()
+        self._messages.append(("transfer", message, np.stack([flat[pairs.sender], flat[pairs.receiver]])))
         apart = sender // together != receiver // together if together > 1 else np.zeros(len(sender), bool)
-        src, dst = (mesh.devices[groups[:, members]].ravel() for members in (sender, receiver))
-        message = self._add(len(src), label(number, 3))
-        self._messages.append(("transfer", message, np.stack([src, dst])))
-        self._edge(src, message, label(number, np.tile(np.where(apart, 7, 4), len(groups))))
-        self._edge(message, dst, label(number, 5))
-        self._edge(np.repeat(row, len(sender)), message, label(number, 6))
-        return AllToAll(message.reshape(len(groups), -1), sender, receiver)
+        of_message, member = pairs.senders
+        self._edge(flat[member], message[of_message], label(number, np.where(apart, 7, 4)[of_message]))
+        of_message, member = pairs.receivers
+        self._edge(message[of_message], flat[member], label(number, 5))
+        group = pairs.sender // groups.shape[1]
+        self._edge(row[group], message, label(number, 6))
+        return AllToAll(message, group, sender, receiver)
 
     def _transfers(self, link: Link, gradient: bool) -> Transfers:
         strategy, tensor = self._strategy, self._graph.operators[link.op].outputs[link.output]
@@ -384,6 +400,16 @@ class Patterns:
         for copy, stage in enumerate(stages):
             self._edge(self._strategy.stages[stage].mesh.devices, message, label(number, copy + 1))
         return message
+
+    def multiplied(self, loads: MessageLoads) -> MessageLoads:
+        """Return loads in which a message that is several of an all-to-all has those of all of them."""
+        count = np.ones(self.n_vertices, np.int64)
+        for vertices, counts in self._counts:
+            count[vertices] = counts
+        if (count == 1).all():
+            return loads
+        of_entry = np.repeat(count[self.vertex_of(loads)], np.diff(loads.load_ptr))
+        return loads._replace(loads=loads.loads * of_entry, shares=loads.shares * of_entry)
 
     def with_loads(self, loads: MessageLoads) -> tuple[Any, Any, Any, Any]:
         """Return colors of all vertices and links, and the edges between them, those of loads among them."""

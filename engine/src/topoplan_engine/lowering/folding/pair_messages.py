@@ -1,0 +1,68 @@
+"""Which messages of all-to-alls are listed: one for all between the same two hosts, one for each pair inside of one.
+
+All messages of an all-to-all begin at one time.  Those that are equally long and go from devices of one host to devices
+of another take the same path, so that they share links and end together, whatever else is sent: they are one message
+with as many loads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topoplan.arrays import I32, I64
+from topoplan_engine.csr import expand, indptr
+
+__all__ = ["PairMessages", "pair_messages"]
+
+
+class PairMessages(NamedTuple):
+    """Messages of the all-to-alls of groups; n of them.  Members are numbered through all groups, row by row.
+
+    Attributes:
+        sender, receiver: (n,) a member at each end.
+        n_messages: (n,) messages from member to member that each is.
+        senders, receivers: (message, member) for each member at that end.
+    """
+
+    sender: I64
+    receiver: I64
+    n_messages: I64
+    senders: tuple[I64, I64]
+    receivers: tuple[I64, I64]
+
+
+def pair_messages(endpoint: I64 | I32) -> PairMessages:
+    """Return the messages of groups, given the (G, size) endpoint of each member.
+
+    Example:
+        >>> messages = pair_messages(np.array([[0, 0, 1, 1]]))
+        >>> list(zip(messages.sender.tolist(), messages.receiver.tolist(), messages.n_messages.tolist()))
+        [(0, 2, 4), (2, 0, 4), (0, 1, 1), (1, 0, 1), (2, 3, 1), (3, 2, 1)]
+    """
+    groups, size = endpoint.shape
+    group = np.repeat(np.arange(groups), size)
+    key = group * (int(endpoint.max(initial=0)) + 1) + endpoint.ravel()
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))  # of each host of a group, in this order
+    counts = np.diff(first, append=len(order))
+    of_group = group[order[first]]
+    hosts = np.bincount(of_group, minlength=groups)
+    # Between two hosts of a group.
+    first_host = indptr(hosts)[:-1]
+    a, b = expand(first_host[of_group], hosts[of_group])
+    a, b = a[a != b], b[a != b]
+    senders, receivers = expand(first[a], counts[a]), expand(first[b], counts[b])
+    # Inside a host.
+    place = np.repeat(np.arange(len(first)), counts)
+    source, target = expand(first[place], counts[place])
+    source, target = source[source != target], target[source != target]
+    inside = len(a) + np.arange(len(source))
+    return PairMessages(
+        sender=np.append(order[first[a]], order[source]),
+        receiver=np.append(order[first[b]], order[target]),
+        n_messages=np.append(counts[a] * counts[b], np.ones(len(source), np.int64)),
+        senders=(np.append(senders[0], inside), order[np.append(senders[1], source)]),
+        receivers=(np.append(receivers[0], inside), order[np.append(receivers[1], target)]),
+    )
