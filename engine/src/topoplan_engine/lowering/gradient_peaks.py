@@ -30,6 +30,7 @@ __all__ = [
     "gradient_bytes",
     "gradient_order",
     "last_readers",
+    "levels_in_backward",
     "order_of_edges",
     "rise_in_backward",
     "rises",
@@ -49,6 +50,12 @@ class Rise(NamedTuple):
 
     total: float
     gathered: float
+
+    @classmethod
+    def of(cls, levels: F64, gathered: F64) -> Rise:
+        """Return what is there at most, given (n,) bytes while each operator's part runs, and weights among them."""
+        most = int(levels.argmax())
+        return cls(max(0.0, float(levels[most])), float(gathered[most]))
 
 
 def gradient_order(graph: OperatorGraph) -> GradientOrder:
@@ -89,6 +96,20 @@ def rise_in_backward(
 ) -> Rise:
     """Return what a backward pass of one micro-batch has at most beyond what is there at its begin.
 
+    Arguments are those of `levels_in_backward`.
+
+    >>> last, zeros = last_readers(np.array([(0, 1), (1, 2)]), 3), np.zeros(3)
+    >>> rise_in_backward(last, np.array([4.0, 4, 0]), np.array([0.0, 0, 6]), np.full(3, 1.0), zeros, zeros).total
+    6.0
+    """
+    return Rise.of(levels_in_backward(made_by, outputs, extras, freed, entered, gathered, micro_batches), gathered)
+
+
+def levels_in_backward(
+    made_by: I64, outputs: F64, extras: F64, freed: F64, entered: F64, gathered: F64, micro_batches: int = 1
+) -> F64:
+    """(n,) what a backward pass of one micro-batch has beyond what is there at its begin, operator by operator.
+
     Args:
         made_by: (n,) which of the operators, in the order of the forward pass, makes the gradient of the output of each
             first; n where it is there before, -1 where there is none.
@@ -97,10 +118,6 @@ def rise_in_backward(
         entered: (n,) bytes of the batch that come before it.
         gathered: (n,) bytes that are there while it runs.
         micro_batches: of the batch.
-
-    >>> last, zeros = last_readers(np.array([(0, 1), (1, 2)]), 3), np.zeros(3)
-    >>> rise_in_backward(last, np.array([4.0, 4, 0]), np.array([0.0, 0, 6]), np.full(3, 1.0), zeros, zeros).total
-    6.0
     """
     n = len(made_by)
     change = -outputs - freed
@@ -108,9 +125,8 @@ def rise_in_backward(
     change += np.bincount(made_by[inside], outputs[inside], n)
     before = outputs[made_by == n].sum()
     start = before + np.append(np.cumsum((change + entered)[::-1])[::-1][1:], 0.0) + entered
-    level = (start + extras) / micro_batches + gathered
-    most = int(level.argmax())
-    return Rise(max(0.0, float(level[most])), float(gathered[most]))
+    level: F64 = (start + extras) / micro_batches + gathered
+    return level
 
 
 def gradient_bytes(prices: Sequence[OperatorFragment | PartCosts]) -> F64 | None:

@@ -31,7 +31,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering.gather_units import GatherUnits, units_of
 from topoplan_engine.partition import multiplies
 from topoplan_engine.sharding.programs import pieces
-from topoplan_engine.sharding.stage_graphs import StageGraph
+from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
 from topoplan_engine.training import shared_weights
 
@@ -40,7 +40,9 @@ __all__ = [
     "gathered_in_backward",
     "kept_in_other_slices",
     "made_in_backward",
+    "outside_of",
     "pipeline_buffers",
+    "pipeline_tensors",
     "placeholders",
     "regions_without_outputs",
 ]
@@ -183,7 +185,7 @@ def gathered_in_backward(stage: StageGraph) -> F64:
     kernels = kernels_of(stage.graph)
     if kernels is None or not kernels.units:
         return units.in_backward()[rows]
-    outside = _outside(stage, units)
+    outside = outside_of(stage, units)
     layers = np.where(outside, 0.0, units.nbytes)
     ahead = np.append(0.0, layers[:-1])  # gathered into a buffer, and copied to where the layer finds it
     last = np.zeros(len(layers))
@@ -203,7 +205,7 @@ def _whole_gradients(stage: StageGraph) -> F64:
     units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
     if units is None or not stage.program.gathers_again:
         return np.zeros(len(rows))
-    outside = _outside(stage, units)
+    outside = outside_of(stage, units)
     layers, ends = np.where(outside, 0.0, units.nbytes), np.where(outside, units.nbytes, 0.0)
     ends_since = np.cumsum(ends[::-1])[::-1]
     user = np.full(len(ends), -1)  # the last operator of each unit that has weights
@@ -267,17 +269,38 @@ def pipeline_buffers(stage: StageGraph, rank_of: I32) -> float:
     links = {op: link for op, link in links.items() if rank_of[link.source] != rank_of[link.target]}
     if not links:
         return 0.0
-    total = 0.0
-    for op, link in links.items():
-        tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
-        total += tensor.nbytes / pieces(stage.program, link.sent if op in stage.sends else link.arrives)
-    for op, operator in enumerate(stage.graph.operators):
-        if operator.kind == "cross_entropy":
-            total += operator.inputs[0].nbytes / pieces(stage.program, stage.program.wanted(op, 0))
-    return total
+    return sum(_tensor_bytes(stage, op, link) for op, link in links.items()) + _score_bytes(stage)
 
 
-def _outside(stage: StageGraph, units: GatherUnits) -> np.ndarray:
+def pipeline_tensors(stage: StageGraph) -> tuple[float, float, float]:
+    """Return the parts of `pipeline_buffers` if all other stages are on other ranks.
+
+    They are what it receives, the gradients of what it sends, and scores of a loss.
+    """
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.units:
+        return 0.0, 0.0, 0.0
+    sent = sum(_tensor_bytes(stage, op, links[0]) for op, links in stage.sends.items())
+    received = sum(_tensor_bytes(stage, op, link) for op, link in stage.receives.items() if op not in stage.sends)
+    return received, sent, _score_bytes(stage)
+
+
+def _tensor_bytes(stage: StageGraph, op: int, link: Link) -> float:
+    """Return the bytes of the batch that a stage receives by a link, or of the gradient of what it sends."""
+    tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
+    return tensor.nbytes / pieces(stage.program, link.sent if op in stage.sends else link.arrives)
+
+
+def _score_bytes(stage: StageGraph) -> float:
+    """Return the bytes of the batch of what losses read."""
+    return sum(
+        operator.inputs[0].nbytes / pieces(stage.program, stage.program.wanted(op, 0))
+        for op, operator in enumerate(stage.graph.operators)
+        if operator.kind == "cross_entropy"
+    )
+
+
+def outside_of(stage: StageGraph, units: GatherUnits) -> np.ndarray:
     """(U,) whether each unit of gathered weights is in no layer of the model."""
     outside = np.ones(len(units.nbytes), dtype=np.bool_)
     for op, layer in enumerate(layers_of(stage.graph).layer):

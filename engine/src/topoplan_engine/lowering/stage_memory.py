@@ -28,7 +28,7 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.gather_units import gather_units, parts_of
-from topoplan_engine.lowering.gradient_peaks import Rise, last_readers, rise_in_backward
+from topoplan_engine.lowering.gradient_peaks import Rise, last_readers, levels_in_backward, rise_in_backward
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, gradients_of, operator_bytes
@@ -84,6 +84,10 @@ class StageBytes(NamedTuple):
         rise: what a backward pass has at most beyond what is there at its begin.
         gathered: bytes of weights that are gathered for a forward pass and given back.
         placeholders: bytes of what stands for gradients of matrices throughout, by shape; a device has each once.
+        whole: (K,) bytes of `states` that are on every device, however many share the rest: weights that stay once they
+            are gathered, and gradients that are summed whole.
+        accumulated: those of them that are gradients.
+        levels: (n,) what a backward pass has beyond what is there at its begin, operator by operator.
     """
 
     devices: I32
@@ -95,6 +99,9 @@ class StageBytes(NamedTuple):
     rise: Rise
     gathered: float
     placeholders: Mapping[Shape, float] = MappingProxyType({})
+    whole: F64 = np.zeros(1)
+    accumulated: float = 0.0
+    levels: F64 = np.zeros(0)
 
     @classmethod
     def of(
@@ -120,7 +127,7 @@ class StageBytes(NamedTuple):
         rows = operator_bytes(stage.stage.program, lone_operators, list(prices), [equal[op] for op in numbers])
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
-        states[1] += accumulated_gradients(stage, strategy.micro_batches)
+        states[1] += (accumulated := accumulated_gradients(stage, strategy.micro_batches))
         separate = strategy.order.row_of[:, number] >= 0
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
@@ -137,22 +144,23 @@ class StageBytes(NamedTuple):
         change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
         change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
-        waiting[Pass.BACKWARD] = tensors.outputs[split].sum()
-        waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
+        waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * tensors.outputs[split].sum()
         gathered = gathered_in_backward(stage)
         temporary = gathered + made_in_backward(stage, strategy.micro_batches)
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
-        entered = np.zeros(len(rows))
-        for members, first in tensors.repeated(stage) if not has_pass else ():
-            entered[first] += (freed - after)[members].min(axis=1).sum()
+        entered = np.zeros(len(rows)) if has_pass else tensors.entered(stage, (freed - after).min(axis=1))
+        levels = levels_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches)
         return cls(
             devices=stage.stage.mesh.devices,
             column=costs.column,
             states=states,
+            whole=np.full(states.shape[1], accumulated + sum(row.gathered for row in rows)),
+            accumulated=accumulated,
             undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
-            rise=rise_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches),
+            rise=Rise.of(levels, temporary),
+            levels=levels,
             gathered=float(gathered.max(initial=0.0)),
             placeholders=placeholders(stage),
         )
@@ -290,6 +298,13 @@ class _Held(NamedTuple):
     def gradients(self) -> tuple[np.ndarray, F64, F64]:
         """``made_by``, ``outputs`` and ``extras``."""
         return self.made_by, self.outputs, self.extras
+
+    def entered(self, stage: StageGraph, nbytes: F64) -> F64:
+        """(n,) bytes that come before the backward pass of each operator: of regions that run again."""
+        result = np.zeros(len(nbytes))
+        for members, first in self.repeated(stage):
+            result[first] += nbytes[members].sum()
+        return result
 
     def repeated(self, stage: StageGraph) -> Iterator[tuple[I64, int]]:
         """Yield the members of each region that runs again, and the operator before whose backward pass it does."""

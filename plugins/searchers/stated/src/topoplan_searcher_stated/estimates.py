@@ -20,6 +20,7 @@ import numpy as np
 
 from topoplan import AnyFabric, Problem, TopoplanError, stop_if_wanted
 from topoplan.arrays import F64, I64
+from topoplan_engine.recomputation import regions_of
 from topoplan_engine.tied import tied_weights
 from topoplan_searcher_stated.construct import MeshRules, Rules, check_even
 from topoplan_searcher_stated.degrees import Degrees, degrees_of
@@ -36,6 +37,11 @@ __all__ = ["BALANCED", "EVEN", "Estimate", "Estimates", "PlanColumns", "Prices",
 
 #: Layers of chunks: equally many, or such that the slowest chunk is fastest; further numbers are those of given texts.
 EVEN, BALANCED = -1, -2
+#: What plans have of each unit; see `PlanRows`.
+_OF_UNITS = (
+    *("ran", "sent", "stays", "gathered", "placeholders", "change", "rise", "passed"),
+    *("border", "ahead", "layer", "outside"),
+)
 #: Columns of what a pass of a unit takes; see `plan_kernels`.
 _PATH, _COMPUTING = 0, 2
 
@@ -69,7 +75,8 @@ class _Shape(NamedTuple):
         degrees: of these plans.
         zero: level of ZeRO; 0 where nothing is shared.
         ran: (U, kinds, RAN) seconds of units.
-        sent, stays, gathered, rise, placeholders, change: of units; see `PlanRows`.
+        sent, stays, gathered, rise, placeholders, change, passed, border, ahead, layer, outside: of units; see
+            `PlanRows`.
     """
 
     degrees: Degrees
@@ -81,6 +88,11 @@ class _Shape(NamedTuple):
     rise: F64
     change: F64
     placeholders: F64
+    passed: F64
+    border: F64
+    ahead: F64
+    layer: F64
+    outside: F64
 
 
 class _Form(NamedTuple):
@@ -116,12 +128,24 @@ class Estimates:
         fabric: between its hosts.
         rules: how its operators are cut.
         micro_batches: sizes of micro-batches that are priced together, as they are likely to be asked for.
+        periodic: the ``recompute`` of all plans, where it is of every second layer or such: which layers are equal then
+            depends on it.
     """
 
-    def __init__(self, problem: Problem, fabric: AnyFabric, rules: Rules, micro_batches: Sequence[int] = ()) -> None:
-        self._problem, self._graph, self._rules = problem, problem.graph, rules
-        self._small, self._sizes = small_model(problem.graph), tuple(micro_batches)
+    def __init__(
+        self,
+        problem: Problem,
+        fabric: AnyFabric,
+        rules: Rules,
+        micro_batches: Sequence[int] = (),
+        *,
+        periodic: str = "",
+    ) -> None:
+        self._problem, self._graph, self._rules, self._fabric = problem, problem.graph, rules, fabric
+        repeated = regions_of(periodic, problem.graph) >= 0 if periodic else None
+        self._small, self._sizes = small_model(problem.graph, repeated), tuple(micro_batches)
         self._links, self._costs = GroupLinks(problem, fabric), MeshCosts(problem, self._small)
+        self._periodic, self._by_period = periodic, dict[str, Estimates]()
         numbers = layer_numbers(problem.graph)
         self._n_layers = numbers.n_layers
         layer = numbers.of
@@ -137,6 +161,8 @@ class Estimates:
         Raises:
             TopoplanError: degrees, layers and batch do not go together, or an operator cannot be cut or priced so.
         """
+        if (companion := self._with_layers_of(plan)) is not self:
+            return companion.of(plan)
         shape = shape_of(plan)
         degrees = self._degrees(shape)
         order = estimated_order(plan.schedule, degrees.pp, degrees.micro_batches)
@@ -151,6 +177,8 @@ class Estimates:
 
     def parts(self, plan: Settings) -> PlanParts:
         """Return what the busiest rank of a plan does, by estimate; see `of`."""
+        if (companion := self._with_layers_of(plan)) is not self:
+            return companion.parts(plan)
         shape, seconds = shape_of(plan), self.of(plan).seconds
         degrees = self._degrees(shape)
         order = estimated_order(plan.schedule, degrees.pp, degrees.micro_batches)
@@ -169,9 +197,37 @@ class Estimates:
 
         Infinite for a shape that cannot be built.
         """
+        result = np.empty(len(shapes))
+        for estimates, numbers in self._by_layers(shapes):
+            result[numbers] = estimates._bounds([shapes[number] for number in numbers])
+        return result
+
+    def _bounds(self, shapes: Sequence[Settings]) -> F64:
         form = _Form(splits=False, apart=False)
         self._prepare(shapes, form)
         return np.array([self._bound(self._shapes[shape, form]) for shape in shapes])
+
+    def _with_layers_of(self, plan: Settings) -> Estimates:
+        """Return the estimates whose units tell the layers of a plan apart: those that run again from all others."""
+        name, _, period = plan.recompute.partition(":")
+        if name != "every" or not period or plan.recompute == self._periodic:
+            return self
+        if plan.recompute not in self._by_period:
+            self._by_period[plan.recompute] = Estimates(
+                self._problem, self._fabric, self._rules, self._sizes, periodic=plan.recompute
+            )
+        return self._by_period[plan.recompute]
+
+    def _by_layers(self, shapes: Sequence[Settings]) -> list[tuple[Estimates, list[int]]]:
+        """Return the estimates of shapes, and the numbers of those that each has."""
+        groups: dict[int, tuple[Estimates, list[int]]] = {}
+        for number, shape in enumerate(shapes):
+            try:
+                estimates = self._with_layers_of(shape)
+            except TopoplanError:  # no such layers: refused where it is priced
+                estimates = self
+            groups.setdefault(id(estimates), (estimates, []))[1].append(number)
+        return [*groups.values()]
 
     def _bound(self, shape: _Shape | TopoplanError) -> float:
         if isinstance(shape, TopoplanError):
@@ -190,6 +246,25 @@ class Estimates:
             texts: layers of chunks that plans have beside `EVEN` and `BALANCED`.
             plans: which of these each has.
         """
+        groups = self._by_layers(shapes)
+        if all(estimates is self for estimates, _ in groups):
+            return self._prices(shapes, schedules, texts, plans)
+        seconds, memory, resting, working = columns = np.empty((4, len(plans.shape)))
+        parts = []
+        for estimates, numbers in groups:
+            rows = np.flatnonzero(np.isin(plans.shape, numbers))
+            chosen = PlanColumns(*(column[rows] for column in plans))
+            *several, layers = estimates._prices(shapes, schedules, texts, chosen)
+            columns[:, rows] = several
+            parts.append((rows, layers))
+        layers = np.full((len(plans.shape), max(each.shape[1] for _, each in parts)), -1)
+        for rows, each in parts:
+            layers[rows, : each.shape[1]] = each
+        return Prices(seconds, memory, resting, working, layers)
+
+    def _prices(
+        self, shapes: Sequence[Settings], schedules: Sequence[str], texts: Sequence[str], plans: PlanColumns
+    ) -> Prices:
         count = len(plans.shape)
         values = np.full((count, PRICES), np.inf)
         degrees = [self._degrees_or_none(shape) for shape in shapes]
@@ -265,10 +340,7 @@ class Estimates:
             micro_batches=np.array([shape.degrees.micro_batches - shown for shape in built]),
             zero=np.array([shape.zero for shape in built]),
             hop=np.stack([self._links.between_ranks(shape.degrees.strides["pp"], shape.degrees.pp) for shape in built]),
-            **{
-                name: np.stack([getattr(shape, name) for shape in built])
-                for name in ("ran", "sent", "stays", "gathered", "placeholders", "change", "rise")
-            },
+            **{name: np.stack([getattr(shape, name) for shape in built]) for name in _OF_UNITS},
         )
         price_plans(columns, shown, order.splits, self._units, n_layers, table, room, prices)
         values[rows], layers[rows, :parts] = prices, counts
@@ -307,7 +379,7 @@ class Estimates:
         ran = columns.run(column, seconds)
         result = []
         for place, (row, (shape, degrees, _)) in enumerate(zip(column.tolist(), rows, strict=True)):
-            states = (columns.states / _shares(shape, degrees)).sum(axis=1)
+            states = (columns.states / _shares(shape, degrees)).sum(axis=1) + columns.whole[row]
             result.append(
                 _Shape(
                     degrees=degrees,
@@ -319,6 +391,11 @@ class Estimates:
                     rise=columns.rise[row],
                     change=columns.change[row],
                     placeholders=columns.placeholders,
+                    passed=columns.passed[:, row],
+                    border=columns.border[:, row],
+                    ahead=columns.ahead,
+                    layer=columns.layer,
+                    outside=columns.outside,
                 )
             )
         return result

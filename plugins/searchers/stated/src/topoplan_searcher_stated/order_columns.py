@@ -44,7 +44,20 @@ def estimated_order(schedule: str, ranks: int, micro_batches: int) -> EstimatedO
         TopoplanError: there is no such schedule, or it has none for so many.
     """
     shown = _REPEATS * ranks + micro_batches % ranks
-    return _estimated_order(schedule, ranks, min(micro_batches, shown))
+    order = _estimated_order(schedule, ranks, min(micro_batches, shown))
+    if micro_batches > shown and _keeps_all(order.order):  # the more there are, the more it keeps
+        order = _estimated_order(schedule, ranks, micro_batches)
+    return order
+
+
+def _keeps_all(order: PassOrder) -> bool:
+    """Whether some rank runs all forward passes before the first backward pass, such as in GPipe."""
+    for rank in range(order.n_ranks):
+        kind = order.kind[order.rank_ptr[rank] : order.rank_ptr[rank + 1]]
+        first = int((kind == Pass.BACKWARD).argmax())
+        if (kind[:first] == Pass.FORWARD).sum() == (kind == Pass.FORWARD).sum():
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=1024)

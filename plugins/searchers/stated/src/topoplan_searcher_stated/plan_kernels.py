@@ -79,8 +79,11 @@ class PlanRows(NamedTuple):
         sent: (N, U) bytes that each device sends to the next unit.
         hop: (N, 2, R) seconds per byte from each rank to the next one, and to the one before.
         stays: (N, U) bytes that stay.
-        gathered, change, rise: (N, U), (N, U, 5) and (N, U) as in `UnitColumns`.
+        gathered, change, rise: (N, U), (N, U, 5) and (N, U, 4) as in `UnitColumns`.
         placeholders: (N, U, shapes) likewise.
+        passed: (N, 3, U) likewise.
+        border: (N, 4, U) likewise.
+        ahead, layer, outside: (N, U) likewise.
     """
 
     counts: I64
@@ -95,6 +98,11 @@ class PlanRows(NamedTuple):
     placeholders: F64
     change: F64
     rise: F64
+    passed: F64
+    border: F64
+    ahead: F64
+    layer: F64
+    outside: F64
 
 
 class Room(NamedTuple):
@@ -244,10 +252,56 @@ def balance(seconds: F64, n_layers: int, counts: I64) -> None:
 
 
 @inline_kernel
-def _price_chunks(order: OrderColumns, plans: PlanRows, plan: int, units: I64, n_layers: int, room: Room) -> None:
+def _share_border(plans: PlanRows, plan: int, before: int, unit: int, splits: bool, chunk: int, room: Room) -> float:
+    """Count what a unit reads of the one before it in its chunk once, as a stage does.
+
+    Of an operator that runs again it is kept until its backward pass, whoever reads it; any other operator keeps it for
+    its own.  Returned is by how much a backward pass of both changes otherwise than those of the units do.
+    """
+    plain, repeated, late = plans.border[plan, 0, unit], plans.border[plan, 1, unit], plans.border[plan, 2, unit]
+    more = plain if plans.border[plan, 3, before] > 0 else -repeated
+    moved = late if splits else 0.0  # from the pass of the gradients of weights
+    room.change[_FORWARD, chunk] += more
+    room.change[_WHOLE, chunk] -= more
+    room.change[_BACKWARD, chunk] -= more + moved
+    room.change[_LAST, chunk] += moved
+    changed: float = -more - moved
+    return changed
+
+
+@inline_kernel
+def _unit_rise(plans: PlanRows, plan: int, place: int, low: int, high: int, units: I64) -> float:
+    """Return the most bytes of a unit's backward pass, with what its neighbours in the chunk gather and sum meanwhile.
+
+    FSDP2 gathers a layer into a buffer, from which it is copied, and sums the gradients of the layer behind in fp32;
+    behind the last layer, that one stays.
+    """
+    unit = units[place]
+    first = last = stays = 0.0
+    if place > low:
+        before = units[place - 1]
+        first = 2 * plans.layer[plan, before]
+        if plans.layer[plan, unit] == 0:
+            stays = plans.layer[plan, before]
+        if first == 0:
+            first = plans.ahead[plan, before]
+    if place < high - 1:
+        last = 2 * plans.layer[plan, units[place + 1]]
+    most = 0.0
+    for group in range(4):
+        if plans.rise[plan, unit, group] >= 0:
+            more = max(first, stays) if group & 1 else stays
+            most = max(most, plans.rise[plan, unit, group] + more + (last if group & 2 else 0.0))
+    return most
+
+
+@inline_kernel
+def _price_chunks(
+    order: OrderColumns, plans: PlanRows, plan: int, splits: bool, units: I64, n_layers: int, room: Room
+) -> None:
     """Fill in what the units of each chunk take and keep together."""
     counts, ran, zero = plans.counts[plan], plans.ran[plan], plans.zero[plan]
-    change, rise, gathered = plans.change[plan], plans.rise[plan], plans.gathered[plan]
+    change, gathered, outside = plans.change[plan], plans.gathered[plan], plans.outside[plan]
     for chunk in range(len(order.rank_of)):
         low = 0
         for part in range(order.part[chunk]):
@@ -264,21 +318,44 @@ def _price_chunks(order: OrderColumns, plans: PlanRows, plan: int, units: I64, n
         end = stays = together = 0.0
         for kind in range(5):
             room.change[kind, chunk] = 0.0
-        bytes_left, highest = 0.0, rise[units[high - 1]]
+        bytes_left = highest = tables = gradients = border = 0.0
+        for place in range(low, high):
+            tables += outside[units[place]]
         for place in range(high - 1, low - 1, -1):
             unit = units[place]
             for kind in (_SUMS, _END):
                 end += ran[unit, kind, _COMPUTING] + ran[unit, kind, _WEIGHTS]
             stays += plans.stays[plan, unit]
-            highest = max(highest, bytes_left + rise[unit])
-            bytes_left += change[unit, _BACKWARD]
+            beside = tables - outside[unit] + gradients  # tables of other units, and gradients of those behind
+            highest = max(highest, bytes_left + beside + _unit_rise(plans, plan, place, low, high, units))
+            gradients += outside[unit]
+            bytes_left += change[unit, _BACKWARD] + border
             together = max(together, gathered[unit])
             if place > low:  # of two layers that follow each other both are there
                 together = max(together, 2 * min(gathered[unit], gathered[units[place - 1]]))
+                border = _share_border(plans, plan, units[place - 1], unit, splits, chunk, room)
             for kind in range(5):
                 room.change[kind, chunk] += change[unit, kind]
         room.chunks[_END_ROW, chunk], room.chunks[_STAYS, chunk] = end, stays
         room.chunks[_RISE, chunk], room.chunks[_GATHERED, chunk] = highest, together
+
+
+@inline_kernel
+def _chunk_buffers(order: OrderColumns, plans: PlanRows, plan: int, chunk: int, units: I64, room: Room) -> float:
+    """Return the bytes for a micro-batch that a chunk holds throughout for what stages send each other."""
+    passed, low, high = plans.passed[plan], room.bounds[0, chunk], room.bounds[1, chunk]
+    total = 0.0
+    is_staged = False
+    if order.part[chunk] > 0 and order.hop[chunk - 1]:
+        total += passed[0, units[low]]
+        is_staged = True
+    if order.part[chunk] < plans.counts.shape[1] - 1 and order.hop[chunk]:
+        total += passed[1, units[high - 1]]
+        is_staged = True
+    if is_staged:
+        for place in range(low, high):
+            total += passed[2, units[place]]
+    return total
 
 
 @inline_kernel
@@ -375,12 +452,17 @@ def _rank_bytes(order: OrderColumns, rank: int, room: Room) -> float:
 
 
 @inline_kernel
-def _rank_stays(order: OrderColumns, plans: PlanRows, plan: int, rank: int, units: I64, room: Room) -> float:
+def _rank_stays(
+    order: OrderColumns, plans: PlanRows, plan: int, rank: int, micro_batches: int, units: I64, room: Room
+) -> float:
     """Return the bytes that stay on a rank, those of each shape of placeholders once."""
     stays = 0.0
     for chunk in range(len(order.rank_of)):
         if order.rank_of[chunk] == rank:
             stays += room.chunks[_STAYS, chunk]
+            stays += _chunk_buffers(order, plans, plan, chunk, units, room) * (
+                micro_batches + plans.micro_batches[plan]
+            )
     for shape in range(plans.placeholders.shape[2]):
         most = 0.0
         for chunk in range(len(order.rank_of)):
@@ -429,7 +511,7 @@ def price_plans(
     for plan in range(len(prices)):
         if plans.balanced[plan]:
             _balance_layers(plans, plan, units, n_layers, room)
-        _price_chunks(order, plans, plan, units, n_layers, room)
+        _price_chunks(order, plans, plan, splits, units, n_layers, room)
         _price_borders(order, plans, plan, units, room)
         _run_order(order, room)
         seconds = memory = resting = busiest = 0.0
@@ -437,7 +519,7 @@ def price_plans(
             busiest = max(busiest, _rank_work(order, rank, room))
             last_kind = _W if splits else _B
             seconds = max(seconds, _rank_end(order, rank, plans.ran[plan], plans.zero[plan], last_kind, units, room))
-            stays = _rank_stays(order, plans, plan, rank, units, room)
+            stays = _rank_stays(order, plans, plan, rank, micro_batches, units, room)
             resting = max(resting, stays)
             memory = max(memory, stays + _rank_bytes(order, rank, room))
         each = busiest / micro_batches

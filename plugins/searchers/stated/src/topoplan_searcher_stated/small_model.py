@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import attrs
+import numpy as np
 
 from topoplan import CostFunction, MicroBatch, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, i32
@@ -80,9 +81,16 @@ def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
     return LayerNumbers(tuple(result), len(numbers))
 
 
-def small_model(graph: OperatorGraph) -> SmallModel:
-    """Return a model with one layer of each kind; layers are equal if all their operators are, in turn."""
+def small_model(graph: OperatorGraph, repeated: np.ndarray | None = None) -> SmallModel:
+    """Return a model with one layer of each kind; layers are equal if all their operators are, in turn.
+
+    Args:
+        graph: the model.
+        repeated: (n_ops,) whether operators run again, where only some layers do: those are another kind.
+    """
     (numbers, n_layers), equal = layer_numbers(graph), first_equal(graph)
+    if repeated is not None:
+        equal = tuple(2 * first + repeats for first, repeats in zip(equal, repeated.tolist(), strict=True))
     members: dict[int, list[int]] = {}
     for op, number in enumerate(numbers):
         members.setdefault(max(number, 0), []).append(op)

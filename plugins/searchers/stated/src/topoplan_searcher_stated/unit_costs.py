@@ -22,9 +22,10 @@ from topoplan import PassOrder, Problem, Stage, StagedStrategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
-from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.lowering.gather_units import GatherUnits, units_of
 from topoplan_engine.lowering.places import CopySums, Sends, TiedSum
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
+from topoplan_engine.lowering.stage_buffers import outside_of, pipeline_buffers, pipeline_tensors
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
@@ -85,11 +86,22 @@ class UnitColumns(NamedTuple):
         first: (U * kinds + 1,) first task of each kind of each unit.
         leading: (U * kinds,) how many come before the first one of the backward pass itself.
         sent: (K, U) bytes that each device sends to the next unit for a micro-batch.
-        states: (U, 3) bytes of weights, gradients and optimizer state.
+        states: (U, 3) bytes of weights, gradients and optimizer state that devices share.
+        whole: (K, U) bytes of them that each device has whole; see `StageBytes`.
         undivided: (K, U) bytes that stay.
         gathered: (U,) bytes of weights that are gathered and given back.
         placeholders: (U, shapes) bytes that a device has once for all its units; see `StageBytes`.
-        change, rise: (K, U, 5) and (K, U) of activations; see `StageBytes`.
+        change: (K, U, 5) of activations; see `StageBytes`.
+        rise: (K, U, 4) what the backward pass of a unit has at most beyond what is there at its begin, by the places of
+            operators in it, see `_by_place`; below 0 where there is none.
+        border: (4, K, U) bytes for each micro-batch of what a unit receives: that nothing of it that runs again reads,
+            that such an operator reads, and that the gradients of its weights are computed of, too; last whether what a
+            unit sends is of an operator that runs again.  A unit of another stage keeps the second one, one of the same
+            stage leaves it to the unit before.
+        ahead, layer, outside: (U,) bytes of weights that are gathered: of the last layer or table of a unit, of its
+            layer, and of what is in none; the last two where FSDP2 gathers.
+        passed: (3, K, U) bytes that a pipeline holds throughout for each micro-batch, if it does: for what a unit
+            receives of other stages, for the gradient of what it sends, and of scores; see `pipeline_tensors`.
     """
 
     micro_batches: I64
@@ -104,11 +116,17 @@ class UnitColumns(NamedTuple):
     leading: I64
     sent: F64
     states: F64
+    whole: F64
     undivided: F64
     gathered: F64
     placeholders: F64
     change: F64
     rise: F64
+    border: F64
+    ahead: F64
+    layer: F64
+    outside: F64
+    passed: F64
 
     @property
     def masks(self) -> list[int]:
@@ -187,16 +205,22 @@ class MeshCosts:
         tasks = [
             _tasks(graph, several, separate, mesh.sizes) for graph, *several in zip(graphs, *costs_of, strict=True)
         ]
-        micro_batches = np.array(counts)
+        micro_batches, (ahead, layer, outside) = np.array(counts), _gathered_by(graphs)
         return _together(tasks, micro_batches, mesh.sizes)._replace(
-            sent=np.array([_sent(graph) for graph in graphs]) / micro_batches[:, None],
-            states=np.array([each.states[:, 0] for each in nbytes]),
-            undivided=np.array([[each.undivided[0] for each in several] for several in bytes_of]),
+            sent=_of_all(np.array([_sent(graph) for graph in graphs])) / micro_batches[:, None],
+            states=np.array([_shared_states(each) for each in nbytes]),
+            whole=np.array([[each.whole[0] for each in several] for several in bytes_of]),
+            undivided=np.array([[each.undivided[0] for each in several] for several in bytes_of])
+            - [pipeline_buffers(graph, order.rank_of) for graph in graphs],
+            passed=_passed(graphs)[:, None] / micro_batches[:, None],
             gathered=np.array([each.gathered for each in nbytes]),
             placeholders=_placeholders(nbytes),
             change=np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of]),
-            rise=np.array([[each.rise.total for each in several] for several in bytes_of])
-            + _of_neighbours(graphs, nbytes),
+            rise=np.array([list(map(_by_place, several, graphs)) for several in bytes_of]),
+            border=_borders(graphs, costs_of[0], micro_batches),
+            ahead=ahead,
+            layer=layer,
+            outside=outside,
         )
 
     def _costs(self, mesh: UnitMesh, strategy: StagedStrategy) -> list[StageCosts]:
@@ -225,38 +249,50 @@ def _in_turn(n_units: int, mesh: UnitMesh) -> PassOrder:
     return alternating_order("units", [n_units] * ranks, 1, n_units // ranks, late)
 
 
-def _of_neighbours(graphs: Sequence[StageGraph], nbytes: Sequence[StageBytes]) -> F64:
-    """(U,) bytes that the backward pass of a unit holds of others, where FSDP2 gathers weights (`stage_buffers`).
+def _by_place(nbytes: StageBytes, graph: StageGraph) -> list[float]:
+    """Return the most bytes while operators run whose weights are gathered neither first nor last, first, last, both.
 
-    The next layer's weights arrive in a buffer and are copied out of it, while the last layer's gradients are summed in
-    fp32, twice its bytes: a layer is as large as its neighbours.  What is in no layer stays gathered, and its gradients
-    are there until the pass ends.
+    What other units gather is there beside those of the first and of the last layer or table of a unit.
     """
+    units = _gather_units(graph)
+    rows = [op for op, position in enumerate(graph.position) if position >= 0]
+    unit = np.zeros(len(rows), dtype=np.int64) if units is None else units.unit[rows]
+    place = (unit == unit.min(initial=unit[0])) + 2 * (unit == unit.max(initial=0))
+    return [float(nbytes.levels[place == k].max(initial=-1.0)) for k in range(4)]
+
+
+def _gather_units(graph: StageGraph) -> GatherUnits | None:
+    """Return what a unit gathers together, if it gives it back."""
+    if not graph.program.gathers_again:
+        return None
+    return units_of(graph.program, graph.graph, graph.reshards, range(len(graph.operator)))
+
+
+def _gathered_by(graphs: Sequence[StageGraph]) -> F64:
+    """(3, U) ``ahead``, ``layer`` and ``outside`` of units; see `UnitColumns`."""
+    ahead, layer, outside = columns = np.zeros((3, len(graphs)))
     kernels = kernels_of(graphs[0].graph)
-    if kernels is None or not kernels.units or not graphs[0].program.gathers_again:
-        return np.zeros(len(graphs))
-    gathered = np.array([each.gathered for each in nbytes])
-    layers = np.array([_is_layer(graph) for graph in graphs])
-    numbers = np.flatnonzero(layers)
-    if not len(numbers):
-        return np.zeros(len(graphs))
-    layer = np.where(layers, gathered, gathered[numbers[-1]])
-    layer[0] = gathered[numbers[:2][-1]]  # the words are beside the first one
-    words, head = max(gathered[0] - layer[0], 0.0), gathered[~layers].sum()
-    extra: F64 = np.where(layers, 4 * layer + 2 * head, 2 * layer) + words
-    extra[0] -= words
-    return extra
+    for number, graph in enumerate(graphs):
+        if (units := _gather_units(graph)) is None:
+            continue
+        ahead[number] = units.nbytes[units.unit[[op for op, place in enumerate(graph.position) if place >= 0][-1]]]
+        if kernels is not None and kernels.units:
+            is_outside = outside_of(graph, units)
+            outside[number], layer[number] = units.nbytes[is_outside].sum(), units.nbytes[~is_outside].max(initial=0.0)
+    return columns
 
 
-def _is_layer(graph: StageGraph) -> bool:
-    """Whether operators of a stage are in a layer of the model."""
-    names = layers_of(graph.graph).layer
-    return any(name and position >= 0 for name, position in zip(names, graph.position, strict=True))
+def _shared_states(nbytes: StageBytes) -> F64:
+    """(3,) bytes of weights, gradients and optimizer state of a unit without what each device has whole."""
+    states = nbytes.states[:, 0].copy()
+    states[1] -= nbytes.accumulated
+    states[0] -= nbytes.whole[0] - nbytes.accumulated
+    return states
 
 
 def _with_micro_batches(nbytes: StageBytes, share: float) -> StageBytes:
     """Return the bytes of a stage whose micro-batches are so many times as large, if it gives no weights back."""
-    return nbytes._replace(change=nbytes.change * share, rise=nbytes.rise._replace(total=nbytes.rise.total * share))
+    return nbytes._replace(change=nbytes.change * share, levels=nbytes.levels * share)
 
 
 def _placeholders(units: Sequence[StageBytes]) -> F64:
@@ -264,6 +300,45 @@ def _placeholders(units: Sequence[StageBytes]) -> F64:
     shapes = list(dict.fromkeys(shape for unit in units for shape in unit.placeholders))
     rows = [[unit.placeholders.get(shape, 0.0) for shape in shapes] for unit in units]
     return np.array(rows).reshape(len(units), len(shapes))
+
+
+def _of_all(sent: F64) -> F64:
+    """(U,) what units send; one whose reader stands for others, too, sends as much as its neighbours."""
+    sent[:-1] = np.where(sent[:-1] > 0, sent[:-1], sent.max())
+    return sent
+
+
+def _passed(graphs: Sequence[StageGraph]) -> F64:
+    """(3, U) bytes of the batch; see `pipeline_tensors`."""
+    passed = np.array([pipeline_tensors(graph) for graph in graphs]).T
+    passed[1] = _of_all(passed[1])
+    return passed
+
+
+def _borders(graphs: Sequence[StageGraph], costs: Sequence[StageCosts], micro_batches: I64) -> F64:
+    """(4, K, U) what units receive of each other; see `UnitColumns`."""
+    of_units = np.array([_border(graph, cost) for graph, cost in zip(graphs, costs, strict=True)]).T
+    columns = np.repeat(of_units[:, None], len(micro_batches), axis=1)
+    columns[:3] /= micro_batches[:, None]
+    return columns
+
+
+def _border(stage: StageGraph, costs: StageCosts) -> tuple[float, float, float, float]:
+    """Return bytes of the batch that a unit receives, and whether what it sends runs again; see `UnitColumns`."""
+    regions, plain, kept_again, late = stage.stage.regions, 0.0, 0.0, 0.0
+    for op, link in stage.receives.items():
+        readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
+        repeated = [place for place in readers if place >= 0 and regions[place] >= 0]
+        tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
+        nbytes = tensor.nbytes / pieces(stage.program, link.arrives)
+        if not repeated:
+            plain += nbytes
+            continue
+        kept_again += nbytes
+        if (costs.passes[repeated[0]].weight_gradient > 0).any():
+            late += nbytes
+    last = max((place for place in stage.position if place >= 0), default=-1)
+    return plain, kept_again, late, float(last >= 0 and regions[last] >= 0)
 
 
 def _sent(stage: StageGraph) -> float:
@@ -450,9 +525,15 @@ def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...
         leading=np.array([each for unit in units for each in unit.leading]),
         sent=nothing,
         states=nothing,
+        whole=nothing,
         undivided=nothing,
         gathered=nothing,
         placeholders=nothing,
         change=nothing,
         rise=nothing,
+        border=nothing,
+        ahead=nothing,
+        layer=nothing,
+        outside=nothing,
+        passed=nothing,
     )
