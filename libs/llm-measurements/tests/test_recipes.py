@@ -51,5 +51,7 @@ def test_one_graph_is_a_software_of_its_own():
     assert bridge_software(cells, "GB200", 128) == "Megatron-Bridge one graph"
     assert bridge_software(cells, "GB200", 0) == bridge_software(cells, "H100", 128) == "Megatron-Bridge"
     assert bridge_software({**cells, "release": "25.11"}, "GB200", 128) == "Megatron-Bridge"
+    for samples in ("1", "2"):
+        assert bridge_software({**cells, "model": "Kimi_K2", "micro_batch": samples}, "GB300", 384) == "Megatron-Bridge"
     for row in own_table(group_of("bridge")).rows:
         stack_of(stacks(), row.stack)

@@ -8,9 +8,10 @@ they say, this is what plans have words for:
   NVFP4.
 - Tokens reach experts by HybridEP or DeepEP, once for each device, or host, that has some of their experts; where the
   recipes say so, by an all-to-all for each expert.
-- From release 26.06 on mixtures in MXFP8 on GB200, GB300 and B300 run as one CUDA graph with fused kernels of experts
-  and attention in fp8, which are a software of their own, but for gpt-oss on B300 and Kimi-K2 at first; messages of
-  experts hide behind another micro-batch.  Before, that is so for some models alone.  Pipelines need several chunks.
+- From release 26.06 on mixtures in MXFP8 on GB200, GB300 and B300 run as one CUDA graph (``cuda_graph_impl`` is
+  ``full_iteration``) with fused kernels of experts and attention in fp8, which are a software of their own, where their
+  recipes say so: not those of Kimi-K2, nor of gpt-oss 120B on B300.  Messages of experts hide behind another
+  micro-batch there; before, that is so for some models alone.  Pipelines need several chunks.
 - Layers of DeepSeek-V3 and Kimi-K2 fill all chunks but the last one, which has the head.
 """
 
@@ -28,6 +29,8 @@ __all__ = ["bridge_recipe", "bridge_software"]
 _SOFTWARE = "Megatron-Bridge"
 #: Hardware, and the first release, of mixtures in MXFP8 that run as one graph.
 _GRAPHS, _FIRST_RELEASE = ("GB200", "GB300", "B300"), (26, 6)
+#: (part of a model's name, hardware) of recipes in MXFP8 whose graphs, if any, are of parts of layers.
+_GRAPHS_OF_PARTS = {("kimik2", "GB200"), ("kimik2", "GB300"), ("kimik2", "B300"), ("gptoss", "B300")}
 #: (part of a model's name, hardware) of recipes with an all-to-all for each expert.
 _BY_EXPERTS = {
     ("qwen3235b", "H100"),
@@ -57,10 +60,12 @@ def _is_one_graph(cells: Cells, hardware: str, experts: int) -> bool:
     release = tuple(int(part) for part in re.findall(r"\d+", cells.get("release", ""))[:2])
     precision = _word(cells.get("precision", ""))
     is_one = bool(experts) and hardware in _GRAPHS and "mx" in precision and release >= _FIRST_RELEASE
-    model = _word(cells.get("model", ""))
-    if "kimik2" in model:  # its recipe in one graph has micro-batches of one sample
-        return is_one and count(cells, "micro_batch", 1) == 1
-    return is_one and not ("gptoss" in model and hardware == "B300")
+    return is_one and not _is_named(_GRAPHS_OF_PARTS, _word(cells.get("model", "")), hardware)
+
+
+def _is_named(recipes: set[tuple[str, str]], model: str, hardware: str) -> bool:
+    """Return whether recipes have one of a model, whose name is a word, on a kind of device."""
+    return any(part in model and kind == hardware for part, kind in recipes)
 
 
 def bridge_software(cells: Cells, hardware: str, experts: int) -> str:
@@ -96,14 +101,15 @@ def bridge_recipe(cells: Cells, plan: Mapping[str, Any], hardware: str, layers: 
     if not experts:
         return {"async_tp": True} if plan["tp"] > 1 and "fp4" not in _word(cells.get("precision", "")) else {}
 
-    def named(recipes: set[tuple[str, str]]) -> bool:
-        return any(part in model and kind == hardware for part, kind in recipes)
-
     one_graph = _is_one_graph(cells, hardware, experts)
     ep, island = plan.get("ep", 1), _RACK if hardware.startswith("G") else _HOST
-    if ep > 1 and (one_graph or not named(_BY_EXPERTS)):
+    if ep > 1 and (one_graph or not _is_named(_BY_EXPERTS, model, hardware)):
         words["dispatch"] = 1 if ep <= island else island
-    if ep > 1 and (one_graph or named(_OVERLAPPED)) and (plan["pp"] == 1 or ":" in plan["schedule"]):
+    if (
+        ep > 1
+        and (one_graph or _is_named(_OVERLAPPED, model, hardware))
+        and (plan["pp"] == 1 or ":" in plan["schedule"])
+    ):
         words["overlap"] = "experts"
     chunks = plan["pp"] * count(cells, "vp", 1) if plan["pp"] > 1 else 1
     size = -(-layers // chunks)
