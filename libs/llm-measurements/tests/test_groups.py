@@ -133,3 +133,13 @@ def test_rates_follow_from_seconds():
     # 180,000 hours are 1,543 tokens/s of each GPU, and a batch takes 19.9 s
     seconds = row.run.batch * row.run.sequence_length / row.run.devices / 1543.2
     assert row.quantity.of(row.run, Predicted(seconds=seconds, memory=0)) == pytest.approx(180000, rel=1e-4)
+
+
+def test_pipelines_of_torchtitan_have_as_many_micro_batches_as_ranks():
+    """405B: 32 sequences in eight micro-batches; weights are sliced along context parallel devices, too."""
+    rows = {row.name: row for row in own_table(group_of("torchtitan")).rows}
+    memory = {row.name: row for row in own_table(group_of("torchtitan-memory")).rows}
+    for line in ("line 14", "line 15"):
+        assert rows[line].run.plan["micro_batch"] == memory[line].run.plan["micro_batch"] == 4
+    plan = rows["line 19"].run.plan
+    assert (plan["dp"], plan["cp"], plan["zero"], plan["reshard"], plan["micro_batch"]) == (1, 8, 3, False, 1)
