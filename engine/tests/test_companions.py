@@ -231,6 +231,27 @@ def test_planners_begin_one_after_the_other_on_large_problems(monkeypatch, large
     assert begins(behind=5) == 5
 
 
+def test_who_waits_for_a_planner_begins_when_that_proposed_in_vain():
+    class Plans(Search):
+        plans = True
+
+        def ask(self):
+            return [Candidate(base=self.state)]
+
+    first = PortfolioMember(Plans(), share=1.0, patience=4)
+    first.adopt(landscape.trial(landscape.start(landscape.problem())))
+    second = PortfolioMember(Plans, share=1.0, name="second", begins=0, before=[first])
+    waited = 0
+    for turn in range(20):
+        first.ask()
+        if turn == 2:
+            first.know_best(1.0)
+        if second.plans_next:
+            break
+        waited += 1
+    assert waited == 3 + 3
+
+
 def test_a_planner_on_a_large_problem_holds_the_search_until_its_first_plans():
     class Plans(Search):
         plans = True

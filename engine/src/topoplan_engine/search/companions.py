@@ -42,6 +42,9 @@ __all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of
 #: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.  On large problems,
 #: where a chain takes seconds for each turn, fewer: as many as have so many parts of operators.
 _TURNS_BEFORE, _PARTS_BEFORE = 10, 2**17
+#: Parts of operators in candidates of a planner without a better state, and the fewest such candidates, after which
+#: those that wait for it begin.
+_PARTS_IN_VAIN, _FEWEST_IN_VAIN = 2**19, 4
 #: Candidates of a planner for each turn, and of one that proposed the best state so far.
 _SHARE, _SHARE_OF_LEADER = 0.25, 15.0
 
@@ -120,9 +123,11 @@ def build_member(
         return build_search(searcher, problem, rng)
 
     if searcher.constructs:
-        turns = _PARTS_BEFORE // (len(problem.graph.operators) * problem.cluster.n_devices)
+        parts = len(problem.graph.operators) * problem.cluster.n_devices
+        turns, in_vain = _PARTS_BEFORE // parts, max(_FEWEST_IN_VAIN, _PARTS_IN_VAIN // parts)
         planners = [member for member in before if member.constructs] if turns < _TURNS_BEFORE else ()
-        return PortfolioMember(build, _SHARE, searcher.name, begins=min(_TURNS_BEFORE, turns), before=planners)
+        begins = min(_TURNS_BEFORE, turns)
+        return PortfolioMember(build, _SHARE, searcher.name, begins=begins, before=planners, patience=in_vain)
     try:
         return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:
@@ -146,6 +151,7 @@ class PortfolioMember(Search):
         refusal: why it could not be built.
         begins: turns after which it is built, if that takes long.
         before: planners that it waits for.
+        patience: candidates without a better state after which others do not wait for it.
 
     Attributes:
         constructs: whether it is a planner.
@@ -162,6 +168,7 @@ class PortfolioMember(Search):
         refusal: str = "",
         begins: int = _TURNS_BEFORE,
         before: Sequence[PortfolioMember] = (),
+        patience: float = math.inf,
     ) -> None:
         self._name, self._refusal, self._begins_after, self._before = name, refusal, begins, before
         self._search = search if isinstance(search, Search) else None
@@ -169,6 +176,7 @@ class PortfolioMember(Search):
         #: States that it is given before it is built.
         self._states: list[Trial] = []
         self._share, self.constructs, self._is_over = share, share is not None, False
+        self._patience, self._idle = patience, 0
         self._turns = self._candidates = 0
         self._best_cost = math.inf
         self.leads = self.behind = self.in_vain = False
@@ -199,7 +207,12 @@ class PortfolioMember(Search):
 
     def _begins(self, turns: int) -> bool:
         """Whether a planner is built by now."""
-        return self.behind or (turns >= self._begins_after and not any(member.plans for member in self._before))
+        return self.behind or (turns >= self._begins_after and not any(member.goes_first for member in self._before))
+
+    @property
+    def goes_first(self) -> bool:
+        """Whether others wait for it: it plans, and did not propose too much in vain."""
+        return self.plans and self._idle < self._patience
 
     def leave(self) -> None:
         """Take note that it gets no further turn, so that others do not wait for it."""
@@ -243,6 +256,7 @@ class PortfolioMember(Search):
                 return []
             candidates = self._search.ask()
             self._candidates += len(candidates)
+            self._idle += len(candidates)
             self.in_vain = isinstance(self._search, PlansInVain) and self._search.in_vain
             return candidates
         except TopoplanError as error:
@@ -264,7 +278,7 @@ class PortfolioMember(Search):
 
     def know_best(self, cost: float) -> None:
         """Take note of the seconds of the best plan so far that fits."""
-        self._best_cost = cost
+        self._best_cost, self._idle = cost, 0
         if isinstance(self._search, KnowsBest):
             self._search.know_best(cost)
 

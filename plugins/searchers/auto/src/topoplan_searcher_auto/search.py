@@ -6,7 +6,8 @@ and everything of its forms; or it copies placements along edges.  The chain acc
 is a cutoff.  Strategies that were priced before are not proposed again: what is known of them decides at once.
 
 A chain that is behind the best plan of all searchers ends after some proposals, and so do the plans before it; on large
-problems these are few, and fewer if it is far behind.  On large problems with layers planners have their turns first.
+problems these are few, and fewer if it is far behind.  On large problems with layers a planner finds a plan first,
+which may show that placements are hopeless.
 
 Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
 chain of single moves sees next to none of such strategies.
@@ -49,7 +50,7 @@ _HOPELESS, _SPENT_HOPELESS = 20.0, 32
 #: Parts of operators that a chain makes for each turn: on larger problems it waits some turns for each proposal, in
 #: which planners have theirs.
 _PARTS_A_TURN = 2**15
-#: Parts of operators from which on planners of models with layers have turns before it, and parts for each of these.
+#: Parts of operators from which on it waits for a plan of a model with layers, and parts for each of these turns.
 _PARTS_LARGE, _PARTS_FIRST = 2**17 // 10, 2**6
 
 
@@ -73,7 +74,7 @@ class AutoSearch(Search):
         self._left_behind = max(1, _PARTS_BEHIND // parts)
         #: Turns for each proposal, and those since the last one.
         self._turns, self._waited = parts // _PARTS_A_TURN, 0
-        #: Turns in which it lets planners go first.
+        #: Turns in which it waits for the first plan of a planner.
         self._later = 0
         if options.hybrids and parts >= _PARTS_LARGE and any(layers_of(problem.graph).layer):
             self._later = parts // _PARTS_FIRST
@@ -109,6 +110,8 @@ class AutoSearch(Search):
             self._later -= 1
             if self._is_hopeless(self._best):  # estimates take seconds, and find nothing so much faster
                 self._later, self._left_behind, self._gave_up, self._plans = 0, -1, True, None
+            elif self._best_cost < math.inf:
+                self._later = 0
             return []
         if self._moved is not None:
             self._asked = Candidate(base=self._moved)
