@@ -236,6 +236,18 @@ def test_a_plan_that_takes_longer_to_simulate_than_there_is_time_is_told(walk, m
     assert outcome.plan.timeline is not None
 
 
+def test_a_large_start_that_does_not_fit_is_not_simulated_in_full(monkeypatch):
+    """Its seconds are those of its price, without that of the bytes that do not fit."""
+    experiment = attrs.evolve(small(), searchers="spmd", cluster=attrs.evolve(SMALL.cluster, memory_gb=0.7))
+    outcome = optimize(experiment)
+    assert not outcome.initial.fits
+    monkeypatch.setattr("topoplan_engine.search.optimize._LARGEST_START", 1)
+    large = optimize(experiment)
+    assert (outcome.initial.timeline is None, large.initial.timeline is None) == (False, True)
+    assert large.initial_seconds == pytest.approx(outcome.initial.timeline.makespan, rel=1e-6)
+    assert large.speedup is outcome.speedup is None
+
+
 def test_an_initial_state_that_there_is_no_time_for_is_not_simulated_in_full(monkeypatch):
     experiment = small(time_limit="1h")
     monkeypatch.setattr(Ends, "has_time_for", lambda *_: False)

@@ -70,6 +70,8 @@ __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
 #: Of a time limit, the share of the search for a trainer; the rest is for the plan that no trainer limits.
 _FOR_TRAINERS = 0.6
+#: Tasks of the largest start that is simulated in full where it does not fit, so that no plan is compared with it.
+_LARGEST_START = 1 << 22
 
 
 @attrs.frozen(kw_only=True)
@@ -428,10 +430,15 @@ def _outcome(
     plan = attrs.evolve(plan, history=result.recorded)
     initial, initial_draws = plan, draws
     if verdict.initial is not verdict.plan:
-        if ends.has_time_for(evaluator, verdict.initial.entry.state):
+        start = verdict.initial.entry.state
+        is_used = evaluator.fits(start.strategy) or evaluator.tasks_in_full(start) <= _LARGEST_START
+        if is_used and ends.has_time_for(evaluator, start):
             initial, initial_draws = _in_full(evaluator, verdict.initial, record)
         else:
             initial, initial_draws = evaluator.unsimulated_plan(result.initial, record), verdict.initial.draws
+            if not initial_draws.seeds:  # the price of bytes that do not fit is no time
+                penalty = memory_penalty(evaluator.memory(start.strategy), problem.cluster.usable_memory, setup.policy)
+                initial_draws = Draws(seconds=[result.initial_cost - penalty])
     pays, bound = _other_networks(setup, plan, draws, rng)
     memory = evaluator.memory(strategy)
     return Outcome(
