@@ -241,7 +241,7 @@ def test_a_large_start_that_does_not_fit_is_not_simulated_in_full(monkeypatch):
     experiment = attrs.evolve(small(), searchers="spmd", cluster=attrs.evolve(SMALL.cluster, memory_gb=0.7))
     outcome = optimize(experiment)
     assert not outcome.initial.fits
-    monkeypatch.setattr("topoplan_engine.search.optimize._LARGEST_START", 1)
+    monkeypatch.setattr("topoplan_engine.search.ends._LARGEST_START", 1)
     large = optimize(experiment)
     assert (outcome.initial.timeline is None, large.initial.timeline is None) == (False, True)
     assert large.initial_seconds == pytest.approx(outcome.initial.timeline.makespan, rel=1e-6)

@@ -17,6 +17,9 @@ __all__ = ["Ends"]
 #: Share of a time limit that the simulation of the initial state in full may take after it.
 _INITIAL = 0.05
 
+#: Tasks of the largest initial state that is simulated in full where it does not fit: no plan is compared with it then.
+_LARGEST_START = 1 << 22
+
 #: Share of it that a run may take longer without saying so.
 _WORTH_A_WORD = 0.15
 
@@ -43,6 +46,11 @@ class Ends:
         if self.seconds == math.inf:
             return True
         return evaluator.seconds_in_full(state) <= max(self.remaining, _INITIAL * self.seconds)
+
+    def has_use_for(self, evaluator: Evaluator, start: State) -> bool:
+        """Say whether the initial state is to be simulated in full: there is time, and it fits or is no large one."""
+        is_used = evaluator.fits(start.strategy) or evaluator.tasks_in_full(start) <= _LARGEST_START
+        return is_used and self.has_time_for(evaluator, start)
 
     def check_before_the_end(self, evaluator: Evaluator, state: State) -> None:
         """Warn if a plan takes longer to be simulated in full than a part of the time limit that is worth a word."""

@@ -70,8 +70,6 @@ __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
 #: Of a time limit, the share of the search for a trainer; the rest is for the plan that no trainer limits.
 _FOR_TRAINERS = 0.6
-#: Tasks of the largest start that is simulated in full where it does not fit, so that no plan is compared with it.
-_LARGEST_START = 1 << 22
 
 
 @attrs.frozen(kw_only=True)
@@ -428,17 +426,15 @@ def _outcome(
     ends.check_before_the_end(evaluator, entry.state)
     plan, draws = _in_full(evaluator, verdict.plan, record, record_all=record_all)
     plan = attrs.evolve(plan, history=result.recorded)
-    initial, initial_draws = plan, draws
+    initial, initial_draws, start = plan, draws, verdict.initial.entry.state
     if verdict.initial is not verdict.plan:
-        start = verdict.initial.entry.state
-        is_used = evaluator.fits(start.strategy) or evaluator.tasks_in_full(start) <= _LARGEST_START
-        if is_used and ends.has_time_for(evaluator, start):
+        if ends.has_use_for(evaluator, start):
             initial, initial_draws = _in_full(evaluator, verdict.initial, record)
         else:
-            initial, initial_draws = evaluator.unsimulated_plan(result.initial, record), verdict.initial.draws
+            initial, initial_draws = evaluator.unsimulated_plan(start, record), verdict.initial.draws
             if not initial_draws.seeds:  # the price of bytes that do not fit is no time
-                penalty = memory_penalty(evaluator.memory(start.strategy), problem.cluster.usable_memory, setup.policy)
-                initial_draws = Draws(seconds=[result.initial_cost - penalty])
+                excess = memory_penalty(evaluator.memory(start.strategy), problem.cluster.usable_memory, setup.policy)
+                initial_draws = Draws(seconds=[result.initial_cost - excess])
     pays, bound = _other_networks(setup, plan, draws, rng)
     memory = evaluator.memory(strategy)
     return Outcome(
