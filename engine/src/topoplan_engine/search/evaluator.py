@@ -463,7 +463,9 @@ class Evaluator:
 
     def n_tasks(self, state: State) -> int:
         """Return how many tasks an iteration of a state has."""
-        return self._of(state)._lower(state.strategy).n_tasks
+        evaluator = self._of(state)
+        folded = evaluator._folds.iteration(state)  # whose tasks are not listed one by one
+        return evaluator._lower(state.strategy).n_tasks if folded is None else folded.n_tasks
 
     def makespans(self, state: State, seeds: Sequence[int]) -> F64:
         """(n,) seconds of a state under the draws with these seeds, for a state that draws."""
