@@ -16,6 +16,7 @@ from topoplan_trainer_plans import ProposedPlan
 
 DEVICES, BATCH, LAYERS = 16, 32, 8
 LLAMA, MIXTRAL = ({**model, "num_hidden_layers": LAYERS} for model in (stated.LLAMA, stated.MIXTRAL))
+OLMO = {**LLAMA, "model_type": "olmo", "architectures": ["OlmoForCausalLM"]}
 #: Settings of `--plan` by what they are for; all for 16 devices.
 SETTINGS = [
     "dp=16",
@@ -151,7 +152,7 @@ EXPERTS = "--num-experts 4 --moe-router-topk 2"
 def graph(folder, name):
     """The operators of a model, whose configuration is written to a folder."""
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"llama": LLAMA, "mixtral": MIXTRAL}[name]))
+    path.write_text(json.dumps({"llama": LLAMA, "mixtral": MIXTRAL, "olmo": OLMO}[name]))
     return in_precision(HuggingFace(config=str(path)).build(BATCH), "bf16")
 
 
@@ -171,9 +172,9 @@ def layers_of(options, stages):
     return counts or [LAYERS // stages] * stages
 
 
-def of_text(folder, text):
-    """A plan as exporters see it."""
+def of_text(folder, text, name=None):
+    """A plan as exporters see it, of the model of that name."""
     cluster = build_cluster(ClusterOptions(servers=DEVICES // 4, gpus_per_server=4, device="h100"), Host.discover())
-    model = graph(folder, "mixtral" if "ep=" in text else "llama")
+    model = graph(folder, name or ("mixtral" if "ep=" in text else "llama"))
     strategy, _ = strategy_of(Stated(**options_of(text)), model, DEVICES)
     return ProposedPlan(model, strategy, cluster)

@@ -70,3 +70,12 @@ def test_an_operator_that_nobody_measured_moves_its_bytes():
     seconds = operator_seconds(H100, "fp32", part("fold", shape, [], shape))
     assert seconds.forward == pytest.approx(H100.moving("fp32", "copy", "forward", 1, 2**26), rel=1e-6)
     assert operator_seconds(H100, "fp32", part("view", shape, [], shape)).forward == 0
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_norms_without_weights_are_those_with_weights(kind):
+    """OLMo's have none."""
+    shape = [(4, 1024, 2048)]
+    bare, scaled = (operator_seconds(H100, "bf16", part(kind, shape, weights, shape)) for weights in ([], [(2048,)]))
+    assert bare.forward == scaled.forward > 0
+    assert bare.backward == scaled.backward > 0

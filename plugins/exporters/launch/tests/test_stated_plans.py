@@ -125,3 +125,17 @@ def test_two_copies_of_the_model_are_refused_by_name(folder, exporter):
         TopoplanError, match=r"the plan has two copies of the model in one pipeline \(schedule dualpipe"
     ):
         exporter().write(plan)
+
+
+@pytest.mark.parametrize("exporter", [DeepSpeed, Megatron, TorchSchedule, TorchtitanToml])
+def test_two_micro_batches_at_the_same_time_are_refused_by_name(folder, exporter):
+    plan = of_text(folder, "pp=2,tp=2,overlap=hidup,grads=fp32")
+    with pytest.raises(TopoplanError, match=r"two micro-batches at the same time \(overlap=all plans without\)"):
+        exporter().write(plan)
+
+
+def test_norms_without_weights_have_slices_of_positions(folder):
+    """Those of OLMo: sequence parallelism is found by them."""
+    olmo = of_text(folder, "tp=4,grads=fp32", "olmo")
+    assert b"--sequence-parallel" in Megatron().write(olmo)
+    assert b"--sequence-parallel" not in Megatron().write(of_text(folder, "tp=4,sp=no,grads=fp32", "olmo"))

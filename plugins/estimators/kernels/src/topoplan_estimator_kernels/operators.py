@@ -270,8 +270,9 @@ def _axis(kind: str) -> Callable[[_Price], tuple[float, float]]:
 
 def _norm(kind: str) -> Callable[[_Price], tuple[float, float]]:
     def of(price: _Price) -> tuple[float, float]:
-        row = _count(price.part.weights[0])
-        return price.both(kind, _count(price.part.inputs[0]) / row, row)
+        part = price.part
+        row = _count(part.weights[0]) if part.weights else part.inputs[0].shape[-1]  # OLMo's has no weights
+        return price.both(kind, _count(part.inputs[0]) / row, row)
 
     return of
 

@@ -25,7 +25,7 @@ from topoplan import OperatorGraph, PassOrder, Placement, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Slices
 from topoplan.model.spmd import SpmdProgram
-from topoplan_engine.pass_orders import alternating_order
+from topoplan_engine.pass_orders import alternating_order, is_in_twos
 from topoplan_exporter_launch.meshes import Kept, Places, places_of, sliced_along
 from topoplan_exporter_launch.stages import devices_of_ranks, program_of, recomputed_of, rings_of, shared_of
 from topoplan_exporter_launch.targets import Target
@@ -121,6 +121,8 @@ def grid_of(plan: PlanLike, target: Target) -> Grid:
             "(schedule two-microbatch; -s spmd:schedule=whole-batch plans without)"
         )
     if isinstance(strategy, StagedStrategy):
+        if strategy.pairs and is_in_twos(strategy.order):
+            raise target.unsuited("the plan runs two micro-batches at the same time (overlap=all plans without)")
         of_stages = _of_pipeline if strategy.is_placed else _of_stages
         return of_stages(graph, strategy, target)
     devices = _replicas(graph, range(len(graph.operators)), strategy.placements, target)

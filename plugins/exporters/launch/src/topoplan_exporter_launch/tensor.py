@@ -24,6 +24,7 @@ __all__ = ["TABLES", "Cut", "check_matrices", "cuts_of", "has_matrix", "is_sent"
 
 #: Kinds of operators with a table of words.
 TABLES = ("embedding", "token_embedding")
+_NORMS = ("layer_norm", "rms_norm")
 #: Axis of positions in a tensor of (samples, positions, channels).
 _POSITIONS = 1
 
@@ -74,8 +75,10 @@ def check_matrices(plan: PlanLike, grid: Grid, cuts: tuple[Cut, ...], target: Ta
 
 
 def _cut(op: Operator, dim: int, target: Target) -> Cut:
-    if dim < 0 or not op.weights:
+    if dim < 0:
         return Cut.WHOLE
+    if not op.weights:  # OLMo's normalizations
+        return Cut.POSITIONS if op.kind in _NORMS and dim == positions_dim(op) else Cut.WHOLE
     if cuts_experts(op, dim):
         return Cut.EXPERTS
     role = op.dims[dim].role
