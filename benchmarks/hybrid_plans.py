@@ -219,8 +219,8 @@ def compare_row(model: str, devices: int, seconds: float) -> list[str]:
     for name in SEARCHERS:
         command = [sys.executable, __file__, "--one", json.dumps([model, devices, name, seconds])]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
-        if process.returncode:
-            raise SystemExit(process.stderr)
+        if process.returncode or not process.stdout:
+            raise SystemExit(f"{model}, {name}: status {process.returncode} and no plan\n{process.stderr}")
         answers[name] = json.loads(process.stdout.splitlines()[-1])
     times = {name: answer.get("seconds") for name, answer in answers.items()}
     single = [times[name] for name in SEARCHERS[:3] if times[name] is not None]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import attrs
 import pytest
 
 from topoplan import TopoplanError
 from topoplan_engine import ClusterOptions, Experiment
-from topoplan_engine.experiment import build_cluster, experiment_from_toml
-from topoplan_engine.options import HostGroup
+from topoplan_engine.experiment import build_cluster, experiment_from_options, experiment_from_toml
+from topoplan_engine.options import ComponentOptions, HostGroup, RunOptions
 
 TEXT = """
 [model]
@@ -148,3 +151,10 @@ def test_ends_of_hosts_come_from_toml(write):
 def test_hosts_that_make_no_sense_are_refused(options, message):
     with pytest.raises(TopoplanError, match=message):
         build_cluster(options)
+
+
+@pytest.mark.parametrize("stated", [{"plan": "dp=16"}, {"plan_from": Path("run.sh")}])
+def test_no_candidates_leave_no_place_for_a_stated_plan(stated):
+    components = attrs.evolve(ComponentOptions(), **stated)
+    with pytest.raises(TopoplanError, match=r"^--budget 0 prices the initial strategy"):
+        experiment_from_options("vgg", components, ClusterOptions(), RunOptions(budget=0))

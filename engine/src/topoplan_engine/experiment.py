@@ -353,6 +353,8 @@ def experiment_from_options(
         TopoplanError: a text is not what its option takes.
     """
     frontend = Choice.parse(model, "model")
+    if run.budget == 0 and (components.plan is not None or components.plan_from is not None):
+        raise TopoplanError("--budget 0 prices the initial strategy, and not the stated plan (leave it out)")
     return Experiment(
         model=Choice(frontend.name, {**frontend.options, **pairs(components.option, "-o")}, allow_code=True),
         cluster=cluster,
