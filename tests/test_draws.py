@@ -117,7 +117,7 @@ class Drawn:
         return True
 
 
-def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000, evaluations=1000):
+def judged_plans(times, *, constructed=False, aside=None, stop=None, tasks=1000, evaluations=1000):
     """Judge states, the first of which is the initial one and the last the best of the search."""
     states = [State(PlacedStrategy(()), None) for _ in times]
     evaluator = Drawn(dict(zip(states, times, strict=True)), tasks)
@@ -130,7 +130,7 @@ def verdict(times, *, constructed=False, aside=None, stop=None, tasks=1000, eval
 
 
 def test_a_lucky_draw_does_not_win():
-    choice, states, evaluator = verdict([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
+    choice, states, evaluator = judged_plans([(1.0, 1.0, 0.01), (0.95, 0.98, 0.01), (0.90, 1.02, 0.02)])
     assert choice.plan.entry.state is states[1]
     assert choice.plan.draws.mean == pytest.approx(0.98, rel=0.01)
     choosing = {seed for _, seeds in evaluator.asked[:3] for seed in seeds}
@@ -140,13 +140,14 @@ def test_a_lucky_draw_does_not_win():
 
 
 def test_the_start_wins_where_nothing_is_better_in_the_mean():
-    choice, states, _ = verdict([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
+    choice, states, _ = judged_plans([(1.0, 1.0, 0.01), (0.95, 1.03, 0.03), (0.90, 1.05, 0.05)])
     assert choice.plan.entry.state is states[0]
     assert choice.initial is choice.plan
 
 
-def test_a_constructed_plan_is_kept_and_the_faster_start_told():
-    choice, states, _ = verdict([(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)], constructed=True, aside=True)
+def test_a_constructed_plan_is_kept_and_the_faster_start_said():
+    times = [(1.0, 1.0, 0.01), (1.2, 1.30, 0.03), (1.1, 1.4, 0.05)]
+    choice, states, _ = judged_plans(times, constructed=True, aside=True)
     assert choice.plan.entry.state is states[1]
     assert choice.aside is choice.initial
     assert choice.aside.entry.origin.name == "initial strategy"
@@ -154,7 +155,7 @@ def test_a_constructed_plan_is_kept_and_the_faster_start_told():
 
 def test_as_many_draws_are_taken_as_the_mean_needs():
     def count(deviation):
-        draws = verdict([(1.0, 1.0, deviation)])[0].plan.draws
+        draws = judged_plans([(1.0, 1.0, deviation)])[0].plan.draws
         assert draws.error <= 0.0025 * draws.mean or len(draws.seeds) == 256
         return len(draws.seeds)
 
@@ -175,7 +176,7 @@ def test_as_many_draws_are_taken_as_the_mean_needs():
 )
 def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, evaluations, choosing, reported):
     times = [(1.0, 1.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)]
-    choice, _, evaluator = verdict(times, tasks=tasks, evaluations=evaluations)
+    choice, _, evaluator = judged_plans(times, tasks=tasks, evaluations=evaluations)
     assert {len(seeds) for _, seeds in evaluator.asked[:3]} == {choosing}
     assert len(choice.plan.draws.seeds) == len(choice.initial.draws.seeds) == reported
     assert choice.plan.draws.error > 0.0025 * choice.plan.draws.mean  # and the plan says so
@@ -183,13 +184,13 @@ def test_large_task_graphs_are_simulated_under_fewer_draws(tasks, evaluations, c
 
 def test_a_state_that_is_clearly_slower_does_not_choose_and_is_simulated_under_few_draws():
     times = [(9.0, 9.0, 0.5), (0.95, 0.9, 0.5), (0.9, 0.95, 0.5)]
-    choice, states, evaluator = verdict(times, tasks=30_000)
+    choice, states, evaluator = judged_plans(times, tasks=30_000)
     assert [state for state, _ in evaluator.asked[:3]] == [states[2], states[1], choice.plan.entry.state]
     assert (len(choice.plan.draws.seeds), len(choice.initial.draws.seeds)) == (24, 4)
 
 
 def test_nothing_is_priced_again_where_nothing_is_drawn():
-    choice, states, evaluator = verdict([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
+    choice, states, evaluator = judged_plans([(1.0, None, None), (0.9, None, None), (0.8, None, None)])
     assert choice.plan.entry.state is states[2]
     assert (choice.plan.draws.mean, choice.plan.draws.seeds, choice.plan.draws.nearest) == (0.8, (), None)
     assert evaluator.asked == []
@@ -198,7 +199,7 @@ def test_nothing_is_priced_again_where_nothing_is_drawn():
 def test_one_who_wants_to_stop_waits_for_no_more_draws_than_there_must_be():
     stop = Stop()
     stop.wanted = True
-    choice, states, evaluator = verdict([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
+    choice, states, evaluator = judged_plans([(1.0, 1.0, 0.5), (0.9, 0.9, 0.5), (0.8, 0.8, 0.5)], stop=stop)
     assert choice.plan.entry.state in (states[0], states[2])
     assert [len(seeds) for _, seeds in evaluator.asked] == [8, 8, 8]
 

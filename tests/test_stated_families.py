@@ -7,16 +7,8 @@ import json
 import pytest
 
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_samples.configurations import SMALL_DECODER
 from topoplan_searcher_stated import stated_plan
-
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +25,7 @@ SMALL = {
 )
 def test_tensors_and_stages_divide_all_weights(tmp_path, keys) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**SMALL, **keys}))
+    path.write_text(json.dumps({**SMALL_DECODER, **keys}))
     graph = HuggingFace(config=str(path), sequence_length=32).build(8)
     plan = stated_plan(graph, "tp=2,pp=2,dp=1,sp=true", servers=1, gpus_per_server=4)
     held = sum(weight.elements * weight.itemsize for op in graph.operators for weight in op.weights)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["CONFIGURATIONS", "written"]
+__all__ = ["CONFIGURATIONS", "SMALL_DECODER", "written"]
+
+#: Sizes of a decoder that takes no time; a test adds its family.
+SMALL_DECODER: dict[str, int] = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+}
 
 _LLAMA = {
     "architectures": ["LlamaForCausalLM"],

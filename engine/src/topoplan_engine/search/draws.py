@@ -9,7 +9,7 @@ of a percent, unless that takes longer than the search or than most searches: la
 if they are clearly slower (`_CLEAR`).
 
 Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_engine.search.bests`) and returns a
-`Verdict`; it asks for no draw if nothing is drawn.
+`JudgedPlans`; it asks for no draw if nothing is drawn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["Draws", "Judged", "Verdict", "finish_times", "judge", "mean_trial"]
+__all__ = ["Draws", "Judged", "JudgedPlans", "finish_times", "judge", "mean_trial"]
 
 #: Draws that choose from the shortlist, and those that time the winner, counted from those of the search.
 _CHOOSING = range(1000, 1008)
@@ -117,7 +117,7 @@ class Judged:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Verdict:
+class JudgedPlans:
     """What `judge` returns.
 
     Attributes:
@@ -174,7 +174,7 @@ def judge(
     evaluations: int = _MOST_TASKS,
     remaining: Callable[[], float] = lambda: math.inf,
     clocked: Clocked = Clocked(),  # noqa: B008 - it is frozen
-) -> Verdict:
+) -> JudgedPlans:
     """Choose a shortlisted state by its mean; time it, the initial state and the best state of the other kind.
 
     Args:
@@ -213,8 +213,8 @@ def judge(
             judged_states[entry.state] = judged(entry, min(count, most), most)
     first, fastest = judged_states[initial.state], min(judged_states.values(), key=lambda entry: entry.rank)
     if not constructed:
-        return Verdict(plan=fastest, initial=first, aside=None if aside is None else judged_states[aside.state])
-    return Verdict(plan=plan, initial=first, aside=fastest)
+        return JudgedPlans(plan=fastest, initial=first, aside=None if aside is None else judged_states[aside.state])
+    return JudgedPlans(plan=plan, initial=first, aside=fastest)
 
 
 def mean_trial(evaluator: Evaluator, state: State) -> Trial:

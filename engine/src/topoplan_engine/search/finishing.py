@@ -1,6 +1,6 @@
 """What follows a search: its best plan is improved by a searcher that moves what planners leave alone.
 
-    best state ─► the searcher `joint`, and companions of its: algorithms of collectives, layout, wiring ─► result
+    best state ─► the searcher `joint` and its companions: algorithms of collectives, layout, wiring ─► result
 
 It is a search like any other, from the best state on, in this process, so that a seed has one result for any workers.
 Its work is counted: a share of the budget, and few proposals where an iteration is large.  Plans of models without

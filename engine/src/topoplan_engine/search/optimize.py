@@ -45,7 +45,7 @@ from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import writable
-from topoplan_engine.search.draws import Draws, Judged, Verdict, judge
+from topoplan_engine.search.draws import Draws, Judged, JudgedPlans, judge
 from topoplan_engine.search.ends import Ends
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.finishing import FINISHING, finished, may_finish, wired
@@ -271,16 +271,16 @@ def _optimized(
     ends = Ends(began=began, seconds=experiment.run.seconds)
     if finisher is not None:
         result = finished(setup, host, finisher, before, ends.remaining, journals, report)
-    verdict = _verdict(setup, result, ends, journals)
+    judged_plans = _judged_plans(setup, result, ends, journals)
     assumptions = dict(problem.costs.assumptions)
     record: Mapping[str, Any] = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": assumptions} if assumptions else {}),
-        **_found(verdict, result),
+        **_found(judged_plans, result),
     }
     can_be_wired = finisher is not None and not result.interrupted and wired(setup).reconfigurable
-    record = with_moves(record, setup.evaluator, verdict.plan.entry.state, before, can_be_wired=can_be_wired)
-    outcome = _outcome(setup, result, verdict, record, rng, ends, record_all=experiment.run.record)
+    record = with_moves(record, setup.evaluator, judged_plans.plan.entry.state, before, can_be_wired=can_be_wired)
+    outcome = _outcome(setup, result, judged_plans, record, rng, ends, record_all=experiment.run.record)
     if not result.interrupted:
         outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends, journals))
     if keeper is not None:
@@ -402,7 +402,7 @@ def _check_fits(setup: SearchSetup, result: Result) -> None:
 def _outcome(
     setup: SearchSetup,
     result: Result,
-    verdict: Verdict,
+    judged_plans: JudgedPlans,
     record: Mapping[str, Any],
     rng: np.random.Generator,
     ends: Ends,
@@ -414,24 +414,24 @@ def _outcome(
     Args:
         made: what was searched with.
         result: of the search.
-        verdict: which of its states is the plan.
+        judged_plans: which of its states is the plan.
         record: provenance of both plans.
         rng: draws what the topology draws, where it was used by the search.
         ends: how much there is of the time limit.
         record_all: the plan holds what happens in its iteration, and what the search did.
     """
     problem, evaluator = setup.problem, setup.evaluator
-    entry, aside = verdict.plan.entry, verdict.aside
+    entry, aside = judged_plans.plan.entry, judged_plans.aside
     strategy = entry.state.strategy
     ends.check_before_the_end(evaluator, entry.state)
-    plan, draws = _in_full(evaluator, verdict.plan, record, record_all=record_all)
+    plan, draws = _in_full(evaluator, judged_plans.plan, record, record_all=record_all)
     plan = attrs.evolve(plan, history=result.recorded)
-    initial, initial_draws, start = plan, draws, verdict.initial.entry.state
-    if verdict.initial is not verdict.plan:
+    initial, initial_draws, start = plan, draws, judged_plans.initial.entry.state
+    if judged_plans.initial is not judged_plans.plan:
         if ends.has_use_for(evaluator, start):
-            initial, initial_draws = _in_full(evaluator, verdict.initial, record)
+            initial, initial_draws = _in_full(evaluator, judged_plans.initial, record)
         else:
-            initial, initial_draws = evaluator.unsimulated_plan(start, record), verdict.initial.draws
+            initial, initial_draws = evaluator.unsimulated_plan(start, record), judged_plans.initial.draws
             if not initial_draws.seeds:  # the price of bytes that do not fit is no time
                 excess = memory_penalty(evaluator.memory(start.strategy), problem.cluster.usable_memory, setup.policy)
                 initial_draws = Draws(seconds=[result.initial_cost - excess])
@@ -481,14 +481,14 @@ def _other_networks(
     return pays, bound
 
 
-def _verdict(setup: SearchSetup, result: Result, ends: Ends, journals: Journals) -> Verdict:
+def _judged_plans(setup: SearchSetup, result: Result, ends: Ends, journals: Journals) -> JudgedPlans:
     """Choose a plan among the last bests of a search, by what they take over draws of their paths."""
     initial = ShortlistEntry(state=result.initial, cost=result.initial_cost, origin=Origin("initial strategy"))
     constructed = setup.keep.constructed and result.shortlist[-1].origin.constructed
     at_end = setup.evaluator.seconds_in_full(result.best) if ends.seconds < math.inf else 0.0
     is_part = ends.seconds < math.inf and not result.interrupted  # else what follows has no clock, or is not the end
     with interruptible() as stop, closing(journals.open_end() if is_part else NoJournal()) as journal:
-        verdict = judge(
+        judged_plans = judge(
             setup.evaluator,
             result.shortlist,
             initial,
@@ -500,7 +500,7 @@ def _verdict(setup: SearchSetup, result: Result, ends: Ends, journals: Journals)
             clocked=Clocked(journal, stop),
         )
         journal.finish(0.0)
-    return verdict
+    return judged_plans
 
 
 def _in_full(
@@ -521,17 +521,17 @@ def _in_full(
     return attrs.evolve(plan, provenance={**record, "iteration_time": iteration_time}), draws
 
 
-def _found(verdict: Verdict, result: Result) -> Mapping[str, Any]:
+def _found(judged_plans: JudgedPlans, result: Result) -> Mapping[str, Any]:
     """Return what the provenance says of where the plan comes from, and what searchers estimated for their plans.
 
     Reports are of the plan itself unless ``reports_are_of`` says of which other one.
     """
-    record: dict[str, Any] = {"origin": verdict.plan.entry.origin.name}
-    for judged in (verdict.plan, verdict.aside):
+    record: dict[str, Any] = {"origin": judged_plans.plan.entry.origin.name}
+    for judged in (judged_plans.plan, judged_plans.aside):
         origin = None if judged is None else judged.entry.origin
         if origin is not None and origin.report is not None and "reports" not in record:
             record["reports"] = {origin.searcher: json_ready(origin.report)}
-            if judged is not verdict.plan:
+            if judged is not judged_plans.plan:
                 record["reports_are_of"] = origin.name
     if "reports" not in record and result.reports:
         record["reports"] = json_ready(result.reports)

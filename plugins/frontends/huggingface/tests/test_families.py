@@ -8,15 +8,7 @@ import pytest
 
 from topoplan.errors import TopoplanError
 from topoplan_frontend_huggingface import HuggingFace
-
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-}
+from topoplan_samples.configurations import SMALL_DECODER
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def test_decoders_by_code_of_their_repositories_have_their_published_parameters(
 
 
 def test_a_table_of_positions_bounds_them(build) -> None:
-    keys = {**SMALL, "model_type": "opt", "max_position_embeddings": 16}
+    keys = {**SMALL_DECODER, "model_type": "opt", "max_position_embeddings": 16}
     graph = build(keys)
     (table,) = [op for op in graph.operators if op.kind == "learned_positions"]
     assert (table.outputs[0].shape, table.weights[0].shape) == ((1, 16, 64), (18, 64))
@@ -74,7 +66,7 @@ def test_a_table_of_positions_bounds_them(build) -> None:
 
 def test_normalizations_have_the_weights_of_their_families(build) -> None:
     def norms(**keys):
-        graph = build({**SMALL, **keys}, sequence_length=8)
+        graph = build({**SMALL_DECODER, **keys}, sequence_length=8)
         return {op.name: [w.shape for w in op.weights] for op in graph.operators if op.kind.endswith("_norm")}
 
     plain, scaled = norms(model_type="olmo"), norms(model_type="cohere", use_qk_norm=True)

@@ -31,6 +31,7 @@ from topoplan_frontend_huggingface.classes import MODEL_TYPES, chosen
 from topoplan_frontend_huggingface.relatives import DECODERS
 from topoplan_operator_times.parts import gradients_of
 from topoplan_operator_times.work import backward_factors
+from topoplan_samples.configurations import SMALL_DECODER
 from topoplan_samples.long_tail import at_night
 
 #: Models of many layers or experts, of which smaller ones and the defaults of their families are built on each save.
@@ -58,15 +59,7 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "models"
 #: Read by other code than that of transformers, with classes of a relative: no defaults of transformers.
 REMOTE = {"kimi_k2", "Yi", "baichuan", "exaone", "internlm2", "minicpm"}
 PRODUCTS = ("linear", "conv2d", "expert_linear", "scaled_dot_product_attention")
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-}
+SMALL = {"model_type": "llama", **SMALL_DECODER}
 LATENT = {
     "num_attention_heads": 4,
     "q_lora_rank": 40,
@@ -535,8 +528,14 @@ def test_every_planner_plans_a_small_model(tmp_path, family, searcher) -> None:
 )
 def test_kernels_price_every_family(tmp_path, family) -> None:
     path = tmp_path / "config.json"
-    chosen = {"num_experts_per_tok": 2} if family == "deepseek_v2" else {}
-    keys = {**(LATENT if family == "deepseek_v3" else chosen), "vocab_size": 96, "hidden_size": 64, "n_embd": 60}
+    chosen = {
+        "deepseek_v2": {"num_experts_per_tok": 2},
+        "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+        "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 2},
+        "deepseek_v3": LATENT,
+    }
+    small = {**SMALL_DECODER, "n_embd": 64, "n_head": 4, "d_model": 64, "n_heads": 4, "n_layer": 2}
+    keys = {**small, **chosen.get(family, {})}
     path.write_text(json.dumps({**keys, "model_type": family, "torch_dtype": "bfloat16"}))
     model = HuggingFace(config=str(path), sequence_length=16, layers=1)
     if family == "deepseek_v3":

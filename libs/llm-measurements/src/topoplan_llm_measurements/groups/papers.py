@@ -103,8 +103,8 @@ def _deepseek(cells: Cells) -> MeasuredRow:
         "ep": 64,
         "zero": 1,
         "micro_batch": 1,
-        # DualPipe with state that is shared is not lowered: the nearest schedule whose weight gradients fill bubbles,
-        # and as in DualPipe what experts are sent hides behind another micro-batch (report, sections 3.2.1 and 3.2.2).
+        # The run's schedule is DualPipe.  This one has a single copy of the model, and weight gradients in its bubbles;
+        # as in DualPipe, what experts are sent hides behind another micro-batch (report, sections 3.2.1 and 3.2.2).
         "schedule": "zb-h1",
         # The last stage has the head and the extra prediction layer.  How many layers it has beside is not published:
         # as many as in Megatron-Bridge's recipes for sixteen stages (``recipes/deepseek``, pipeline layout 16, 1).

@@ -3,7 +3,6 @@
     gpt_neox, phi           attention and feed-forward part read the same input; LayerNorm, one projection up
     gemma2, gemma3_text     a normalization before and behind each half
     olmo2                   a normalization behind each half, and none before
-    nemotron                LayerNorm, one projection up, squared ReLU
     phi3                    Llama's layer, with joint projections
     gpt_oss                 experts with biases, a score in every head that no position answers, windows in turn
 
@@ -194,29 +193,6 @@ class Phi3(GroupedKeys):
 
 
 @attrs.frozen(kw_only=True)
-class Nemotron(GroupedKeys):
-    """``nemotron``: Nemotron-3 and -4, and Minitron."""
-
-    vocab_size: int = key(256000)
-    hidden_size: int = key(6144)
-    intermediate_size: int = key(24576)
-    num_attention_heads: int = key(48)
-    hidden_act: str = key("relu2")
-    max_position_embeddings: int = key(4096)
-    attention_bias: bool = key(False)
-    mlp_bias: bool = key(False)
-
-    def layer(self, number: int, where: str) -> Plain:
-        """Return the feed-forward part of a layer."""
-        del number, where
-        return Plain(width=self.intermediate_size, bias=self.mlp_bias)
-
-    def decoder(self, where: str) -> Decoder:
-        """Return the sizes of the model."""
-        return attrs.evolve(super().decoder(where), norms=Norms(mean=True))
-
-
-@attrs.frozen(kw_only=True)
 class GptOss(GroupedKeys):
     """``gpt_oss``."""
 
@@ -257,7 +233,6 @@ ARRANGED: Mapping[str, type[DecoderKeys]] = MappingProxyType(
         "gemma3_text": Gemma3,
         "gpt_neox": GptNeoX,
         "gpt_oss": GptOss,
-        "nemotron": Nemotron,
         "olmo2": Olmo2,
         "phi": Phi,
         "phi3": Phi3,

@@ -3,7 +3,7 @@
     falcon, gptj, codegen       attention and feed-forward part read the same input
     bloom, mpt                  positions by a slope of each head (ALiBi), which has no operator and no weights
     opt, gpt_neo, gpt_bigcode   a table of positions
-    starcoder2, arcee           Llama's layer otherwise
+    starcoder2, arcee, nemotron Llama's layer otherwise
 
 A joint projection is several, which can be cut by heads.
 
@@ -375,6 +375,20 @@ class Arcee(GroupedKeys):
         return Plain(width=self.intermediate_size, bias=self.mlp_bias)
 
 
+@attrs.frozen(kw_only=True)
+class Nemotron(Arcee):
+    """``nemotron``: Nemotron-3 and -4, and Minitron.  Normalizations subtract the mean."""
+
+    vocab_size: int = key(256000)
+    hidden_size: int = key(6144)
+    intermediate_size: int = key(24576)
+    num_attention_heads: int = key(48)
+
+    def decoder(self, where: str) -> Decoder:
+        """Return the sizes of the model."""
+        return attrs.evolve(super().decoder(where), norms=Norms(mean=True))
+
+
 #: ``model_type`` -> its class of keys.
 PLAIN: Mapping[str, type[DecoderKeys]] = MappingProxyType(
     {
@@ -386,6 +400,7 @@ PLAIN: Mapping[str, type[DecoderKeys]] = MappingProxyType(
         "gpt_neo": GptNeo,
         "gptj": GptJ,
         "mpt": Mpt,
+        "nemotron": Nemotron,
         "opt": Opt,
         "starcoder2": Starcoder2,
     }
