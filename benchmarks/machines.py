@@ -124,7 +124,7 @@ def ring(members: int) -> float:
 
 def calculations() -> list[Row]:
     """Return all hand calculations."""
-    return [*of_flows(), *of_groups(), *of_rails(), *of_inside()]
+    return [*of_flows(), *of_groups(), *of_rails(), *of_planes(), *of_inside()]
 
 
 def of_flows() -> list[Row]:
@@ -243,6 +243,45 @@ def of_rails() -> list[Row]:
     ]
 
 
+def of_planes() -> list[Row]:
+    """Return messages and groups on networks of several planes, and of hosts with fewer NICs than GPUs."""
+    rails = place("dgx-h100", 64, "rail-optimized:planes=2")
+    clos = place("dgx-h100", 64, "multi-plane:of=bigswitch,planes=4")
+    half = place("dgx-h100", 64, "rail-optimized", degree=4)
+    every = Message(members=tuple(range(512)))
+    one = Message(members=tuple(range(0, 512, 8)))
+    return [
+        Row(
+            "two planes: a message takes one, half of a NIC",
+            rails.text,
+            "S / (50/2 GB/s)",
+            2 * GIB / 50e9,
+            rails.seconds(Message(0, 8)),
+        ),
+        Row(
+            "two planes: all-reduce of one GPU of each host, over both",
+            rails.text,
+            "2 (63/64) S / 50 GB/s",
+            ring(64) / 50e9,
+            rails.seconds(one),
+        ),
+        Row(
+            "four planes: all-reduce that fills 64 hosts",
+            clos.text,
+            "2 (511/512) S / (8 · 50 GB/s)",
+            ring(512) / 400e9,
+            clos.seconds(every),
+        ),
+        Row(
+            "four NICs for eight GPUs: all-reduce that fills 64 hosts",
+            half.text,
+            "2 (511/512) S / (4 · 50 GB/s)",
+            ring(512) / 200e9,
+            half.seconds(every),
+        ),
+    ]
+
+
 def of_inside() -> list[Row]:
     """Return messages and all-reduces inside hosts."""
     h100, mesh = place("dgx-h100", 1, "bigswitch"), place("mi300x", 1, "bigswitch")
@@ -332,6 +371,8 @@ FABRICS = (
     (16, "oversubscription=3"),
     (16, "rail-only"),
     (8, "planes=2"),
+    (8, "multi-plane:of=rail-optimized,planes=4"),
+    (8, "multi-plane:of=rail-only,planes=2"),
 )
 
 
@@ -340,7 +381,8 @@ def fabrics_table() -> str:
     headers = ["topology", "hosts", "GPUs", "leaf", "spine", "core", "host–leaf", "leaf–spine", "spine–core"]
     rows = []
     for units, options in FABRICS:
-        text = options if options == "rail-only" else f"rail-optimized:{options}".rstrip(":")
+        is_named = options.startswith(("rail-only", "multi-plane"))
+        text = options if is_named else f"rail-optimized:{options}".rstrip(":")
         where = place("dgx-b200", 32 * units, text)
         names = [name.split()[0] for name in where.fabric.node_names]
         tier = np.array([("host", "leaf", "spine", "core").index(name) for name in names])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, HostLink, HostModel, HostNode, TopoplanError
+from topoplan_engine.host_models import with_parts
 from topoplan_engine.network.host_paths import host_paths
 from topoplan_engine.network.machine import MachineNetwork, network_of, zigzag
 from topoplan_engine.network.tables import Network
@@ -289,3 +290,13 @@ def test_bytes_that_leave_hosts_arrive(seed):
     for node in range(4, fabric.n_nodes):
         into, out = (timeline.link_bytes[end == node].sum() for end in (fabric.link_dst, fabric.link_src))
         assert into == pytest.approx(out, rel=1e-9), "a switch keeps nothing"
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+@pytest.mark.parametrize("nics", [2, 3, 4])
+def test_a_group_uses_all_nics_where_hosts_have_fewer_than_devices(nics, hosts):
+    """By hand: 2 (n - 1) / n S over all NICs of a host."""
+    made = cluster(hosts, with_parts(host(8), 8, nics))
+    group = collective(range(8 * hosts), GIB)
+    by_hand = 2 * (8 * hosts - 1) / (8 * hosts) * GIB / (nics * NIC)
+    assert seconds(made, one_switch(made), group) == pytest.approx(by_hand)

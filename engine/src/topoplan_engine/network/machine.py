@@ -5,11 +5,12 @@ a NIC of the second host, and links inside it.  `topoplan_engine.network.ports` 
 takes one NIC at each end, so it never is faster than one.
 
 Links: those of the fabric, in its order, then for each host the links inside that some way takes, in both directions,
-and two for every NIC, out and in.
+and two for every NIC, out and in; of a network with planes two for every lane of a NIC.
 
 Rings: a group with k devices on each host, which own n NICs, runs n rings (NCCL's channels).  Ring c visits the hosts
 in the order in which they are listed.  Inside a host it goes zigzag, c, c+1, c-1, c+2, ..., so that the rings of a full
 mesh share no link (Walecki's paths), and it leaves by the device where it enters the next host: it stays on a rail.
+Where hosts have fewer NICs than devices, rings enter and leave at devices with NICs of their own.
 Where the fabric has rings or cycles for the hosts of a group, rings run along these, one for each cable.
 """
 
@@ -27,6 +28,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, row_of_entry, select
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.host_paths import HostPaths, host_paths
+from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
@@ -50,27 +52,37 @@ def zigzag(count: int, first: int) -> list[int]:
     return [(first + (step + 1) // 2 * (1 if step % 2 else -1)) % count for step in range(count)]
 
 
+def _place_of(ring: I64, members: list[I64]) -> I64:
+    """Return where each number of a ring is in the list of all members of all hosts."""
+    listed = np.concatenate(members)
+    place = np.empty(len(listed), dtype=np.int64)
+    place[listed] = np.arange(len(listed))
+    return place[ring]
+
+
 class HostLinks(NamedTuple):
     """Numbers of the links of hosts behind those of a fabric; all hosts have equal blocks.
 
     Attributes:
         first: number of the first one.
         inside: links of a block that are inside a host, see `topoplan_engine.network.host_paths`.
-        n_nics: NICs of a host, with two links each behind these: out and in.
+        n_nics: NICs of a host, with two links each behind these for every lane: out and in.
+        lanes: of a NIC, one for each plane of the network.
     """
 
     first: int
     inside: int
     n_nics: int
+    lanes: int = 1
 
     @property
     def block(self) -> int:
         """Links of one host."""
-        return self.inside + 2 * self.n_nics
+        return self.inside + 2 * self.n_nics * self.lanes
 
-    def nic(self, host: I64, nic: I64, arriving: int) -> I64:
-        """Return the link of a NIC of each host, out (0) or in (1)."""
-        return self.first + host * self.block + self.inside + 2 * nic + arriving
+    def nic(self, host: I64, nic: I64, lane: I64, arriving: int) -> I64:
+        """Return the link of a lane of a NIC of each host, out (0) or in (1)."""
+        return self.first + host * self.block + self.inside + 2 * (nic * self.lanes + np.maximum(lane, 0)) + arriving
 
 
 class MachineNetwork(Network):
@@ -79,9 +91,10 @@ class MachineNetwork(Network):
     def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
         assert cluster.host is not None
         self.inside: HostPaths = host_paths(cluster.host)
-        self.host_links = HostLinks(fabric.n_links, len(self.inside.bandwidth), self.inside.n_nics)
+        planes = lanes_of(fabric, cluster).most
+        self.host_links = HostLinks(fabric.n_links, len(self.inside.bandwidth), self.inside.n_nics, planes)
         super().__init__(fabric, cluster)
-        self.ports = Ports(fabric, cluster, self.inside)
+        self.ports = Ports(fabric, cluster, self.inside, self.lanes)
 
     def _endpoints(self) -> I32:
         """(D,) every device is one."""
@@ -89,11 +102,12 @@ class MachineNetwork(Network):
 
     def _host_columns(self) -> tuple[F64, F64]:
         """Bandwidth and latency of the links of hosts."""
-        hosts, nics = self.cluster.n_hosts, 2 * self.inside.n_nics
+        hosts, lanes = self.cluster.n_hosts, self.host_links.lanes
+        nics = 2 * self.inside.n_nics * lanes
         bandwidth = np.empty((hosts, self.host_links.block))
         bandwidth[:, : -nics or None] = self.inside.bandwidth
         if nics:
-            bandwidth[:, -nics:] = self.cluster.interface_bandwidth[:, None]
+            bandwidth[:, -nics:] = self.cluster.interface_bandwidth[:, None] / lanes
         latency = np.tile(np.concatenate([self.inside.latency, np.zeros(nics)]), hosts)
         return bandwidth.ravel(), latency
 
@@ -173,12 +187,12 @@ class MachineNetwork(Network):
         tails, heads = fabric.link_src[links].astype(np.int64), fabric.link_dst[links].astype(np.int64)
         start = np.where(is_first, self._place(src[path]), np.roll(into, 1) + devices)
         pieces: list[tuple[I64, I64, I64]] = []  # place of a link's piece in the order, owner link, links
-        at_out, at_in = np.flatnonzero(out >= 0), np.flatnonzero(into >= 0)
+        at_out, at_in, lane = np.flatnonzero(out >= 0), np.flatnonzero(into >= 0), self.lanes.number[links]
         counts, ways = self._way(tails[at_out], start[at_out], out[at_out] + devices)
         pieces.append((np.repeat(5 * at_out, counts), np.repeat(at_out, counts), ways))
-        pieces.append((5 * at_out + 1, at_out, nics.nic(tails[at_out], out[at_out], 0)))
+        pieces.append((5 * at_out + 1, at_out, nics.nic(tails[at_out], out[at_out], lane[at_out], 0)))
         pieces.append((5 * np.arange(len(links)) + 2, np.arange(len(links)), links.astype(np.int64)))
-        pieces.append((5 * at_in + 3, at_in, nics.nic(heads[at_in], into[at_in], 1)))
+        pieces.append((5 * at_in + 3, at_in, nics.nic(heads[at_in], into[at_in], lane[at_in], 1)))
         ends = np.flatnonzero(is_last)
         counts, ways = self._way(heads[ends], into[ends] + devices, self._place(dst[path[ends]]))
         pieces.append((np.repeat(5 * ends + 4, counts), np.repeat(ends, counts), ways))
@@ -279,7 +293,45 @@ class MachineNetwork(Network):
                 order.append(each[way])
                 enters = way[-1] * fewest_members // len(each)
             rings.append(np.concatenate(order))
-        return rings
+        return self._over_all_nics(listed, members, rings)
+
+    def _over_all_nics(self, listed: I32, members: list[I64], rings: list[I64]) -> list[I64]:
+        """Return rings that leave hosts by NICs of their own, where the given ones share some and others are idle.
+
+        That is so where there are fewer NICs than devices.  Ring c then enters hosts by turns at the device of NIC c
+        and at that of NIC c + n/2, of n, and leaves by the other one.
+
+        Args:
+            listed: a group.
+            members: on each host, as numbers of the group.
+            rings: in order of hosts.
+        """
+        usual = [self._usual_nic(listed[each]) for each in members]
+        leaves = np.stack([np.concatenate(usual)[_place_of(ring, members)] for ring in rings])
+        ends = np.cumsum([len(each) for each in members]) - 1
+        if all(len(np.unique(leaves[:, end])) == len(rings) for end in ends.tolist()):
+            return rings
+        gates = [each[np.unique(nics, return_index=True)[1]] for each, nics in zip(members, usual, strict=True)]
+        if min(map(len, gates)) < len(rings):
+            return rings
+        result = []
+        for number in range(len(rings)):
+            order = []
+            for stop, (each, gate) in enumerate(zip(members, gates, strict=True)):
+                turned = number, (number + len(rings) // 2) % len(rings)
+                enters, leaves_by = gate[list(turned if stop % 2 == 0 else turned[::-1])]
+                way = each[zigzag(len(each), int(np.flatnonzero(each == enters)[0]))]
+                inner = way[(way != enters) & (way != leaves_by)]
+                order.append(np.concatenate([[enters], inner, [leaves_by]]))
+            result.append(np.concatenate(order))
+        return result
+
+    def _usual_nic(self, devices: I32) -> I64:
+        """Return the NIC by which each device sends to the device with the same place in another host."""
+        place = self._place(devices.astype(np.int64))
+        first, count = self.inside.own_ptr[place], np.diff(self.inside.own_ptr)[place]
+        nics: I64 = self.inside.own_nics[first + place % count].astype(np.int64)
+        return nics
 
     def _nics_of(self, devices: I32) -> int:
         """Count the NICs that devices of one host leave by."""

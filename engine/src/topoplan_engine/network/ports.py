@@ -1,7 +1,8 @@
 """Where the NICs of hosts join a fabric, and by which of them a message leaves and arrives.
 
 A fabric says how many cables lead from a host to each of its neighbours; the NICs take them in order: those to the
-first neighbour get the first NICs, so that on rails NIC r is on leaf r of its unit.
+first neighbour get the first NICs, so that on rails NIC r is on leaf r of its unit.  Lanes to several planes belong to
+the same NICs (`topoplan_engine.network.lanes`).
 
 The rule for messages between GPUs of different hosts, of which p and q are the NICs:
 
@@ -24,12 +25,13 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from topoplan.arrays import I32, I64, i32, i64
+from topoplan.arrays import F64, I32, I64, i32, i64
 from topoplan.errors import FabricError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan_engine.csr import expand
 from topoplan_engine.network.host_paths import HostPaths
+from topoplan_engine.network.lanes import Lanes
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.routing import Paths
 from topoplan_engine.network.routing import paths as route
@@ -61,13 +63,13 @@ class _Rows(NamedTuple):
 class Ports:
     """The NICs of all hosts on a fabric; NIC ``n`` of host ``h`` is port ``h * n_nics + n``."""
 
-    def __init__(self, fabric: Fabric, cluster: Cluster, inside: HostPaths) -> None:
+    def __init__(self, fabric: Fabric, cluster: Cluster, inside: HostPaths, lanes: Lanes) -> None:
         if (fabric.link_kind == LinkKind.INSIDE).any():
             raise FabricError(
                 f"fabric {fabric.name!r}: has links inside hosts of its own (leave out the machine, or take another "
                 "topology)"
             )
-        self.fabric, self._inside, self._cluster = fabric, inside, cluster
+        self.fabric, self._inside, self._cluster, self._lanes = fabric, inside, cluster, lanes
         self._n_nics = inside.n_nics
         assert cluster.host is not None
         self._over_nvlink = cluster.host.cross_rail == "nvlink"
@@ -90,14 +92,39 @@ class Ports:
         rows = rows[np.lexsort((neighbour[rows], host[rows]))]
         owner = host[rows]
         rate = self._cluster.interface_bandwidth[owner]
-        lanes = fabric.link_kind[rows] == LinkKind.LANE
-        cables = np.where(lanes, fabric.link_bandwidth[rows] / rate, fabric.link_count[rows])
+        part = fabric.link_kind[rows] == LinkKind.LANE
+        cables = np.where(part, fabric.link_bandwidth[rows] / rate, fabric.link_count[rows])
         before = np.concatenate([[0.0], np.cumsum(cables)])
         start = before[np.searchsorted(owner, np.arange(fabric.n_hosts))]
         most = max(self._n_nics - 1, 0)
-        first[rows] = np.clip(np.floor(before[:-1] - start[owner] + 1e-6), 0, most)
-        last[rows] = np.clip(np.ceil(before[1:] - start[owner] - 1e-6) - 1, first[rows], most)
+        place, count = before[:-1] - start[owner], cables
+        if self._lanes.most > 1:
+            place, count = self._of_planes(rows, owner, cables)
+        first[rows] = np.clip(np.floor(place + 1e-6), 0, most)
+        last[rows] = np.clip(np.ceil(place + count - 1e-6) - 1, first[rows], most)
         return _Rows(first, last)
+
+    def _of_planes(self, rows: I64, owner: I32, cables: F64) -> tuple[F64, F64]:
+        """Give the lanes to all planes that follow each other the same NICs, one for each lane to a plane.
+
+        Args:
+            rows, owner: links of hosts, and their hosts, sorted.
+            cables: NICs of each that is no lane to a plane.
+
+        Returns:
+            How many NICs of its host are before each link, and how many it has.
+        """
+        plane = self._lanes.number[rows]
+        same_host = np.append(False, owner[1:] == owner[:-1])
+        is_next = same_host & (plane >= 0) & (np.append(-1, plane[:-1]) >= 0)
+        begins = ~(is_next & (plane > np.append(-1, plane[:-1])))
+        block = np.cumsum(begins) - 1
+        firsts = np.flatnonzero(begins)
+        lanes = self.fabric.link_count[rows].astype(np.float64)
+        nics_of_row = np.where(plane >= 0, np.maximum.reduceat(lanes, firsts)[block], cables)
+        of_blocks = np.concatenate([[0.0], np.cumsum(nics_of_row[firsts])])
+        of_hosts = np.searchsorted(owner[firsts], owner)
+        return of_blocks[block] - of_blocks[of_hosts], np.where(plane >= 0, lanes, cables)
 
     def _port_graph(self) -> tuple[Fabric, I64]:
         """Return the network with ports in place of hosts, and the link of the fabric that each of its links is."""
@@ -136,7 +163,13 @@ class Ports:
         place = np.full(graph.n_hosts, -1, dtype=np.int64)
         place[end[at_port]] = switch_end[at_port]
         several = np.flatnonzero(counts > 1)
-        place[several] = several  # a port on several switches is like no other one
+        for number in np.unique(counts[several]).tolist():  # ports on the same switches are equal
+            ports = np.flatnonzero(counts == number)
+            rows = at_port[counts[end[at_port]] == number]
+            rows = rows[np.lexsort((switch_end[rows], end[rows]))]
+            switches = switch_end[rows].reshape(len(ports), number)
+            _, first, same = np.unique(switches, axis=0, return_index=True, return_inverse=True)
+            place[ports] = ports[first[same.ravel()]]
         result: I64 = place.reshape(self.fabric.n_hosts, self._n_nics)
         return result
 

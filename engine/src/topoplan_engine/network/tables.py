@@ -14,7 +14,8 @@ Rings: where the fabric has rings for the size of a group, and the group is one 
 over the direct links of its jumps, walked as FlexNet does: the second jump first, the first one last.
 A group on exactly the hosts of some of the fabric's cycles sends along each of these, over their direct links; so does
 one for which cycles are found, where the fabric has none and lets them be found.
-All other groups run one ring over the routes, in the order in which their members are listed.
+All other groups run one ring over the routes, in the order in which their members are listed; of a network with planes
+one on each of these (`topoplan_engine.network.lanes`).
 
 A group with several devices on some of its hosts runs these rings among its hosts, in the order in which they are first
 listed.  A ring enters a host at one of the group's devices, passes all of them, and leaves at the last: a flow from a
@@ -39,6 +40,7 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, frozen, indptr, row_of_entry, select
 from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.network.lanes import lanes_of, rings_on_lanes
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
@@ -157,7 +159,7 @@ class Network:
     def __init__(self, fabric: Fabric, cluster: Cluster) -> None:
         if fabric.n_hosts != cluster.n_hosts:
             raise FabricError(f"fabric {fabric.name!r}: has {fabric.n_hosts} hosts, the cluster {cluster.n_hosts}")
-        self.fabric, self.cluster = fabric, cluster
+        self.fabric, self.cluster, self.lanes = fabric, cluster, lanes_of(fabric, cluster)
         self._host = self._endpoints()  # of each device: its host, or itself
         bandwidth, latency = self._host_columns()
         self.bandwidth = f64(np.concatenate([fabric.link_bandwidth, bandwidth]))
@@ -439,6 +441,9 @@ class Network:
             )
 
     def _append_rings(self, new: NewRings) -> None:
+        if self.lanes.most > 1:
+            new, added = rings_on_lanes(new, self.paths, self.lanes)
+            self._append(added)
         old = self.rings_in_full
         rows, lengths, counts, paths = new.rows, np.diff(new.row_ptr), new.parallel, self.paths
         load_ptr, links, load = ring_loads(

@@ -14,7 +14,7 @@ import attrs
 
 from topoplan import Fabric, Topology, TopologyContext, TopoplanError, hookimpl, option
 from topoplan.errors import shown
-from topoplan.options import parse_component
+from topoplan_graph_fabrics import named_topology
 
 if TYPE_CHECKING:
     from topoplan import Cluster
@@ -51,7 +51,7 @@ class Degraded(Topology):
 
         from topoplan_topology_degraded.failures import Failures, without
 
-        topology = self._topology()
+        topology = named_topology(self.of, self.name)
         larger = attrs.evolve(context, cluster=_with_hosts(context.cluster, self.hosts))
         fabric = topology.build(larger)
         if not isinstance(fabric, Fabric):
@@ -63,22 +63,6 @@ class Degraded(Topology):
             names=tuple(name.strip() for name in self.failed.split("+") if name.strip()),
         )
         return without(fabric, failures, np.random.default_rng(self.seed))
-
-    def _topology(self) -> Topology:
-        """Make the topology that is degraded."""
-        from topoplan import Host
-
-        text, *options = self.of.split("/")
-        name, values = parse_component(f"{text}:{','.join(options)}", "topology degraded: of")
-        if name == self.name:
-            raise TopoplanError("topology degraded: of=degraded (name another topology; one may lack several things)")
-        try:
-            topology = Host.discover().make(Topology, name, values)
-        except TopoplanError as error:
-            raise TopoplanError(f"topology degraded: of: {error}") from error.__cause__
-        if topology.follows_demand:
-            raise TopoplanError(f"topology degraded: of={name} is wired for a demand (take one that is not)")
-        return topology
 
 
 def _with_hosts(cluster: Cluster, more: int) -> Cluster:

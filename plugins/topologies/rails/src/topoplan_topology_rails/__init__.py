@@ -11,7 +11,8 @@ GPUs with the same place in their hosts meet at one switch.  Above the leaves ar
 Switches have as many ports as ``ports`` says, each as fast as an interface.  A tier has as few switches as have room
 for the cables that come up to it; the sources of the counts are NVIDIA's DGX SuperPOD reference architectures.
 
-*Planes*: each interface has a lane to each of several such networks, an equal part of its rate; a message takes one.
+*Planes*: each interface has a lane to each of several such networks, an equal part of its rate; a message takes one, a
+group runs its rings on all (the topology ``multi-plane`` does so with any network of switches).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RailOptimized(Topology):
     planes: int = option(
         1, help="networks side by side, to each of which an interface has a lane", minimum=1, maximum=16
     )
-    paths: int = option(32, help="number of equal-cost paths for a pair of NICs", minimum=1, maximum=65_536)
+    paths: int = option(32, help="number of equal-cost paths of a plane for a pair of NICs", minimum=1, maximum=65_536)
 
     def build(self, context: TopologyContext) -> Fabric:
         """Wire the network.

@@ -201,7 +201,7 @@ def wire(clos: Clos, cluster: Cluster, planes: int, paths: int) -> Fabric:
         bandwidth=np.tile(own_rate / planes, 2),
         latency=cluster.latency,
         kind=np.tile(kind, 2),
-        max_paths=paths,
+        max_paths=paths * planes,
         switching="packet",
     )
     names = [f"host {host}" for host in range(cluster.n_hosts)]
