@@ -68,7 +68,10 @@ class Keywords(TypedDict, total=False):
     executor: str
     precision: Literal["fp32", "fp16", "bf16", "fp8"] | None
     precision_speedup: float | None
-    kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "transformers"] | None
+    kernels: (
+        Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"]
+        | None
+    )
     optimizer: Literal["adam", "momentum", "sgd"] | None
     record: bool
     trainers: tuple[str, ...]

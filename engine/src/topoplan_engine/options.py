@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
@@ -24,6 +24,7 @@ __all__ = [
     "ClusterOptions",
     "ComponentOptions",
     "HostGroup",
+    "Kernels",
     "RunOptions",
     "UnnamedBudget",
     "UnnamedPatience",
@@ -40,6 +41,10 @@ LARGEST_BATCH = 2**31 - 1
 _LARGEST = 10**9
 #: Share of memory that plans leave free, in percent.
 MEMORY_RESERVE_PERCENT = 8.0
+#: Whose kernels run: `topoplan_engine.trainer_kernels.KERNELS`.
+Kernels: TypeAlias = Literal[
+    "megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"
+]
 _COMPONENT = "NAME[:KEY=VALUE,...]"
 
 
@@ -263,11 +268,14 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
-    kernels: Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "transformers"] | None = option(
+    kernels: (
+        Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"]
+        | None
+    ) = option(
         None,
         help="whose kernels run, which decides what memory holds for backward passes, and what measured kernels take: "
         "Megatron core's with Transformer Engine or without, torchtitan's, with a loss that is compiled or (2024) not, "
-        "transformers' own code; unset: the trainer's of --for, or else PyTorch's own",
+        "or nothing compiled (eager), transformers' own code; unset: the trainer's of --for, or else PyTorch's own",
     )
     trainers: tuple[str, ...] = option(
         (),

@@ -16,6 +16,7 @@ router                 scores and shares of all experts in fp32, and a map of th
 norms written out      an RMS norm in PyTorch's operators keeps what it multiplies with its weight, too, in fp32
 GELU written out       three tensors beside its input
 cached keys            keys and values are copied into a cache, which is made in training, too
+layers compiled        of what a region keeps, only what its backward pass needs
 =====================  ===================================================================================
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (``fusions/fused_bias_swiglu.py``, ``moe/router.py``, ``moe/experts.py``);
@@ -66,6 +67,7 @@ class TrainerKernels:
         written: whether models are as transformers writes them; tag ``written`` of a graph says what of its model is.
         units: whether gradients of a layer are there whole until they are summed, and a layer's weights are gathered by
             copies (FSDP2).
+        compiled: whether layers are compiled as a whole, so that nothing is kept that no backward pass needs.
     """
 
     gates: bool = True
@@ -75,19 +77,21 @@ class TrainerKernels:
     experts: bool = False
     placeholders: bool = False
     units: bool = False
+    compiled: bool = False
     buffers: bool = True
     written: bool = False
 
 
 #: Name -> kernels.  Megatron core runs modules of Transformer Engine unless it is asked for ``--transformer-impl
-#: local``; torchtitan compiles the loss since 2025 (pytorch/torchtitan#842), and ran it operator by operator before.
-#: PyTorch's attention is FlashAttention 2.
+#: local``; torchtitan compiles layers if it is asked to, and with them the loss since 2025 (pytorch/torchtitan#1033),
+#: which ran operator by operator before.  PyTorch's attention is FlashAttention 2.
 KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
     {
         "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True),
         "megatron-local": TrainerKernels(attention="written", fused=False),
-        "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True),
-        "torchtitan-2024": TrainerKernels(attention="flash2", units=True),
+        "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True, compiled=True),
+        "torchtitan-2024": TrainerKernels(attention="flash2", units=True, compiled=True),
+        "torchtitan-eager": TrainerKernels(gates=False, attention="flash2", fused=False, units=True),
         "transformers": TrainerKernels(gates=False, loss="plain", fused=False, buffers=False, written=True),
     }
 )

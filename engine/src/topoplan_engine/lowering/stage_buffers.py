@@ -6,14 +6,18 @@ the head among them, make one in each backward pass.  Matrices that read the sam
 and values, or a gate and what it gates.  An expert has matrices of its own, of one shape.
 
 FSDP2 puts the weights of a layer together from slices, and of all that is in no layer, which stay; gradients are whole
-until they are summed in fp32.  PyTorch's pipelines have a tensor for all that is received.
+until they are summed in fp32.  What is gathered arrives in memory of a stream of its own, which no other tensor gets.
+PyTorch's pipelines have a tensor for all that is received, and keep what they sent.
 
     StageGraph, trainer's kernels ─► placeholders: bytes by shape, once for all stages of a device
                                   ├► gathered_in_backward, made_in_backward: while each operator's backward pass runs
-                                  └► accumulated_gradients, pipeline_buffers: throughout
+                                  ├► handed_on: from the forward pass of a micro-batch to its backward pass
+                                  ├► accumulated_gradients: from the first backward pass to the last one
+                                  └► gather_pool, pipeline_buffers: throughout
 
 Sources: NVIDIA/TransformerEngine@7088403 (``get_dummy_wgrad`` in ``pytorch/module/base.py``);
-NVIDIA/Megatron-LM@d98e8a64 (``core/tensor_parallel/layers.py``, ``LinearWithGradAccumulationAndAsyncCommunication``).
+NVIDIA/Megatron-LM@d98e8a64 (``core/tensor_parallel/layers.py``, ``LinearWithGradAccumulationAndAsyncCommunication``);
+pytorch/pytorch v2.6 (``torch/distributed/fsdp/_fully_shard``, ``torch/distributed/pipelining/stage.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ from topoplan_engine.training import shared_weights
 
 __all__ = [
     "accumulated_gradients",
+    "fetched_weights",
+    "gather_pool",
     "gathered_in_backward",
+    "handed_on",
     "kept_in_other_slices",
     "made_in_backward",
     "outside_of",
@@ -45,6 +52,7 @@ __all__ = [
     "pipeline_tensors",
     "placeholders",
     "regions_without_outputs",
+    "runs_again",
 ]
 
 #: How much larger a number in fp32 is than one in the precision of weights.
@@ -82,7 +90,7 @@ def made_in_backward(stage: StageGraph, micro_batches: int) -> F64:
     nbytes = np.zeros(sum(position >= 0 for position in stage.position))
     kernels = kernels_of(stage.graph)
     if kernels is not None and kernels.units:
-        return _whole_gradients(stage) + _of_cut_loss(stage, kernels) / micro_batches
+        return _whole_gradients(stage) + (_of_cut_loss(stage, kernels) + _unreduced(stage)) / micro_batches
     if kernels is None or not kernels.placeholders:
         return nbytes
     layer = layers_of(stage.graph).layer
@@ -174,7 +182,8 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
 def gathered_in_backward(stage: StageGraph) -> F64:
     """(n,) bytes of weights that are gathered while the backward pass of each operator runs, and given back.
 
-    Those of its layer and of the next one; with FSDP2 those of no layer, too, which are one unit around all others.
+    Those of its layer and of the next one.  FSDP2 has the next one in `gather_pool`, until its pass begins; those of no
+    layer, which are one unit around all others, are there all the time.
     """
     units = None
     if stage.program.gathers_again:
@@ -187,23 +196,49 @@ def gathered_in_backward(stage: StageGraph) -> F64:
         return units.in_backward()[rows]
     outside = outside_of(stage, units)
     layers = np.where(outside, 0.0, units.nbytes)
-    ahead = np.append(0.0, layers[:-1])  # gathered into a buffer, and copied to where the layer finds it
     last = np.zeros(len(layers))
     if layers.any():  # torchtitan does not give back the last one (``apply_fsdp``)
         last[np.flatnonzero(layers)[-1] + 1 :] = layers[np.flatnonzero(layers)[-1]]
-    nbytes: F64 = units.nbytes[outside].sum() + np.maximum(layers + 2 * ahead, last)
+    nbytes: F64 = units.nbytes[outside].sum() + np.maximum(layers, last)
     return nbytes[units.unit[rows]]
+
+
+def fetched_weights(stage: StageGraph) -> tuple[float, F64]:
+    """Return bytes of the weights that FSDP2 gathers, whether it gives them back or not: of no layer, and by layer."""
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.units:
+        return 0.0, np.zeros(0)
+    units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    if units is None:
+        return 0.0, np.zeros(0)
+    outside = outside_of(stage, units)
+    layers = units.nbytes[~outside]
+    return float(units.nbytes[outside].sum()), layers[layers > 0]
+
+
+def gather_pool(stage: StageGraph) -> float:
+    """Return the bytes of the memory that gathered weights arrive in, from which they are copied.
+
+    It belongs to the stream that gathers, so that the allocator gives it to nobody else.  What has arrived for a unit
+    stays until the next one has arrived; the first unit is all that is in no layer.
+
+    Source: pytorch/pytorch v2.6, ``_fsdp_param_group.py`` (note on the overlap of copies and gathers).
+    """
+    tables, layers = fetched_weights(stage)
+    units = np.array([*([tables] if tables else ()), *layers])
+    return float(np.max(units + np.append(units[1:], 0.0), initial=0.0))
 
 
 def _whole_gradients(stage: StageGraph) -> F64:
     """(n,) bytes of gradients of weights that FSDP2 has whole while the backward pass of each operator runs.
 
     Those of its layer in the precision of weights, those of the layer behind in fp32, as they are summed; and of what
-    is in no layer all that there are already: they are summed when the pass ends.
+    is in no layer all that there are already: they are summed when the pass ends.  Where weights stay, those of the
+    layer behind have been added to `accumulated_gradients`.
     """
     rows = [op for op, position in enumerate(stage.position) if position >= 0]
     units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
-    if units is None or not stage.program.gathers_again:
+    if units is None:
         return np.zeros(len(rows))
     outside = outside_of(stage, units)
     layers, ends = np.where(outside, 0.0, units.nbytes), np.where(outside, units.nbytes, 0.0)
@@ -212,8 +247,33 @@ def _whole_gradients(stage: StageGraph) -> F64:
     for reshard in units.given_back:
         user[units.unit[reshard.users[0]]] = max(user[units.unit[reshard.users[0]]], *reshard.users)
     unit = units.unit[rows]
-    nbytes: F64 = (layers + _FP32 * np.append(layers[1:], 0.0) + ends_since)[unit]
+    sums = _FP32 * np.append(layers[1:], 0.0) if stage.program.gathers_again else 0.0
+    nbytes: F64 = (layers + sums + ends_since)[unit]
     return nbytes - np.where(np.array(rows) > user[unit], ends[unit], 0.0)
+
+
+def _unreduced(stage: StageGraph) -> F64:
+    """(n,) bytes of the batch of gradients that are terms of a sum, as large as what several operators gathered.
+
+    DTensors add what the backward passes of these operators make of it, and sum it among devices after the last one.
+    """
+    nbytes = np.zeros(sum(position >= 0 for position in stage.position))
+    readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for u, output, v, argument in stage.graph.edges.reshape(-1, 4).tolist():
+        if stage.position[v] >= 0 and stage.backward[v] and stage.backward[u]:
+            readers.setdefault((u, output), []).append((stage.position[v], argument))
+    for (u, output), several in readers.items():
+        slices_made = pieces(stage.program, stage.program.made(u, output))
+        places = sorted(
+            place
+            for place, argument in several
+            if pieces(stage.program, stage.stage.program.wanted(place, argument)) < slices_made
+        )
+        if len(places) > 1:
+            tensor = stage.graph.operators[u].outputs[output].nbytes
+            slices = pieces(stage.program, stage.stage.program.wanted(places[0], dict(several)[places[0]]))
+            nbytes[places[0] : places[-1]] += tensor / slices - tensor / slices_made
+    return nbytes
 
 
 def _of_cut_loss(stage: StageGraph, kernels: TrainerKernels) -> F64:
@@ -233,7 +293,7 @@ def _of_cut_loss(stage: StageGraph, kernels: TrainerKernels) -> F64:
 
 
 def accumulated_gradients(stage: StageGraph, micro_batches: int) -> float:
-    """Return the bytes of gradients that FSDP2 sums whole, in fp32, until the last of several micro-batches.
+    """Return the bytes of gradients that FSDP2 sums whole, in fp32, from the first of several micro-batches on.
 
     Where weights stay once they are gathered, as in its pipelines, gradients are divided when the last one has ended.
 
@@ -270,6 +330,34 @@ def pipeline_buffers(stage: StageGraph, rank_of: I32) -> float:
     if not links:
         return 0.0
     return sum(_tensor_bytes(stage, op, link) for op, link in links.items()) + _score_bytes(stage)
+
+
+def handed_on(stage: StageGraph, rank_of: I32) -> float:
+    """Return the bytes of the batch that PyTorch's pipelines keep of what stages send each other and run again.
+
+    What a stage sent is kept until its backward pass.  What it received is in one of `pipeline_buffers`, and not kept a
+    second time for operators that run again, so that less is kept than without them.  ``rank_of`` has the rank of each
+    stage.
+
+    Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``fwd_cache``, ``args_recv_info``).
+    """
+    kernels, total = kernels_of(stage.graph), 0.0
+    if kernels is None or not kernels.units:
+        return total
+    for op, links in stage.sends.items():
+        place = stage.stage.operators.tolist().index(links[0].op)
+        if stage.stage.regions[place] >= 0 and any(rank_of[each.source] != rank_of[each.target] for each in links):
+            total += _tensor_bytes(stage, op, links[0])
+    for op, link in stage.receives.items():
+        if rank_of[link.source] != rank_of[link.target] and runs_again(stage, op):
+            total -= stage.graph.operators[op].outputs[0].nbytes / pieces(stage.program, link.arrives)
+    return total
+
+
+def runs_again(stage: StageGraph, op: int) -> list[int]:
+    """Return the places of operators that read what an operator receives, and run again."""
+    readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
+    return [place for place in readers if place >= 0 and stage.stage.regions[place] >= 0]
 
 
 def pipeline_tensors(stage: StageGraph) -> tuple[float, float, float]:

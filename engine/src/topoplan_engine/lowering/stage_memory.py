@@ -11,7 +11,7 @@ long they take.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -35,18 +35,22 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, grad
 from topoplan_engine.lowering.stage_buffers import (
     Shape,
     accumulated_gradients,
+    gather_pool,
     gathered_in_backward,
+    handed_on,
     kept_in_other_slices,
     made_in_backward,
     pipeline_buffers,
     placeholders,
     regions_without_outputs,
+    runs_again,
 )
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.recomputation import kept_in
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
+from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_engine.training import gradient_flow, tensors_read
 
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
@@ -62,11 +66,13 @@ class StagedPeak(NamedTuple):
     Attributes:
         total: all of them.
         gathered: weights that are put together for a pass and given back, among them.
+        summed: gradients that are summed whole from the first backward pass of a stage to its last one, among them.
         at_once: activations at that time over those of the whole batch, if everything were kept.
     """
 
     total: F64
     gathered: F64
+    summed: F64
     at_once: F64
 
 
@@ -85,8 +91,8 @@ class StageBytes(NamedTuple):
         gathered: bytes of weights that are gathered for a forward pass and given back.
         placeholders: bytes of what stands for gradients of matrices throughout, by shape; a device has each once.
         whole: (K,) bytes of `states` that are on every device, however many share the rest: weights that stay once they
-            are gathered, and gradients that are summed whole.
-        accumulated: those of them that are gradients.
+            are gathered.
+        accumulated: bytes of gradients that are summed whole, from the first backward pass to the last one.
         levels: (n,) what a backward pass has beyond what is there at its begin, operator by operator.
     """
 
@@ -127,7 +133,6 @@ class StageBytes(NamedTuple):
         rows = operator_bytes(stage.stage.program, lone_operators, list(prices), [equal[op] for op in numbers])
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
-        states[1] += (accumulated := accumulated_gradients(stage, strategy.micro_batches))
         separate = strategy.order.row_of[:, number] >= 0
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
@@ -144,9 +149,10 @@ class StageBytes(NamedTuple):
         change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
         change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
         change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
+        in_messages = np.array([[1], [-1], [-1]]) * handed_on(stage, strategy.order.rank_of)
+        change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += in_messages
         waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * tensors.outputs[split].sum()
-        gathered = gathered_in_backward(stage)
-        temporary = gathered + made_in_backward(stage, strategy.micro_batches)
+        temporary = (gathered := gathered_in_backward(stage)) + made_in_backward(stage, strategy.micro_batches)
         freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
         entered = np.zeros(len(rows)) if has_pass else tensors.entered(stage, (freed - after).min(axis=1))
         levels = levels_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches)
@@ -154,9 +160,9 @@ class StageBytes(NamedTuple):
             devices=stage.stage.mesh.devices,
             column=costs.column,
             states=states,
-            whole=np.full(states.shape[1], accumulated + sum(row.gathered for row in rows)),
-            accumulated=accumulated,
-            undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of),
+            whole=np.full(states.shape[1], sum(row.gathered for row in rows)),
+            accumulated=accumulated_gradients(stage, strategy.micro_batches),
+            undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of) + gather_pool(stage),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,
             rise=Rise.of(levels, temporary),
@@ -270,6 +276,7 @@ class _Held(NamedTuple):
         stored: set[tuple[int, int]] = set()
         read_again = _read_again(graph) if (regions >= 0).any() else frozenset()
         without_outputs = regions_without_outputs(stage)
+        unneeded = _unneeded(stage, read_again)
         for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
                 continue
@@ -280,14 +287,13 @@ class _Held(NamedTuple):
             region, reader = int(regions[place[u]]), int(regions[place[v]])
             reader = max(reader, kept_in(reader)) if region >= 0 else reader
             read = reader != region if region >= 0 else reader >= 0 and (u, output) not in read_again
-            if read and (u, output) not in stored and region not in without_outputs:
+            read &= region not in without_outputs and (place[u], output) not in unneeded
+            if read and (u, output) not in stored:
                 stored.add((u, output))
                 slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))
                 boundary[place[u]] += graph.operators[u].outputs[output].nbytes / slices
         for op, link in stage.receives.items():
-            readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
-            repeated = [position for position in readers if position >= 0 and regions[position] >= 0]
-            if repeated:
+            if repeated := runs_again(stage, op):
                 tensor = graph.operators[link.op].outputs[link.output]
                 received[repeated[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
         outputs, extras = gradients_of(prices)
@@ -326,6 +332,37 @@ def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
         read |= {(index, output) for output in outputs}
     edges = graph.edges.reshape(-1, 4).tolist()
     return frozenset(read | {(u, output) for u, output, v, k in edges if flow.backward[v] and k in arguments[v]})
+
+
+def _unneeded(stage: StageGraph, read_again: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """Return outputs, by place in a stage, that a region is said to keep, and that none of its backward passes needs.
+
+    Where layers are compiled these are not kept: a sum at the end of a layer needs no term of it.
+
+    Args:
+        stage: with its regions.
+        read_again: outputs of the model's operators that backward passes read.
+    """
+    kernels, regions = kernels_of(stage.graph), stage.stage.regions.tolist()
+    if kernels is None or not kernels.compiled or min(regions, default=-1) > -2:
+        return frozenset()
+    around, numbers = [max(region, kept_in(region)) for region in regions], stage.stage.operators.tolist()
+    inside: dict[int, list[tuple[int, int]]] = {}
+    needed: set[tuple[int, int]] = set()
+    for u, output, v, argument in stage.graph.edges.reshape(-1, 4).tolist():
+        maker, reader = stage.position[u], stage.position[v]
+        if min(maker, reader) < 0 or around[maker] != around[reader]:
+            continue
+        inside.setdefault(reader, []).append((maker, output))
+        if stage.backward[v] and argument in stage.arguments_read[v] and (numbers[maker], output) in read_again:
+            needed.add((maker, output))
+    makers_needed = {maker for maker, _ in needed}
+    for reader in reversed(range(len(regions))):
+        if regions[reader] >= 0 and reader in makers_needed:
+            needed.update(inside.get(reader, ()))
+            makers_needed.update(maker for maker, _ in inside.get(reader, ()))
+    makers = {maker for places in inside.values() for maker in places}
+    return frozenset(each for each in makers if regions[each[0]] < -1 and each not in needed)
 
 
 def _shares(stage: StageGraph, position: int) -> float:
@@ -382,7 +419,7 @@ def _copies(
 
 def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, turns: int = 1) -> StagedPeak:
     """Return the peak of the bytes that each device holds; ``turns`` backward passes raise it at the same time."""
-    total, gathered, of_batch, in_use = np.zeros((4, n_devices))
+    total, gathered, summed, of_batch, in_use = np.zeros((5, n_devices))
     for stage in stages:
         total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
         of_batch[stage.devices] += stage.activations[stage.column]
@@ -407,13 +444,24 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, 
         # A backward pass begins with what is there before it, any other one ends with what is there behind it.
         base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
         gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
-        highest = base.sum(axis=0) + np.where(backward, turns * rises[chunk], gathers)[:, None]
+        sums = _summed(chunk, backward, np.array([stage.accumulated for stage in stages]))
+        highest = base.sum(axis=0) + (np.where(backward, turns * rises[chunk], gathers) + sums)[:, None]
         most, columns = highest.argmax(axis=0), np.arange(different.shape[1])
         total[devices] += np.maximum(highest[most, columns], 0.0)[column_of]
-        gathered[devices] = gathers[most][column_of]
+        gathered[devices], summed[devices] = gathers[most][column_of], sums[most][column_of]
         in_use[devices] = base[0, most, columns][column_of]
     at_once = np.divide(in_use, of_batch, out=np.zeros(n_devices), where=of_batch > 0)
-    return StagedPeak(total, gathered, at_once)
+    return StagedPeak(total, gathered, summed, at_once)
+
+
+def _summed(chunk: I32, backward: np.ndarray, accumulated: F64) -> F64:
+    """(n,) bytes of gradients that are summed whole in each of the passes of a rank, given those of all chunks."""
+    total, passes = np.zeros(len(chunk)), np.arange(len(chunk))
+    for number in np.unique(chunk[accumulated[chunk] > 0]).tolist():
+        of_chunk = np.flatnonzero(chunk == number)
+        first = of_chunk[backward[of_chunk]].min(initial=len(chunk))
+        total += np.where((passes >= first) & (passes <= of_chunk[-1]), accumulated[number], 0.0)
+    return total
 
 
 def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryUse:
@@ -423,7 +471,7 @@ def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryU
         states[:, stage.devices] += stage.states[:, stage.column]
         undivided[stage.devices] += stage.undivided[stage.column]
     states[0] += peak.gathered
-    states[1] += placeholder_bytes(stages, len(peak.total))
+    states[1] += placeholder_bytes(stages, len(peak.total)) + peak.summed
     return memory_use_of(peak.total, states, undivided, peak.at_once)
 
 

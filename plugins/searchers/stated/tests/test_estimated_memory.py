@@ -61,7 +61,7 @@ def settings(draw: random.Random, experts: bool) -> Settings:
         *(
             pytest.param(keys, kernels, 200, marks=pytest.mark.slow)
             for keys in (LLAMA, WORDS, MIXTURE)
-            for kernels in (None, "megatron", "torchtitan", "torchtitan-2024")
+            for kernels in (None, "megatron", "torchtitan", "torchtitan-2024", "torchtitan-eager")
         ),
     ],
 )

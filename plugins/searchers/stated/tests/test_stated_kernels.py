@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import attrs
+import numpy as np
 import pytest
 
 from topoplan import Pass, TopoplanError
 from topoplan_engine import ClusterOptions, build_cluster
-from topoplan_engine.lowering.stage_buffers import accumulated_gradients, pipeline_buffers
-from topoplan_engine.lowering.stage_memory import placeholder_bytes
+from topoplan_engine.lowering.stage_buffers import accumulated_gradients, gather_pool, handed_on, pipeline_buffers
+from topoplan_engine.lowering.stage_memory import placeholder_bytes, staged_peak
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.precision import in_precision
 from topoplan_engine.recomputation import regions_of, words_of_regions
@@ -130,13 +131,14 @@ def test_a_gpt_whose_attention_is_not_fused(tmp_path):
 @pytest.mark.parametrize("cp", [1, 2])
 def test_a_llama_as_torchtitan_shards_it(tmp_path, cp):
     """FSDP2 in four slices, also of context-parallel devices: 16 bytes a weight; and where the loss has most,
-    embedding, norm, head and the last layer gathered, inputs of layers and head, and 14 bytes a score."""
+    embedding, norm, head and the last layer gathered, as much where they arrive, inputs of layers and head, and 14
+    bytes a score."""
     graph = built(tmp_path, LLAMA | {"vocab_size": 16 * WORDS}, "torchtitan-2024")
     lowering, strategy = lowered(graph, 4, cp=cp, zero=3, recompute="full", micro_batch=2 * cp)
     tokens, matrices = 2 * TOKENS, HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH
     outside, layer = 2 * 16 * WORDS * HIDDEN + HIDDEN, matrices + 2 * HIDDEN
     inputs = LAYERS * 2 * tokens * HIDDEN + tokens * (2 * HIDDEN + 4) + 2 * tokens * HIDDEN
-    expected = (outside + LAYERS * layer) * 16 / 4 + 2 * (outside + layer) + inputs + 14 * tokens * 16 * WORDS
+    expected = (outside + LAYERS * layer) * 16 / 4 + 2 * 2 * (outside + layer) + inputs + 14 * tokens * 16 * WORDS
     assert lowering.memory(strategy).tolist() == pytest.approx([expected] * 4, rel=1e-12)
 
 
@@ -151,14 +153,47 @@ def test_a_pipeline_of_torchtitan_has_whole_gradients_and_a_tensor_for_each_mess
     assert accumulated_gradients(last, strategy.micro_batches) == 4 * (layers + words + HIDDEN)
     assert accumulated_gradients(first, 1) == 0
     ranks = strategy.order.rank_of
+    assert gather_pool(first) == gather_pool(last) == 2 * layers, "two layers, of two bytes a weight"
     assert pipeline_buffers(first, ranks) == message
     assert pipeline_buffers(first, 0 * ranks) == 0
     assert pipeline_buffers(last, ranks) == message + 2 * 4 * TOKENS * LLAMA["vocab_size"]
 
 
-def test_every_second_product_and_attention_are_kept(tmp_path):
-    """torchtitan's selective ``op``: queries, values, the gate, what the layer adds last, and attention."""
-    graph = built(tmp_path, LLAMA, "torchtitan")
+def test_what_is_sent_is_kept_and_what_is_received_is_in_its_tensor(tmp_path):
+    """Of layers that run again; the first stage sends a message, and the last one has received it."""
+    graph = built(tmp_path, LLAMA, "torchtitan-2024")
+    message = 2 * 8 * TOKENS * HIDDEN
+    for recompute, expected in {"full": (message, -message), "none": (0, 0)}.items():
+        lowering, strategy = lowered(graph, 2, pp=2, recompute=recompute)
+        stages, ranks = lowering.parts(strategy)[0], strategy.order.rank_of
+        assert tuple(handed_on(stage, ranks) for stage in stages) == expected
+        assert [handed_on(stage, 0 * ranks) for stage in stages] == [0, 0]
+
+
+def test_chunks_that_end_one_after_the_other_have_gradients_of_one_at_a_time(tmp_path):
+    """With as many micro-batches as ranks the later chunk's last backward pass is before the earlier one's first."""
+    graph = built(tmp_path, LLAMA, "torchtitan-2024")
+    summed = {}
+    for batch in (2, 1):
+        lowering, strategy = lowered(
+            graph, 4, pp=2, zero=3, reshard=False, schedule="interleaved:2", micro_batch=batch, recompute="full"
+        )
+        stages = lowering.parts(strategy)[2]
+        each = np.array([stage.accumulated for stage in stages])
+        summed[strategy.micro_batches] = staged_peak(strategy.order, stages, 4).summed[[0, -1]].tolist()
+        assert (each > 0).all()
+    assert set(summed) == {2, 4}
+    assert all(most in (0, *each.tolist()) for most in summed[2])
+    assert any(most in (each[0] + each[2], each[1] + each[3]) for most in summed[4])
+
+
+@pytest.mark.parametrize("kernels", ["torchtitan", "torchtitan-eager"])
+def test_every_second_product_and_attention_are_kept(tmp_path, kernels):
+    """torchtitan's selective ``op``: queries, values, the gate, attention, and what the layer adds last.
+
+    No backward pass needs the last one, and layers that are compiled do not keep it.
+    """
+    graph = built(tmp_path, LLAMA, kernels)
     regions = regions_of("op", graph)
     kept = [op.name for op, region in zip(graph.operators, regions, strict=True) if region == -2 - 1]
     names = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.attention", "mlp.gate_proj", "mlp.down_proj")
@@ -168,7 +203,8 @@ def test_every_second_product_and_attention_are_kept(tmp_path):
     for mode in ("op", "full"):
         lowering, strategy = lowered(graph, 2, recompute=mode, micro_batch=4)
         change[mode] = lowering.parts(strategy)[2][0].change[0, Pass.FORWARD, 0]
-    a_layer = 4 * TOKENS * (2 * (HIDDEN + KEY_WIDTH + HIDDEN + WIDTH + HIDDEN) + 4 * HEADS)
+    added = HIDDEN if kernels == "torchtitan-eager" else 0
+    a_layer = 4 * TOKENS * (2 * (HIDDEN + KEY_WIDTH + HIDDEN + WIDTH + added) + 4 * HEADS)
     assert change["op"] - change["full"] == LAYERS * a_layer
 
 

@@ -1,8 +1,9 @@
 """Bytes that torchtitan's allocator had reserved of Llama 3: FSDP, tensor, context and pipeline parallelism.
 
 torchtitan logs what is reserved (``max_reserved``), which is more than what is allocated: by 4.0 % in the median of
-SimuMax's 43 runs of Megatron, which measured both.  It compiles the loss since 2025; benchmarks say when they ran in
-the names of their files.  A pipeline divides a batch into as many micro-batches as it has ranks.
+SimuMax's 43 runs of Megatron, which measured both.  Runs say whether layers were compiled.  The loss is, with them,
+since 2025; benchmarks say when they ran in the names of their files.  A pipeline divides a batch into as many
+micro-batches as it has ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _row(cells: Cells) -> MeasuredRow:
         devices=devices,
         cluster=cluster_of(kind, devices),
         plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
-        kernels="torchtitan" if _compiles_loss(cells.get("source", "")) else "torchtitan-2024",
+        kernels=_kernels(cells.get("compiled") or "", cells.get("source", "")),
     )
     return MeasuredRow(
         name="",
@@ -58,6 +59,12 @@ def _row(cells: Cells) -> MeasuredRow:
         measured=number(cells, "memory_gib"),
         quantity=_QUANTITY,
     )
+
+
+def _kernels(compiled: str, source: str) -> str:
+    if compiled == "eager":
+        return "torchtitan-eager"
+    return "torchtitan" if _compiles_loss(source) else "torchtitan-2024"
 
 
 def _compiles_loss(source: str) -> bool:

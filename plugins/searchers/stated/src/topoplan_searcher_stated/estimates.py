@@ -40,7 +40,7 @@ EVEN, BALANCED = -1, -2
 #: What plans have of each unit; see `PlanRows`.
 _OF_UNITS = (
     *("ran", "sent", "stays", "gathered", "placeholders", "change", "rise", "passed"),
-    *("border", "ahead", "layer", "outside"),
+    *("border", "ahead", "layer", "outside", "fetched", "accumulated"),
 )
 #: Columns of what a pass of a unit takes; see `plan_kernels`.
 _PATH, _COMPUTING = 0, 2
@@ -75,8 +75,8 @@ class _Shape(NamedTuple):
         degrees: of these plans.
         zero: level of ZeRO; 0 where nothing is shared.
         ran: (U, kinds, RAN) seconds of units.
-        sent, stays, gathered, rise, placeholders, change, passed, border, ahead, layer, outside: of units; see
-            `PlanRows`.
+        sent, stays, gathered, rise, placeholders, change, passed, border, ahead, layer, outside, fetched, accumulated:
+            of units; see `PlanRows`.
     """
 
     degrees: Degrees
@@ -93,6 +93,8 @@ class _Shape(NamedTuple):
     ahead: F64
     layer: F64
     outside: F64
+    fetched: F64
+    accumulated: F64
 
 
 class _Form(NamedTuple):
@@ -330,7 +332,7 @@ class Estimates:
             passes=np.empty((4, chunks)),
             change=np.empty((5, chunks)),
             between=np.empty(2 * chunks),
-            chunks=np.empty((6, chunks)),
+            chunks=np.empty((9, chunks)),
             bounds=np.empty((2, chunks), dtype=np.int64),
             layers=np.empty(len(self._units) + 1),
         )
@@ -396,6 +398,8 @@ class Estimates:
                     ahead=columns.ahead,
                     layer=columns.layer,
                     outside=columns.outside,
+                    fetched=columns.fetched,
+                    accumulated=columns.accumulated[row],
                 )
             )
         return result

@@ -83,7 +83,8 @@ class PlanRows(NamedTuple):
         placeholders: (N, U, shapes) likewise.
         passed: (N, 3, U) likewise.
         border: (N, 4, U) likewise.
-        ahead, layer, outside: (N, U) likewise.
+        ahead, layer, outside, accumulated: (N, U) likewise.
+        fetched: (N, 2, U) likewise.
     """
 
     counts: I64
@@ -103,6 +104,8 @@ class PlanRows(NamedTuple):
     ahead: F64
     layer: F64
     outside: F64
+    fetched: F64
+    accumulated: F64
 
 
 class Room(NamedTuple):
@@ -112,7 +115,8 @@ class Room(NamedTuple):
         end: (n,) of passes.
         passes: (4, C) seconds; change: (5, C) bytes.
         between: (2 * C,) seconds over each border, forward and back.
-        chunks: (6, C) ahead, end, last pass, stays, rise, gathered of each chunk.
+        chunks: (9, C) ahead, end, last pass, stays, rise, gathered, accumulated of each chunk; passes that are left,
+            and whether gradients are being summed.
         bounds: (2, C) first layer of each chunk, and the first behind it.
         layers: (L + 1,) seconds of all passes of each layer, and of what is behind the last one.
     """
@@ -126,7 +130,7 @@ class Room(NamedTuple):
     layers: F64
 
 
-_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED = range(6)
+_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT, _SUMMING = range(9)
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -273,18 +277,15 @@ def _share_border(plans: PlanRows, plan: int, before: int, unit: int, splits: bo
 def _unit_rise(plans: PlanRows, plan: int, place: int, low: int, high: int, units: I64) -> float:
     """Return the most bytes of a unit's backward pass, with what its neighbours in the chunk gather and sum meanwhile.
 
-    FSDP2 gathers a layer into a buffer, from which it is copied, and sums the gradients of the layer behind in fp32;
-    behind the last layer, that one stays.
+    FSDP2 sums the gradients of the layer behind in fp32; behind the last layer, that one stays.
     """
     unit = units[place]
     first = last = stays = 0.0
     if place > low:
         before = units[place - 1]
-        first = 2 * plans.layer[plan, before]
+        first = plans.ahead[plan, before]
         if plans.layer[plan, unit] == 0:
             stays = plans.layer[plan, before]
-        if first == 0:
-            first = plans.ahead[plan, before]
     if place < high - 1:
         last = 2 * plans.layer[plan, units[place + 1]]
     most = 0.0
@@ -296,12 +297,44 @@ def _unit_rise(plans: PlanRows, plan: int, place: int, low: int, high: int, unit
 
 
 @inline_kernel
+def _gather_pool(fetched: F64, low: int, high: int, units: I64) -> float:
+    """Return the bytes that FSDP2 holds of two units of weights that are gathered one after the other."""
+    before = most = 0.0
+    for place in range(low, high):
+        before += fetched[0, units[place]]
+    most = before
+    for place in range(low, high):
+        layer = fetched[1, units[place]]
+        if layer > 0:
+            most = max(most, before + layer)
+            before = layer
+    return most
+
+
+@inline_kernel
+def _hand_on(order: OrderColumns, plans: PlanRows, plan: int, chunk: int, first: int, last: int, room: Room) -> None:
+    """Count what a chunk sent to another rank until its backward pass, and not what it received a second time.
+
+    Of what runs again, in pipelines that have a tensor for each message.
+    """
+    passed, border, more = plans.passed[plan], plans.border[plan], 0.0
+    if order.part[chunk] > 0 and order.hop[chunk - 1] and passed[0, first] > 0:
+        more -= border[1, first]
+    if order.part[chunk] < plans.counts.shape[1] - 1 and order.hop[chunk] and border[3, last] > 0:
+        more += passed[1, last]
+    room.change[_FORWARD, chunk] += more
+    room.change[_WHOLE, chunk] -= more
+    room.change[_BACKWARD, chunk] -= more
+
+
+@inline_kernel
 def _price_chunks(
     order: OrderColumns, plans: PlanRows, plan: int, splits: bool, units: I64, n_layers: int, room: Room
 ) -> None:
     """Fill in what the units of each chunk take and keep together."""
     counts, ran, zero = plans.counts[plan], plans.ran[plan], plans.zero[plan]
     change, gathered, outside = plans.change[plan], plans.gathered[plan], plans.outside[plan]
+    fetched, accumulated = plans.fetched[plan], plans.accumulated[plan]
     for chunk in range(len(order.rank_of)):
         low = 0
         for part in range(order.part[chunk]):
@@ -318,7 +351,7 @@ def _price_chunks(
         end = stays = together = 0.0
         for kind in range(5):
             room.change[kind, chunk] = 0.0
-        bytes_left = highest = tables = gradients = border = 0.0
+        bytes_left = highest = tables = gradients = border = summed = 0.0
         for place in range(low, high):
             tables += outside[units[place]]
         for place in range(high - 1, low - 1, -1):
@@ -328,16 +361,21 @@ def _price_chunks(
             stays += plans.stays[plan, unit]
             beside = tables - outside[unit] + gradients  # tables of other units, and gradients of those behind
             highest = max(highest, bytes_left + beside + _unit_rise(plans, plan, place, low, high, units))
-            gradients += outside[unit]
+            gradients += fetched[0, unit]
+            summed += accumulated[unit]
             bytes_left += change[unit, _BACKWARD] + border
-            together = max(together, gathered[unit])
-            if place > low:  # of two layers that follow each other both are there
-                together = max(together, 2 * min(gathered[unit], gathered[units[place - 1]]))
+            together = max(together, gathered[unit] + tables - outside[unit])
+            if place > low:
+                if fetched[1, unit] == 0:  # of two layers that follow each other both are there
+                    together = max(together, 2 * min(gathered[unit], gathered[units[place - 1]]))
                 border = _share_border(plans, plan, units[place - 1], unit, splits, chunk, room)
             for kind in range(5):
                 room.change[kind, chunk] += change[unit, kind]
-        room.chunks[_END_ROW, chunk], room.chunks[_STAYS, chunk] = end, stays
+        _hand_on(order, plans, plan, chunk, units[low], units[high - 1], room)
+        room.chunks[_END_ROW, chunk] = end
+        room.chunks[_STAYS, chunk] = stays + _gather_pool(fetched, low, high, units)
         room.chunks[_RISE, chunk], room.chunks[_GATHERED, chunk] = highest, together
+        room.chunks[_ACCUMULATED, chunk] = summed
 
 
 @inline_kernel
@@ -438,16 +476,27 @@ def _rank_end(order: OrderColumns, rank: int, ran: F64, zero: int, last_kind: in
 @inline_kernel
 def _rank_bytes(order: OrderColumns, rank: int, room: Room) -> float:
     """Return the most bytes of activations, and of what comes and goes, of a rank."""
-    level = most = 0.0
+    level = most = summed = 0.0
+    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
+        room.chunks[_LEFT, order.chunk[row]] = room.chunks[_SUMMING, order.chunk[row]] = 0.0
+    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
+        room.chunks[_LEFT, order.chunk[row]] += 1
     for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
         kind, chunk = order.kind[row], order.chunk[row]
         change = room.change[_WHOLE if order.whole[row] else kind, chunk]
         # A backward pass begins with what is there before it, any other one ends with what is there behind it.
         if kind == _BACKWARD:
-            most = max(most, level + room.chunks[_RISE, chunk])
+            if not room.chunks[_SUMMING, chunk]:  # gradients are summed from here on, until the last pass
+                summed += room.chunks[_ACCUMULATED, chunk]
+                room.chunks[_SUMMING, chunk] = 1.0
+            most = max(most, level + summed + room.chunks[_RISE, chunk])
         else:
-            most = max(most, level + change + (0.0 if kind == _LAST else room.chunks[_GATHERED, chunk]))
+            gathered = 0.0 if kind == _LAST else room.chunks[_GATHERED, chunk]
+            most = max(most, level + summed + change + gathered)
         level += change
+        room.chunks[_LEFT, chunk] -= 1
+        if not room.chunks[_LEFT, chunk] and room.chunks[_SUMMING, chunk]:
+            summed -= room.chunks[_ACCUMULATED, chunk]
     return most
 
 

@@ -25,7 +25,15 @@ from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import GatherUnits, units_of
 from topoplan_engine.lowering.places import CopySums, Sends, TiedSum
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
-from topoplan_engine.lowering.stage_buffers import outside_of, pipeline_buffers, pipeline_tensors
+from topoplan_engine.lowering.stage_buffers import (
+    fetched_weights,
+    gather_pool,
+    handed_on,
+    outside_of,
+    pipeline_buffers,
+    pipeline_tensors,
+    runs_again,
+)
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
@@ -98,8 +106,10 @@ class UnitColumns(NamedTuple):
             that such an operator reads, and that the gradients of its weights are computed of, too; last whether what a
             unit sends is of an operator that runs again.  A unit of another stage keeps the second one, one of the same
             stage leaves it to the unit before.
-        ahead, layer, outside: (U,) bytes of weights that are gathered: of the last layer or table of a unit, of its
-            layer, and of what is in none; the last two where FSDP2 gathers.
+        ahead, layer, outside: (U,) bytes of weights that are gathered and given back: of the last layer or table of a
+            unit, of its layer, and of what is in none; the last two where FSDP2 gathers, and the first one elsewhere.
+        fetched: (2, U) bytes of weights that FSDP2 gathers, given back or not: of what is in no layer, and of a layer.
+        accumulated: (K, U) bytes of gradients that are summed whole; see `StageBytes`.
         passed: (3, K, U) bytes that a pipeline holds throughout for each micro-batch, if it does: for what a unit
             receives of other stages, for the gradient of what it sends, and of scores; see `pipeline_tensors`.
     """
@@ -126,6 +136,8 @@ class UnitColumns(NamedTuple):
     ahead: F64
     layer: F64
     outside: F64
+    fetched: F64
+    accumulated: F64
     passed: F64
 
     @property
@@ -211,16 +223,18 @@ class MeshCosts:
             states=np.array([_shared_states(each) for each in nbytes]),
             whole=np.array([[each.whole[0] for each in several] for several in bytes_of]),
             undivided=np.array([[each.undivided[0] for each in several] for several in bytes_of])
-            - [pipeline_buffers(graph, order.rank_of) for graph in graphs],
+            - [pipeline_buffers(graph, order.rank_of) + gather_pool(graph) for graph in graphs],
             passed=_passed(graphs)[:, None] / micro_batches[:, None],
             gathered=np.array([each.gathered for each in nbytes]),
             placeholders=_placeholders(nbytes),
-            change=np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of]),
+            change=_changes(bytes_of, graphs, order.rank_of, micro_batches),
             rise=np.array([list(map(_by_place, several, graphs)) for several in bytes_of]),
             border=_borders(graphs, costs_of[0], micro_batches),
             ahead=ahead,
             layer=layer,
             outside=outside,
+            fetched=np.array([_fetched(graph) for graph in graphs]).T,
+            accumulated=np.array([[each.accumulated for each in several] for several in bytes_of]),
         )
 
     def _costs(self, mesh: UnitMesh, strategy: StagedStrategy) -> list[StageCosts]:
@@ -275,18 +289,35 @@ def _gathered_by(graphs: Sequence[StageGraph]) -> F64:
     for number, graph in enumerate(graphs):
         if (units := _gather_units(graph)) is None:
             continue
-        ahead[number] = units.nbytes[units.unit[[op for op, place in enumerate(graph.position) if place >= 0][-1]]]
         if kernels is not None and kernels.units:
             is_outside = outside_of(graph, units)
             outside[number], layer[number] = units.nbytes[is_outside].sum(), units.nbytes[~is_outside].max(initial=0.0)
+            continue
+        ahead[number] = units.nbytes[units.unit[[op for op, place in enumerate(graph.position) if place >= 0][-1]]]
     return columns
+
+
+def _fetched(graph: StageGraph) -> tuple[float, float]:
+    """Return ``fetched`` of a unit; see `UnitColumns`."""
+    tables, layers = fetched_weights(graph)
+    return tables, float(layers.max(initial=0.0))
+
+
+def _changes(
+    bytes_of: Sequence[Sequence[StageBytes]], graphs: Sequence[StageGraph], rank_of: I32, micro_batches: I64
+) -> F64:
+    """(K, U, 5) bytes of activations as if all units were in one chunk."""
+    change = np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of])
+    handed = np.array([handed_on(graph, rank_of) for graph in graphs]) / micro_batches[:, None]
+    change[:, :, Pass.FORWARD] -= handed
+    change[:, :, [Pass.BACKWARD, len(Pass)]] += handed[:, :, None]
+    return change
 
 
 def _shared_states(nbytes: StageBytes) -> F64:
     """(3,) bytes of weights, gradients and optimizer state of a unit without what each device has whole."""
     states = nbytes.states[:, 0].copy()
-    states[1] -= nbytes.accumulated
-    states[0] -= nbytes.whole[0] - nbytes.accumulated
+    states[0] -= nbytes.whole[0]
     return states
 
 
@@ -327,8 +358,7 @@ def _border(stage: StageGraph, costs: StageCosts) -> tuple[float, float, float, 
     """Return bytes of the batch that a unit receives, and whether what it sends runs again; see `UnitColumns`."""
     regions, plain, kept_again, late = stage.stage.regions, 0.0, 0.0, 0.0
     for op, link in stage.receives.items():
-        readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
-        repeated = [place for place in readers if place >= 0 and regions[place] >= 0]
+        repeated = runs_again(stage, op)
         tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
         nbytes = tensor.nbytes / pieces(stage.program, link.arrives)
         if not repeated:
@@ -535,5 +565,7 @@ def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...
         ahead=nothing,
         layer=nothing,
         outside=nothing,
+        fetched=nothing,
+        accumulated=nothing,
         passed=nothing,
     )
