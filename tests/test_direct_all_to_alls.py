@@ -163,3 +163,58 @@ def test_listed_messages_are_all_messages():
         assert messages.n_messages.tolist() == [len(a) * len(b) for a, b in zip(*ends, strict=True)]
         hosts = endpoint.ravel()
         assert all(len(set(hosts[each].tolist())) == 1 for members in ends for each in members)
+
+
+def drawn_unequal(seed, folder):
+    """A plan whose members send different numbers of bytes, its folding and its whole iteration; None for no plan."""
+    draw = random.Random(seed)
+    config = write(folder, num_hidden_layers=2, **{**EXPERTS, "num_local_experts": 16})
+    model = HuggingFace(config=config, sequence_length=32).build(64)
+    cluster = cluster_of(draw.choice([2, 4, 8, 16]), draw.choice([2, 4, 8]), draw.choice([1, 2]))
+    settings = Settings(
+        tp=draw.choice([1, 2]),
+        pp=draw.choice([1, 1, 2]),
+        ep=draw.choice([2, 4, 8, 16]),
+        zero=draw.choice([0, 1]),
+        skew=draw.choice([None, 1.3, 2.0]),
+        dispatch=draw.choice([0, 1, 2, 4]),
+        layout=draw.choice(LAYOUTS),
+        overlap=draw.choice(["all", "experts"]),
+    )
+    topology = draw.choice(sorted(ONE_PATH))
+    try:
+        strategy, _ = strategy_of(settings, model, cluster.n_devices)
+        network = Network(fabric_of(topology, cluster, ONE_PATH[topology]), cluster)
+    except TopoplanError:
+        return None
+    lowering = StagedLowering(model, cluster, Roofline().build(model, cluster), one_task=True)
+    tasks = lowering.lower(strategy)
+    folded = lowering.fold(strategy, lambda messages: message_loads(messages, network))
+    is_unequal = len(np.unique(tasks.size[tasks.kind == TaskKind.TRANSFER])) > 1
+    return (tasks, folded, network) if is_unequal and settings.ep > 1 else None
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_unequal_all_to_alls_of_folds_take_what_their_transfers_take(part, tmp_path):
+    """Messages of equal size between the same two hosts are one: there are no more of them than with equal members."""
+    plans = [plan for seed in range(16 * part, 16 * part + 16) if (plan := drawn_unequal(seed, tmp_path))]
+    assert len(plans) >= 4
+    model, fewer = Model(), 0
+    for tasks, folded, network in plans:
+        whole = model.simulate(model.prepare(tasks, network)._replace(late_ends=ALWAYS))
+        outcome = model.simulate_folded(folded, network)[0]
+        assert folded.n_tasks == tasks.n_tasks
+        assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
+        np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=1e-9, atol=1.0)
+        fewer += folded.taskgraph.n_tasks < tasks.n_tasks
+    assert fewer >= len(plans) // 2
+
+
+@pytest.mark.parametrize(("kind", "messages"), [([1, 0, 0, 0, 0, 0], 4), ([1, 0, 0, 1, 0, 0], 8), ([0] * 6, 2)])
+def test_messages_of_equal_members_are_listed_together(kind, messages):
+    """Two hosts of three devices: one for each pair of kinds on different hosts, both ways, and all pairs inside."""
+    listed = pair_messages(np.array([[0, 0, 0, 1, 1, 1]]), np.array([kind]))
+    between = listed.sender // 3 != listed.receiver // 3
+    assert between.sum() == messages
+    assert listed.n_messages[between].sum() == 18
+    assert (~between).sum() == 12

@@ -19,7 +19,7 @@ from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["Exchanges", "Sent", "exchanges_of"]
+__all__ = ["Exchanges", "Sent", "Weights", "exchanges_of"]
 
 
 def exchanges_of(
@@ -32,7 +32,8 @@ def exchanges_of(
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
         layout = _OnePlace(stage.stage.mesh, one_task=one_task)
         StageTasks(stage, costs[number], Variant(True, True, separate), layout.places(0), layout)
-        exchanges.append(Exchanges(layout.noted, layout.written_out, layout.uneven, tuple(layout.hops)))
+        uneven = {axes: tuple(weights.values()) for axes, weights in layout.uneven.items()}
+        exchanges.append(Exchanges(layout.noted, layout.written_out, uneven, tuple(layout.hops)))
     return exchanges
 
 
@@ -56,19 +57,48 @@ class Sent(NamedTuple):
         return sizes
 
 
+class Weights(NamedTuple):
+    """How many times the bytes of an even all-to-all members send each other.
+
+    Attributes:
+        values: (D,) of the sender or the receiver at each place of the mesh, or (n, n) of each member to each other.
+        end: 0 for senders, 1 for receivers, 2 for pairs.
+    """
+
+    values: F64
+    end: int
+
+    def of_pairs(self, groups: I64, sender: I64, receiver: I64) -> F64:
+        """Return the weights of messages between members of (G, n) groups of places, members by their numbers there."""
+        if self.end == 2:
+            size = groups.shape[1]
+            weights: F64 = self.values[sender % size, receiver % size]
+        else:
+            weights = self.values[groups.ravel()[(sender, receiver)[self.end]]]
+        return weights
+
+    def of_members(self, groups: I64) -> I64:
+        """(G, n) a number for each member: those with the same one send and get as much, and on equal terms."""
+        if self.end == 2:
+            columns = np.concatenate([self.values, self.values.T], axis=1)
+            number = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+            return np.broadcast_to(number, groups.shape)
+        return np.unique(self.values, return_inverse=True)[1].ravel()[groups]
+
+
 class Exchanges(NamedTuple):
     """What a stage sends inside of itself.
 
     Attributes:
         collectives: axes of a communicator -> its different collectives.
         written_out: axes of communicators whose all-to-alls, or some of them, are transfers.
-        uneven: those of them whose members send different numbers of bytes.
+        uneven: those of them whose members send different numbers of bytes -> these, of all such all-to-alls.
         hops: axes along which each device sends to the next one.
     """
 
     collectives: Mapping[tuple[int, ...], set[Sent]]
     written_out: set[tuple[int, ...]]
-    uneven: set[tuple[int, ...]]
+    uneven: Mapping[tuple[int, ...], Sequence[Weights]]
     hops: tuple[int, ...]
 
 
@@ -83,14 +113,17 @@ class _Noting(NamedTuple):
         kind: Collective,
         *,
         shares: F64 | None = None,
+        by_receiver: bool = True,
         copies: F64 | None = None,
         **columns: Any,
     ) -> tuple[I64, I64]:
         task = self.join(tasks)
         if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None and copies is None):
             self.place.written_out.add(self.axes)
-            if shares is not None or copies is not None:
-                self.place.uneven.add(self.axes)
+            weights = [Weights(shares, int(by_receiver))] if shares is not None else []
+            weights += [Weights(copies, 2)] if copies is not None else []
+            for each in weights:
+                self.place.uneven.setdefault(self.axes, {})[each.values.tobytes(), each.end] = each
         elif kind is Collective.ALL_TO_ALL:
             self._note(kind, columns["size"] * self.size, columns)
         else:
@@ -122,7 +155,7 @@ class _OnePlace:
         self.order = self.rows
         self.noted: dict[tuple[int, ...], set[Sent]] = {}
         self.written_out: set[tuple[int, ...]] = set()
-        self.uneven: set[tuple[int, ...]] = set()
+        self.uneven: dict[tuple[int, ...], dict[object, Weights]] = {}
         self.hops: dict[int, None] = {}
 
     def places(self, stage: int) -> Places:

@@ -163,7 +163,8 @@ class _FoldedPlaces:
         number = np.searchsorted(message, of[listing.message[self._group(listing)]])
         transfers, members, ends = None, np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)
         if listing.transfers is not None:
-            several, first, count = np.unique(of[listing.transfers.message], return_index=True, return_counts=True)
+            several, first, number_of = np.unique(of[listing.transfers.message], return_index=True, return_inverse=True)
+            count = np.bincount(number_of.ravel(), listing.transfers.n_messages).astype(np.int64)
             group = listing.transfers.group[first]
             members = np.stack([listing.transfers.sender[first], listing.transfers.receiver[first]])
             ends = listing.groups[group, members]

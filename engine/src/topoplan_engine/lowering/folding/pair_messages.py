@@ -2,7 +2,7 @@
 
 All messages of an all-to-all begin at one time.  Those that are equally long and go from devices of one host to devices
 of another take the same path, so that they share links and end together, whatever else is sent: they are one message
-with as many loads.
+with as many loads.  Of all-to-alls whose members send different numbers of bytes, those are one whose ends are equal.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ class PairMessages(NamedTuple):
     receivers: tuple[I64, I64]
 
 
-def pair_messages(endpoint: I64 | I32) -> PairMessages:
-    """Return the messages of groups, given the (G, size) endpoint of each member.
+def pair_messages(endpoint: I64 | I32, kind: I64 | None = None) -> PairMessages:
+    """Return the messages of groups.
+
+    Args:
+        endpoint: (G, size) of each member.
+        kind: (G, size) of each member; members of one kind send and get as much.  None: all do.
 
     Example:
         >>> messages = pair_messages(np.array([[0, 0, 1, 1]]))
@@ -43,20 +47,23 @@ def pair_messages(endpoint: I64 | I32) -> PairMessages:
     """
     groups, size = endpoint.shape
     group = np.repeat(np.arange(groups), size)
-    key = group * (int(endpoint.max(initial=0)) + 1) + endpoint.ravel()
+    of_host = group * (int(endpoint.max(initial=0)) + 1) + endpoint.ravel()
+    key = of_host if kind is None else of_host * (int(kind.max(initial=0)) + 1) + kind.ravel()
     order = np.argsort(key, kind="stable")
-    first = np.flatnonzero(np.diff(key[order], prepend=-1))  # of each host of a group, in this order
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))  # of each kind on a host of a group, in this order
     counts = np.diff(first, append=len(order))
-    of_group = group[order[first]]
-    hosts = np.bincount(of_group, minlength=groups)
+    of_group, host = group[order[first]], of_host[order[first]]
+    parts = np.bincount(of_group, minlength=groups)
     # Between two hosts of a group.
-    first_host = indptr(hosts)[:-1]
-    a, b = expand(first_host[of_group], hosts[of_group])
-    a, b = a[a != b], b[a != b]
+    first_part = indptr(parts)[:-1]
+    a, b = expand(first_part[of_group], parts[of_group])
+    a, b = a[host[a] != host[b]], b[host[a] != host[b]]
     senders, receivers = expand(first[a], counts[a]), expand(first[b], counts[b])
     # Inside a host.
-    place = np.repeat(np.arange(len(first)), counts)
-    source, target = expand(first[place], counts[place])
+    host_start = np.flatnonzero(np.diff(of_host[order], prepend=-1))
+    number = np.diff(host_start, append=len(order))
+    place = np.repeat(np.arange(len(host_start)), number)
+    source, target = expand(host_start[place], number[place])
     source, target = source[source != target], target[source != target]
     inside = len(a) + np.arange(len(source))
     return PairMessages(

@@ -17,7 +17,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
-from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
+from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent, Weights
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.places import copy_groups, devices_of, neighbours, ordered_groups
 from topoplan_engine.lowering.stage_costs import StageCosts, summed_bytes
@@ -81,12 +81,16 @@ class Listing(NamedTuple):
 
 
 class AllToAll(NamedTuple):
-    """(n,) messages of all-to-alls: vertices, their groups, and members that send and receive; see `pair_messages`."""
+    """(n,) messages of all-to-alls: vertices, their groups, and members that send and receive; see `pair_messages`.
+
+    ``n_messages`` is how many from member to member each is.
+    """
 
     message: I64
     group: I64
     sender: I64
     receiver: I64
+    n_messages: I64
 
 
 class Transfers(NamedTuple):
@@ -147,7 +151,7 @@ class Patterns:
         self._all_to_alls: dict[object, AllToAll] = {}
         self._transfers_of: dict[object, Transfers] = {}
         self.listings = {
-            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out, axes not in several.uneven)
+            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out, several.uneven.get(axes, ()))
             for stage, several in enumerate(exchanges)
             for axes, sent in several.collectives.items()
         }
@@ -315,7 +319,9 @@ class Patterns:
         self._edge(devices, vertex, label(number, 1))
         return int(vertex)
 
-    def _listing(self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool, even: bool) -> Listing:
+    def _listing(
+        self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool, weights: Sequence[Weights]
+    ) -> Listing:
         mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
         key, ordered = ordered_groups(mesh, axes)
         groups = mesh_groups(mesh.sizes, axes)
@@ -332,31 +338,34 @@ class Patterns:
             self._messages.append(("collective", message, mesh.devices[groups]))
             self._edge(row, message, label(number, 2))
         self._sent.setdefault(int(self._messages_of[listed][0]), set()).update(sent)
-        messages_key = listed, even  # equal messages of one stage may be listed together, and of another not
+        # Messages that are equal in one stage may differ in another one of its rank.
+        messages_key = listed, tuple((each.end, digest([each.values])) for each in weights)
         if all_to_all and messages_key not in self._all_to_alls:
             number = self._number(("all-to-all", messages_key))
-            self._all_to_alls[messages_key] = self._all_to_all(stage, groups, row, number, even)
+            self._all_to_alls[messages_key] = self._all_to_all(stage, groups, row, number, weights)
         return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(messages_key), key)
 
-    def _all_to_all(self, stage: int, groups: I64, row: I64, number: int, even: bool) -> AllToAll:
-        mesh, together = self._strategy.stages[stage].mesh, self._strategy.stages[stage].dispatch
-        devices = mesh.devices[groups]
-        merges = even and together <= 1 and self._endpoint is not None
-        endpoint = self._endpoint[devices] if merges and self._endpoint is not None else np.arange(groups.size)
-        pairs = pair_messages(endpoint.reshape(groups.shape))
+    def _all_to_all(self, stage: int, groups: I64, row: I64, number: int, weights: Sequence[Weights]) -> AllToAll:
+        devices = self._strategy.stages[stage].mesh.devices[groups]
+        endpoint = np.arange(groups.size).reshape(groups.shape) if self._endpoint is None else self._endpoint[devices]
+        kind = None
+        if weights:
+            of_members = np.stack([each.of_members(groups).ravel() for each in weights], axis=1)
+            kind = np.unique(of_members, axis=0, return_inverse=True)[1].reshape(groups.shape)
+        pairs = pair_messages(endpoint, kind)
         sender, receiver = (member % groups.shape[1] for member in (pairs.sender, pairs.receiver))
-        message = self._add(len(sender), label(number, 3, pairs.n_messages))
+        sizes = [bits_of(each.of_pairs(groups, pairs.sender, pairs.receiver)) for each in weights]
+        message = self._add(len(sender), label(number, 3, pairs.n_messages, *sizes))
         self._counts.append((message, pairs.n_messages))
         flat = devices.ravel()
         self._messages.append(("transfer", message, np.stack([flat[pairs.sender], flat[pairs.receiver]])))
-        apart = sender // together != receiver // together if together > 1 else np.zeros(len(sender), bool)
         of_message, member = pairs.senders
-        self._edge(flat[member], message[of_message], label(number, np.where(apart, 7, 4)[of_message]))
+        self._edge(flat[member], message[of_message], label(number, 4))
         of_message, member = pairs.receivers
         self._edge(message[of_message], flat[member], label(number, 5))
         group = pairs.sender // groups.shape[1]
         self._edge(row[group], message, label(number, 6))
-        return AllToAll(message, group, sender, receiver)
+        return AllToAll(message, group, sender, receiver, pairs.n_messages)
 
     def _transfers(self, link: Link, gradient: bool) -> Transfers:
         strategy, tensor = self._strategy, self._graph.operators[link.op].outputs[link.output]
