@@ -408,15 +408,11 @@ class FluidRun:
         open_load = Counter[int]()
         for load in loads.values():
             open_load.update(load)
-        least, height = {link: rest[link] // load for link, load in open_load.items()}, 0
+        height = 0
         while loads:
-            link = min((link for link, load in open_load.items() if load > 0), key=lambda each: (least[each], each))
-            level = rest[link] // open_load[link]
-            if level - height <= height >> 40:  # what rounding left over
-                level = min(level, height)
-            if level > least[link]:
-                least[link] = level
-                continue
+            full = {link: rest[link] // load for link, load in open_load.items() if load > 0}
+            # What rounding left over makes no difference.
+            level, link = min((height if n - height <= height >> 40 else n, link) for link, n in full.items())
             level = height = levels[link] = max(level, 1)
             for number in [n for n, load in loads.items() if link in load]:
                 bottleneck[number] = link

@@ -51,7 +51,7 @@ from topoplan_engine.simulation.flows import (
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.bursts import BURST, Bursts, burst_begins, no_bursts
 from topoplan_simulator_fluid.drawing import draw_path
-from topoplan_simulator_fluid.max_min import FLOWING, Filling, filling, renew
+from topoplan_simulator_fluid.max_min import FLOWING, Filling, filling, give_back, renew
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_events
 from topoplan_simulator_fluid.remaining import TOGETHER, Deadline, deadline, is_too_late
@@ -263,6 +263,8 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
                 return -1
         n_ended = end_flows(s.sharing, limit, s.ended)
         events += n_ended
+        if p.transport == _WIRE:
+            give_back(s.sharing, s.filling, s.ended, n_ended)
         for i in range(n_ended):  # their last bytes are on the way
             push(s.timed, now + s.drain_latency[s.ended[i]], len(p.tasks.kind) + s.ended[i])
         while s.n_ready[0] > 0 or earliest(s.timed) <= limit:

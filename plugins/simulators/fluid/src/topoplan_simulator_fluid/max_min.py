@@ -13,10 +13,15 @@ they take, to the last bit.
 Data flow: `enter` and `end_flows` of `topoplan_simulator_fluid.sharing` change loads during an instant; `renew` then
 computes levels, moves flows whose bottleneck changed, and puts the next ends into the tree of ends.
 
-Work: one pass over the slots of all flows, and a heap of the links.  Where thousands of flows end one by one, rates are
-renewed when a 64th part of them has ended (`LATE_ENDS`), or when a 16th part of what loads some link has
-(`topoplan_simulator_fluid.sharing.FREED_AT_MOST`); until then what they leave is not used.  A flow that enters renews
-all rates.
+Work: one pass over the slots of the flows whose rate may change, and a heap of their links.  Filling begins anew where
+what has changed can first matter; what fills before fills as it did:
+
+- Where a flow has ended, at its level.  No link of its path had filled before, and none fills sooner without it.
+- Where a flow has entered, at the level that a link of its path has if all its flows stop there, and nothing before.
+
+Where thousands of flows end one by one, rates are renewed when a 64th part of them has ended (`LATE_ENDS`), or when a
+16th part of what loads some link has (`topoplan_simulator_fluid.sharing.FREED_AT_MOST`); until then what they leave is
+not used.  A flow that enters renews rates at once.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.kernels.jit import inline_kernel, part
@@ -32,7 +38,7 @@ from topoplan_simulator_fluid.queues import replace
 from topoplan_simulator_fluid.rows import DIRTY, ENDED, ENTERED, SETTLED, STALE, TOUCHED, Sharing
 from topoplan_simulator_fluid.sharing import join_at, leave, next_end, note, served
 
-__all__ = ["ALWAYS", "FLOWING", "GRAIN", "LATE_ENDS", "Filling", "filling", "renew"]
+__all__ = ["ALWAYS", "FLOWING", "GRAIN", "LATE_ENDS", "Filling", "filling", "give_back", "renew"]
 
 #: Rates are renewed when at least one in so many of the flows has ended; always where one entity may stand for many.
 LATE_ENDS, ALWAYS = 64, 1 << 31
@@ -43,7 +49,7 @@ GRAIN = LOAD >> 10
 _EQUAL_BITS = 40
 #: No capacity is more units of rate and load than this.
 _MOST = 1 << 61
-_EPOCH, FLOWING, _ENDED, _BUSY, _HEAP = range(5)
+_HEAP, FLOWING, _ENDED, _FULL, _KEPT, _AGAIN = range(6)
 
 
 class Filling(NamedTuple):
@@ -51,28 +57,33 @@ class Filling(NamedTuple):
 
     Attributes:
         capacity: (E,) of each link, in units of rate times grains of load.
-        rest: (E,) what of it no flow has taken yet.
-        open_load: (E,) grains of load of the flows that still get faster.
+        load: (E,) grains of load of the flows over it.
+        rest: (E,) what of its capacity no flow has taken.
+        open_load: (E,) grains of load of the flows that still get faster; 0 between two fillings.
         level: (E,) rate of the flows that are bottlenecked at each link, in units; 0 where none is.
         next_level: (E,) the same, computed anew.
-        busy: links that have flows, in no order; ``place`` (E,) of each link in it, -1 for none.
+        full: links that are bottlenecks, in the order in which they filled; ``rank`` (E,) of each link in it.
+        again: those of them that may fill at another level.
         heap, key: heap of links by level, then number, and the level of each of its places.
-        stopped: (N,) epoch in which the bottleneck of each flow was found.
+        stopped: (N,) whether the bottleneck of each flow is found.
         slot: (N,) its slot there.
         unit: (1,) bytes/s of a unit of rate; a power of two.
-        counts: epoch; flows; flows that ended since rates were renewed; busy links; links in the heap.
+        counts: links in the heap; flows; flows that ended since rates were renewed; links in ``full``; how many of
+            these filled before any at which a flow has ended since; links in ``again``.
     """
 
     capacity: I64
+    load: I64
     rest: I64
     open_load: I64
     level: I64
     next_level: I64
-    busy: I32
-    place: I32
+    full: I32
+    rank: I32
+    again: I32
     heap: I32
     key: I64
-    stopped: I32
+    stopped: NDArray[np.bool_]
     slot: I32
     unit: F64
     counts: I64
@@ -93,17 +104,19 @@ def filling(bandwidth: F64, n_flows: int) -> Filling:
     return Filling(
         capacity,
         np.zeros(n_links, np.int64),
+        capacity.copy(),
         np.zeros(n_links, np.int64),
         np.zeros(n_links, np.int64),
         np.zeros(n_links, np.int64),
         np.zeros(n_links, np.int32),
-        np.full(n_links, -1, np.int32),
+        np.zeros(n_links, np.int32),
+        np.zeros(n_links, np.int32),
         np.zeros(n_links + 1, np.int32),
         np.zeros(n_links + 1, np.int64),
-        np.zeros(n_flows, np.int32),
+        np.zeros(n_flows, np.bool_),
         np.zeros(n_flows, np.int32),
         np.full(1, unit),
-        np.zeros(5, np.int64),
+        np.zeros(6, np.int64),
     )
 
 
@@ -137,75 +150,159 @@ def _sink(f: Filling, node: int) -> None:
 
 
 @inline_kernel
-def _gather(s: Sharing, f: Filling) -> None:
-    """Note which links have flows, and put them into the heap by the level that they have if all flows stop there."""
+def _rise(f: Filling, node: int) -> None:
+    """Restore the heap above a place."""
+    while node > 0 and _before(f, node, (node - 1) // 2):
+        above = (node - 1) // 2
+        f.heap[node], f.heap[above] = f.heap[above], f.heap[node]
+        f.key[node], f.key[above] = f.key[above], f.key[node]
+        node = above
+
+
+@inline_kernel
+def _drop(f: Filling) -> None:
+    """Take the first link out of the heap."""
+    f.counts[_HEAP] -= 1
+    last = f.counts[_HEAP]
+    f.heap[0], f.key[0] = f.heap[last], f.key[last]
+    _sink(f, 0)
+
+
+@inline_kernel
+def give_back(s: Sharing, f: Filling, ended: I32, count: int) -> None:
+    """Give the links of flows that have just ended what the flows took of them; rates are those of before."""
+    for i in range(count):
+        flow = s.flows[ended[i]]
+        link = s.slots[flow.home].link
+        f.counts[_KEPT] = min(f.counts[_KEPT], f.rank[link])
+        for slot in range(flow.slot, flow.slot + flow.used):
+            passed_link, load = s.slots[slot].link, _grains(s.slots[slot].load)
+            f.load[passed_link] -= load
+            f.rest[passed_link] += load * f.level[link]
+
+
+@inline_kernel
+def _note_entered(s: Sharing, f: Filling) -> None:
+    """Add the loads of flows that have entered, and keep only what fills before they can matter."""
+    for i in range(s.counts[ENTERED]):
+        flow = s.flows[s.work[ENTERED, i]]
+        for slot in range(flow.slot, flow.slot + flow.used):
+            f.load[s.slots[slot].link] += _grains(s.slots[slot].load)
+    least = _MOST
+    for i in range(s.counts[ENTERED]):
+        flow = s.flows[s.work[ENTERED, i]]
+        for slot in range(flow.slot, flow.slot + flow.used):
+            link = s.slots[slot].link
+            least = min(least, f.capacity[link] // f.load[link])
+    least -= (least >> (_EQUAL_BITS - 1)) + 1
+    while f.counts[_KEPT] > 0 and f.level[f.full[f.counts[_KEPT] - 1]] >= least:
+        f.counts[_KEPT] -= 1
+
+
+@inline_kernel
+def _note_idle(s: Sharing, f: Filling) -> None:
+    """Note which links all flows have left."""
     for i in range(s.counts[TOUCHED]):
         link = s.work[TOUCHED, i]
-        if f.place[link] < 0 and s.links[link].length > 0:
-            f.place[link], f.busy[f.counts[_BUSY]] = f.counts[_BUSY], link
-            f.counts[_BUSY] += 1
-        elif f.place[link] >= 0 and s.links[link].length == 0:
-            f.counts[_BUSY] -= 1
-            last = f.busy[f.counts[_BUSY]]
-            f.busy[f.place[link]], f.place[last] = last, f.place[link]
-            f.place[link] = -1
-            f.level[link] = f.next_level[link] = 0
-            s.share[link] = np.inf
-            s.links[link].freed = 0
-    size = f.counts[_BUSY]
-    for i in range(size):
-        link = f.busy[i]
-        load = 0
-        row = s.links[link].row
         s.links[link].freed = 0
-        for place in range(row, row + s.links[link].length):
-            load += _grains(s.slots[s.incidence[place].slot].load)
-        f.rest[link], f.open_load[link], f.next_level[link] = f.capacity[link], load, 0
-        f.heap[i], f.key[i] = link, f.capacity[link] // load
-    f.counts[_HEAP] = size
+        if s.links[link].length == 0:
+            f.level[link] = 0
+            s.share[link] = np.inf
+
+
+@inline_kernel
+def _open(s: Sharing, f: Filling, flow: int, level: int) -> None:
+    """Let a flow that had this level get faster again: its links are in the heap."""
+    f.stopped[flow] = False
+    first = s.flows[flow].slot
+    for slot in range(first, first + s.flows[flow].used):
+        link, load = s.slots[slot].link, _grains(s.slots[slot].load)
+        if f.open_load[link] == 0:
+            f.heap[f.counts[_HEAP]] = link
+            f.counts[_HEAP] += 1
+        f.open_load[link] += load
+        f.rest[link] += load * level
+
+
+@inline_kernel
+def _order(f: Filling) -> None:
+    """Order the heap by the level that each link has if all flows stop there."""
+    size = f.counts[_HEAP]
+    for i in range(size):
+        f.key[i] = f.rest[f.heap[i]] // f.open_load[f.heap[i]]
     for node in range(size // 2 - 1, -1, -1):
         _sink(f, node)
 
 
 @inline_kernel
-def _fill(s: Sharing, f: Filling) -> None:
-    """Find the bottleneck of every flow, and the level of every link: of equal levels, the first link stops a flow."""
-    f.counts[_EPOCH] += 1
-    epoch, height = f.counts[_EPOCH], 0
-    while f.counts[_HEAP] > 0:
+def _tie(f: Filling, height: int) -> None:
+    """Give links whose level is equal to this one its key, so that their numbers order them."""
+    most, tied, size = height + (height >> _EQUAL_BITS), 0, f.counts[_HEAP]
+    while f.counts[_HEAP] > 0 and f.key[0] <= most:
         link = f.heap[0]
         if f.open_load[link] > 0:
             level = f.rest[link] // f.open_load[link]
-            if level - height <= height >> _EQUAL_BITS:
-                level = min(level, height)
-            if level > f.key[0]:  # flows that stopped elsewhere left more
+            if level > most:
                 f.key[0] = level
                 _sink(f, 0)
                 continue
-            level = height = max(level, 1)
-            f.next_level[link] = level
-            row = s.links[link].row
-            for place in range(row, row + s.links[link].length):
-                flow = s.incidence[place].flow
-                if f.stopped[flow] != epoch:
-                    f.stopped[flow], f.slot[flow] = epoch, s.incidence[place].slot
-                    first = s.flows[flow].slot
-                    for i in range(first, first + s.flows[flow].used):
-                        passed_link, load = s.slots[i].link, _grains(s.slots[i].load)
-                        f.rest[passed_link] -= load * level
-                        f.open_load[passed_link] -= load
-        f.counts[_HEAP] -= 1
-        last = f.counts[_HEAP]
-        f.heap[0], f.key[0] = f.heap[last], f.key[last]
-        _sink(f, 0)
+            _drop(f)
+            tied += 1
+            f.heap[size - tied] = link  # places that the heap has left
+        else:
+            _drop(f)
+    for i in range(size - tied, size):
+        link, node = f.heap[i], f.counts[_HEAP]
+        f.heap[node], f.key[node] = link, height
+        f.counts[_HEAP] += 1
+        _rise(f, node)
+
+
+@inline_kernel
+def _fill(s: Sharing, f: Filling) -> None:
+    """Find the bottleneck of every flow, and the level of every link: of equal levels, the first link stops a flow."""
+    count = f.counts[_KEPT]
+    height = f.level[f.full[count - 1]] if count > 0 else 0
+    _order(f)
+    _tie(f, height)
+    while f.counts[_HEAP] > 0:
+        link = f.heap[0]
+        if f.open_load[link] == 0:
+            _drop(f)
+            continue
+        level = f.rest[link] // f.open_load[link]
+        if level - height <= height >> _EQUAL_BITS:
+            level = height
+        if level > f.key[0]:  # flows that stopped elsewhere left more
+            f.key[0] = level
+            _sink(f, 0)
+            continue
+        level = max(level, 1)
+        _drop(f)
+        f.next_level[link], f.full[count], f.rank[link] = level, link, count
+        count += 1
+        row = s.links[link].row
+        for place in range(row, row + s.links[link].length):
+            flow = s.incidence[place].flow
+            if not f.stopped[flow]:
+                f.stopped[flow], f.slot[flow] = True, s.incidence[place].slot
+                first = s.flows[flow].slot
+                for i in range(first, first + s.flows[flow].used):
+                    passed_link, load = s.slots[i].link, _grains(s.slots[i].load)
+                    f.rest[passed_link] -= load * level
+                    f.open_load[passed_link] -= load
+        if level > height:
+            height = level
+            _tie(f, height)
+    f.counts[_FULL] = f.counts[_KEPT] = count
 
 
 @inline_kernel
 def _take_out(s: Sharing, f: Filling, now: float) -> int:
     """Take flows out of bottlenecks that are theirs no more, and list them; return how many there are."""
     count = 0
-    for i in range(f.counts[_BUSY]):
-        link = f.busy[i]
+    for i in range(f.counts[_AGAIN]):
+        link = f.again[i]
         record = s.links[link]
         for place in range(record.row + record.bottlenecked_here - 1, record.row - 1, -1):
             flow = s.incidence[place].flow
@@ -236,22 +333,27 @@ def renew(s: Sharing, f: Filling, late_ends: int, now: float) -> None:
 
 @inline_kernel
 def _renew_all(s: Sharing, f: Filling, now: float) -> None:
-    """Compute all rates anew."""
-    _gather(s, f)
+    """Compute rates anew, but those that what has changed cannot change."""
+    _note_entered(s, f)
+    kept = f.counts[_KEPT]
+    f.counts[_AGAIN] = f.counts[_FULL] - kept
+    for i in range(f.counts[_AGAIN]):
+        link = f.full[kept + i]
+        f.again[i], f.next_level[link] = link, 0
+        row = s.links[link].row
+        for place in range(row, row + s.links[link].bottlenecked_here):
+            _open(s, f, s.incidence[place].flow, f.level[link])
+    for i in range(s.counts[ENTERED]):
+        _open(s, f, s.work[ENTERED, i], 0)
+    _note_idle(s, f)
     _fill(s, f)
     for i in range(s.counts[TOUCHED]):
         s.links[s.work[TOUCHED, i]].work_marks &= DIRTY + 1
     moved = _take_out(s, f, now)
-    unit = f.unit[0]
-    for i in range(f.counts[_BUSY]):
-        link = f.busy[i]
-        if f.next_level[link] != f.level[link]:
-            record = s.links[link]
-            record.served = served(s, link, now) if f.level[link] > 0 else 0.0
-            record.since = now
-            s.share[link] = f.next_level[link] * unit if f.next_level[link] > 0 else np.inf
-            f.level[link] = f.next_level[link]
-            note(s, link, DIRTY)
+    for i in range(f.counts[_AGAIN]):
+        _set_level(s, f, f.again[i], now)
+    for i in range(kept, f.counts[_FULL]):
+        _set_level(s, f, f.full[i], now)
     for i in range(moved):
         flow = s.work[TOUCHED, i]
         join_at(s, flow, f.slot[flow], s.flows[flow].virtual_finish, now)
@@ -259,3 +361,16 @@ def _renew_all(s: Sharing, f: Filling, now: float) -> None:
         flow = s.work[ENTERED, i]
         join_at(s, flow, f.slot[flow], s.flows[flow].virtual_finish, now)
     f.counts[_ENDED] = s.counts[TOUCHED] = s.counts[ENTERED] = s.counts[STALE] = 0
+
+
+@inline_kernel
+def _set_level(s: Sharing, f: Filling, link: int, now: float) -> None:
+    """Let a link that has flows serve them at its new level from now on."""
+    if f.next_level[link] == f.level[link] or s.links[link].length == 0:
+        return
+    record = s.links[link]
+    record.served = served(s, link, now) if f.level[link] > 0 else 0.0
+    record.since = now
+    s.share[link] = f.next_level[link] * f.unit[0] if f.next_level[link] > 0 else np.inf
+    f.level[link] = f.next_level[link]
+    note(s, link, DIRTY)
