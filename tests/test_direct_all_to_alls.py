@@ -11,6 +11,7 @@ import pytest
 from topoplan import Collective, TaskKind, TopoplanError
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.written_out import written_out
 from topoplan_estimator_roofline import Roofline
@@ -119,6 +120,25 @@ def test_all_to_alls_share_links_as_transfers_do(topology, stepped):
     )
     assert single.finish.tolist() == pytest.approx(whole.finish[: tasks.n_tasks].tolist(), rel=1e-9)
     np.testing.assert_allclose(single.link_bytes, whole.link_bytes, rtol=1e-9)
+
+
+def test_all_to_alls_ask_of_the_network_what_their_transfers_ask():
+    """Topologies that follow the demand would else build rings for them, and bounds and tax count all-reduces."""
+    cluster = cluster_of(8, 2, 2)
+    rows = [
+        collective(range(16), SIZE, kind=Collective.ALL_TO_ALL),
+        collective(range(0, 16, 2), SIZE, kind=Collective.ALL_TO_ALL),
+        collective([0, 1], SIZE, kind=Collective.ALL_TO_ALL),
+        transfer(0, 9, SIZE),
+        collective([3, 8, 13], SIZE),
+    ]
+    tasks = task_graph(rows, [], 16)
+    forward = np.array([True, False, True, False, False])
+    single, whole = taskgraph_demand(tasks, cluster, forward), taskgraph_demand(written_out(tasks).taskgraph, cluster)
+    np.testing.assert_allclose(single.matrix, whole.matrix)
+    assert single.group_bytes.tolist() == whole.group_bytes.tolist() == [SIZE]
+    assert single.forward is not None
+    assert single.forward[0, 1] == pytest.approx(4 * SIZE / 16)  # two devices of a host to two of the other
 
 
 @pytest.mark.parametrize("level", ["coupled", "stepped"])

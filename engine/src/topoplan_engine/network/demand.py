@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Demand
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 
 __all__ = ["taskgraph_demand"]
 
 
 def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster, forward: NDArray[np.bool_] | None = None) -> Demand:
     """Return groups with the bytes of their collectives (`TaskGraph.size`), and the bytes between hosts.
+
+    An all-to-all is the messages between its members, as if they were transfers.
 
     Args:
         taskgraph: in range (`TaskGraph.check`).
@@ -23,7 +25,9 @@ def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster, forward: NDArray[np
     """
     host, n_hosts = cluster.device_host.astype(np.int64), cluster.n_hosts
     sums: dict[bytes, float] = {}
-    collectives = np.flatnonzero((taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0))
+    in_groups = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
+    all_to_alls = in_groups & (taskgraph.collective == Collective.ALL_TO_ALL)
+    collectives = np.flatnonzero(in_groups & ~all_to_alls)
     groups, sizes = taskgraph.group[collectives], taskgraph.size[collectives]
     group_bytes = np.bincount(groups, sizes, max(taskgraph.n_groups, 1))
     for group in np.unique(groups).tolist():
@@ -33,19 +37,29 @@ def taskgraph_demand(taskgraph: TaskGraph, cluster: Cluster, forward: NDArray[np
             key = hosts.astype(np.int32).tobytes()
             sums[key] = sums.get(key, 0.0) + float(group_bytes[group])
     members_by_group = [np.frombuffer(key, dtype=np.int32) for key in sums]
-    transfers = np.flatnonzero(taskgraph.kind == TaskKind.TRANSFER)
+    between = (taskgraph.kind == TaskKind.TRANSFER) | all_to_alls
     return Demand(
         group_ptr=np.concatenate(([0], np.cumsum([len(members) for members in members_by_group]))),
         group_members=np.concatenate(members_by_group) if members_by_group else [],
         group_bytes=list(sums.values()),
-        matrix=_between(taskgraph, host, transfers, n_hosts),
-        forward=None if forward is None else _between(taskgraph, host, transfers[forward[transfers]], n_hosts),
+        matrix=_between(taskgraph, host, between, n_hosts),
+        forward=None if forward is None else _between(taskgraph, host, between & forward, n_hosts),
     )
 
 
-def _between(taskgraph: TaskGraph, host: I64, tasks: I64, n_hosts: int) -> F64:
-    """(H, H) bytes of transfers between different hosts."""
+def _between(taskgraph: TaskGraph, host: I64, chosen: NDArray[np.bool_], n_hosts: int) -> F64:
+    """(H, H) bytes of chosen transfers and all-to-alls between different hosts."""
+    tasks = np.flatnonzero(chosen & (taskgraph.kind == TaskKind.TRANSFER))
     source, target = host[taskgraph.src[tasks]], host[taskgraph.dst[tasks]]
     apart = source != target
     cell, size = (source * n_hosts + target)[apart], taskgraph.size[tasks][apart].astype(np.float64)
-    return np.bincount(cell, size, n_hosts * n_hosts).astype(np.float64).reshape(n_hosts, n_hosts)
+    matrix: F64 = np.bincount(cell, size, n_hosts * n_hosts).astype(np.float64).reshape(n_hosts, n_hosts)
+    tasks = np.flatnonzero(chosen & (taskgraph.kind == TaskKind.COLLECTIVE))
+    groups, of_group = np.unique(taskgraph.group[tasks], return_inverse=True)
+    for group, nbytes in zip(groups.tolist(), np.bincount(of_group, taskgraph.size[tasks]).tolist(), strict=True):
+        members = taskgraph.group_members[taskgraph.group_ptr[group] : taskgraph.group_ptr[group + 1]]
+        hosts, counts = np.unique(host[members], return_counts=True)
+        sent = np.outer(counts, counts) * (nbytes / len(members))
+        np.fill_diagonal(sent, 0.0)
+        matrix[np.ix_(hosts, hosts)] += sent
+    return matrix
