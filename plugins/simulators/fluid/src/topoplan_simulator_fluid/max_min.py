@@ -188,14 +188,14 @@ def _note_entered(s: Sharing, f: Filling) -> None:
         flow = s.flows[s.work[ENTERED, i]]
         for slot in range(flow.slot, flow.slot + flow.used):
             f.load[s.slots[slot].link] += _grains(s.slots[slot].load)
-    least = _MOST
+    lowest_level = _MOST
     for i in range(s.counts[ENTERED]):
         flow = s.flows[s.work[ENTERED, i]]
         for slot in range(flow.slot, flow.slot + flow.used):
             link = s.slots[slot].link
-            least = min(least, f.capacity[link] // f.load[link])
-    least -= (least >> (_EQUAL_BITS - 1)) + 1
-    while f.counts[_KEPT] > 0 and f.level[f.full[f.counts[_KEPT] - 1]] >= least:
+            lowest_level = min(lowest_level, f.capacity[link] // f.load[link])
+    lowest_level -= (lowest_level >> (_EQUAL_BITS - 1)) + 1
+    while f.counts[_KEPT] > 0 and f.level[f.full[f.counts[_KEPT] - 1]] >= lowest_level:
         f.counts[_KEPT] -= 1
 
 
@@ -335,10 +335,10 @@ def renew(s: Sharing, f: Filling, late_ends: int, now: float) -> None:
 def _renew_all(s: Sharing, f: Filling, now: float) -> None:
     """Compute rates anew, but those that what has changed cannot change."""
     _note_entered(s, f)
-    kept = f.counts[_KEPT]
-    f.counts[_AGAIN] = f.counts[_FULL] - kept
+    first = f.counts[_KEPT]
+    f.counts[_AGAIN] = f.counts[_FULL] - first
     for i in range(f.counts[_AGAIN]):
-        link = f.full[kept + i]
+        link = f.full[first + i]
         f.again[i], f.next_level[link] = link, 0
         row = s.links[link].row
         for place in range(row, row + s.links[link].bottlenecked_here):
@@ -352,7 +352,7 @@ def _renew_all(s: Sharing, f: Filling, now: float) -> None:
     moved = _take_out(s, f, now)
     for i in range(f.counts[_AGAIN]):
         _set_level(s, f, f.again[i], now)
-    for i in range(kept, f.counts[_FULL]):
+    for i in range(first, f.counts[_FULL]):
         _set_level(s, f, f.full[i], now)
     for i in range(moved):
         flow = s.work[TOUCHED, i]
