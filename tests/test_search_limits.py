@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 from idle_search import IdleSearch
 
-from topoplan import Candidate, Host, Searcher, TopoplanError
-from topoplan.errors import TopoplanWarning
+from topoplan import Candidate, Host, Searcher, TopoplanError, Trial
+from topoplan.errors import TopoplanWarning, calling
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import experiment_from_toml
 from topoplan_engine.reporting.report import outcome_rows
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.draws import Draws
-from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.evaluator import Evaluator
-from topoplan_engine.search.limits import Limits
 from topoplan_engine.search.optimize import Ends
 from topoplan_engine.search.setup import set_up_search
+from topoplan_engine.search.slices import Slices
 from topoplan_engine.search.starting import first_state
+from topoplan_engine.search.time_shares import TimeShares
 from topoplan_samples.long_tail import at_night
 
 SMALL = Experiment(
@@ -273,18 +274,50 @@ def test_where_no_plan_can_be_priced_in_time_the_initial_strategy_is_priced_afte
     assert outcome.result.too_large > 0
 
 
-def test_a_member_that_leads_or_plans_has_more_of_the_time():
-    """Shares of a time limit: who leads two parts, while it finds better; planners and the chain one; others half."""
-    evaluator, first = set_up()
+def test_shares_of_time_follow_the_progress_of_each_searcher():
+    """Near the best and bettering its own: two parts; planners and the chain one, others half, far behind a quarter."""
     planning, late = PortfolioMember(IdleSearch, name="planning"), PortfolioMember(IdleSearch(), name="late")
-    run = SearchRun(
-        evaluator, first, [("strategy", s) for s in (IdleSearch(), planning, late)], Limits(budget=9, seconds=1e4)
-    )
-    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
-    run._shares.leader = 2
-    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 2.0]
-    run._shares.spent[2] = 2e3
-    assert [run._shares.weight(number) for number in range(3)] == [1.0, 1.0, 0.5]
+    shares = TimeShares([IdleSearch(), planning, late], limit=1e4)
+
+    def weights() -> list[float]:
+        return [shares.weight(number) for number in range(3)]
+
+    assert weights() == [1.0, 1.0, 0.5]
+    shares.take(0, [trial_of(1.0)])
+    shares.end_turn(0, 2e3, is_active=True)
+    assert weights() == [2.0, 1.0, 0.5]  # the turn that found it counts as fresh, however long it took
+    shares.take(2, [trial_of(1.04), trial_of(0.5, fits=False)])
+    shares.end_turn(2, 1.0, is_active=True)
+    assert weights() == [2.0, 1.0, 2.0]  # behind, but near, and better than its own
+    shares.take(0, [trial_of(1.0)])
+    shares.end_turn(0, 2e3, is_active=True)
+    assert weights() == [1.0, 1.0, 2.0]  # nothing better for long
+    shares.take(0, [trial_of(0.5)])
+    assert weights()[2] == 0.25  # far behind
+
+
+def test_calls_in_slices_leave_standard_output_to_their_caller(capsys):
+    """Two planners wait in the middle of calls whose output goes to standard error, and end in the wrong order."""
+
+    def plan(steps: int) -> None:
+        with calling("a planner"):
+            for step in range(steps):
+                print("aside", step)
+                stop_if_wanted()
+
+    planners = [Slices(lambda: plan(2)), Slices(lambda: plan(3))]
+    for _ in range(4):
+        for planner in planners:
+            if not planner._is_done:
+                planner.go_on(lambda: True)
+                print("result")
+    written = capsys.readouterr()
+    assert (written.out.split(), written.err.count("aside")) == (["result"] * 7, 5)
+
+
+def trial_of(cost, *, fits=True):
+    """Return a trial whose state is of no problem."""
+    return Trial(state=None, cost=cost, demand=dict, fits=fits)
 
 
 def set_up():

@@ -115,7 +115,7 @@ class SearchRun:
         self._screened = {n: s for n, (_, s) in enumerate(searchers) if isinstance(s, Screened) and not journal.keeps}
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         self._has_begun = False
-        self.initial = self._priced(Candidate(base=first))
+        self.initial = self._time.initial = self._priced(Candidate(base=first))
         self._has_begun = True
         self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
         self._begin_bests()
@@ -387,11 +387,11 @@ class SearchRun:
                 self._leave_out(number, error)
         self.planning += clock() - started
         self._idle += len(trials)
+        self._shares.take(number, trials)
         before = self.best
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
             self._take(trial, self._keep.others.get(number, ""))
         if self.best is not before:
-            self._shares.lead(number)
             self._improved()
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):

@@ -1,15 +1,17 @@
 """A call that plans for seconds, in slices, between which a search goes on with others.
 
 What may be left in the middle (`topoplan.search.stopping.stop_if_wanted`) may wait there as well.  The call runs in a
-thread of its own, but never beside its caller: one of them waits for the other, so that nothing needs a lock.
+thread of its own, but never beside its caller: one of them waits for the other, so that nothing needs a lock.  Where it
+prints belongs to the call: what is printed aside meanwhile (`topoplan.errors.calling`) is that of one of them alone.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import Generic, TextIO, TypeVar
 
 from topoplan.search.stopping import must_end
 
@@ -41,6 +43,8 @@ class Slices(Generic[T]):
         self._error: BaseException | None = None
         self._is_over, self._ends = _never, _never
         self._is_done = False
+        #: Its standard output while it waits.
+        self._stdout: TextIO | None = None
         self._to_call, self._to_caller = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
 
@@ -58,11 +62,13 @@ class Slices(Generic[T]):
 
     def _continue(self, is_over: Callable[[], bool], ends: Callable[[], bool]) -> None:
         self._is_over, self._ends = is_over, ends
+        stdout, sys.stdout = sys.stdout, self._stdout or sys.stdout
         if self._thread.ident is None:
             self._thread.start()
         else:
             self._to_call.release()
         self._to_caller.acquire()
+        self._stdout, sys.stdout = sys.stdout, stdout
 
     def answer(self) -> T:
         """Return what the call has returned, or raise what it has raised."""

@@ -14,8 +14,9 @@ from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["TimeLeft"]
 
-#: Share of a time limit that the pricing of one candidate may take; and while no plan is known that fits.
-_LONGEST, _LONGEST_FIRST = 0.1, 0.5
+#: Share of a time limit that the pricing of one candidate may take; while none is better than the initial strategy; and
+#: while no plan is known that fits.
+_LONGEST, _LONGEST_UNTIL_BETTER, _LONGEST_FIRST = 0.1, 0.2, 0.5
 
 #: Share that the pricing of the first state may take where planners propose others.
 _INITIAL = 0.3
@@ -36,6 +37,8 @@ class TimeLeft:
     def __init__(self, evaluator: Evaluator, limit: float) -> None:
         """``limit``: seconds; infinite where there is none."""
         self._evaluator, self._limit = evaluator, limit
+        #: The state at the start, once it is priced.
+        self.initial: Trial | None = None
         # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
         self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
 
@@ -59,7 +62,13 @@ class TimeLeft:
         """Return the seconds that the pricing of one candidate may take."""
         if best.cost == math.inf and has_planners:
             return self._limit * _LONGEST
-        return self._limit * (_LONGEST if best.fits else _LONGEST_FIRST)
+        return self._limit * self._share(best)
+
+    def _share(self, best: Trial) -> float:
+        """Return the share of the limit that the pricing of one candidate may take."""
+        if not best.fits:
+            return _LONGEST_FIRST
+        return _LONGEST_UNTIL_BETTER if best is self.initial else _LONGEST
 
     def longest_at_first(self, *, has_planners: bool) -> float:
         """Return the same for the first state: without planners, others are no faster to price."""
@@ -70,9 +79,8 @@ class TimeLeft:
 
         As many as there may be time for; one that takes longer than others of its size is left (`longest`).
         """
-        share = _LONGEST if best.fits else _LONGEST_FIRST
         seconds_left = max(self._limit - elapsed, 0.0) / _WITH_ITS_END
-        return min(share * self._limit, seconds_left) / self._evaluator.least_seconds_per_task
+        return min(self._share(best) * self._limit, seconds_left) / self._evaluator.least_seconds_per_task
 
     def most_tasks_at_first(self) -> float:
         """Return the same for the first state."""

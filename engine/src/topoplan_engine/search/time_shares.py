@@ -1,14 +1,16 @@
 """Shares that the searchers of a portfolio have of a time limit.
 
-The searcher that leads has most, until it has found nothing better for long; members that proposed no better plan have
-least.  A searcher has its turn if it has used no more than its share so far.
+A searcher whose plans are about as fast as the best, and become better, has most; members that still plan, and
+searchers that brought members along, have less; members that proposed nothing better less again; and who proposed
+nothing but far slower plans, least.  A searcher has its turn if it has used no more than its share so far.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from topoplan.search.protocol import Search
+from topoplan.search.protocol import Search, Trial
 from topoplan_engine.search.companions import PortfolioMember
 
 __all__ = ["TimeShares"]
@@ -16,12 +18,15 @@ __all__ = ["TimeShares"]
 #: Share of a time limit from which on searchers have theirs.
 _BEGINNING = 0.03
 
-#: Weights: of who found the best state; of members that still plan, and searchers that brought the members along; of
-#: members that proposed nothing better.
-_LEADS, _PLANS, _FOLLOWS = 2.0, 1.0, 0.5
+#: Weights: of who betters its own best plan, which is near the best of all; of members that still plan, and searchers
+#: that brought the members along; of members that proposed nothing better; of who has nothing but far slower plans.
+_LEADS, _PLANS, _FOLLOWS, _FAR_BEHIND = 2.0, 1.0, 0.5, 0.25
 
-#: Share of a time limit that who leads spends without a better state before it has the share of any other.
+#: Share of a time limit that who leads spends without a better plan before it has the share of any other.
 _FRESH = 0.1
+
+#: A searcher's best plan that takes so many times as long as the best of all is near it; from another factor on, far.
+_NEAR, _FAR = 1.05, 2.0
 
 
 class TimeShares:
@@ -29,15 +34,15 @@ class TimeShares:
 
     Attributes:
         spent: (searchers,) seconds that each took to propose, and its candidates to be priced.
-        leader: who found the best state; None if no searcher did.
     """
 
     def __init__(self, searches: Sequence[Search], limit: float) -> None:
         """``limit``: seconds; infinite where there is none."""
         self._searches, self._limit = searches, limit
         self.spent = [0.0] * len(searches)
-        self.leader: int | None = None
-        self._led_at = 0.0
+        #: Seconds of the best plan of each that fits, and what it had spent at the end of the turn that found it.
+        self._own_best, self._found_at = [math.inf] * len(searches), [0.0] * len(searches)
+        self._has_found = False
         #: Those that have something to propose, as far as their last turns say.
         self._active = set(range(len(searches)))
 
@@ -57,16 +62,23 @@ class TimeShares:
 
     def weight(self, number: int) -> float:
         """Return the weight of a searcher's share.  Who has found nothing better for long leads no more."""
-        search = self._searches[number]
-        if number == self.leader and self.spent[number] - self._led_at <= _FRESH * self._limit:
+        search, best = self._searches[number], min(self._own_best)
+        times = self._own_best[number] / best if best < math.inf else math.inf
+        if times <= _NEAR and self.spent[number] - self._found_at[number] <= _FRESH * self._limit:
             return _LEADS
+        if _FAR < times < math.inf:
+            return _FAR_BEHIND
         return _FOLLOWS if isinstance(search, PortfolioMember) and search.proposed else _PLANS
 
     def end_turn(self, number: int, seconds: float, is_active: bool) -> None:
         """Take note of a turn, and whether the searcher has something to propose."""
         self.spent[number] += seconds
+        if self._has_found:
+            self._found_at[number], self._has_found = self.spent[number], False
         (self._active.add if is_active else self._active.discard)(number)
 
-    def lead(self, number: int) -> None:
-        """Take note of who found a better state."""
-        self.leader, self._led_at = number, self.spent[number]
+    def take(self, number: int, trials: Sequence[Trial]) -> None:
+        """Take note of what the candidates of a searcher cost, whose turn it is."""
+        cost = min((trial.cost for trial in trials if trial.fits), default=math.inf)
+        if cost < self._own_best[number]:
+            self._own_best[number], self._has_found = cost, True

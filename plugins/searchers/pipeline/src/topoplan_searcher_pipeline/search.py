@@ -34,9 +34,12 @@ __all__ = ["PipelineSearch", "plan_pipelines", "planning_steps"]
 #: Local search: number of plans whose neighbours are tried (the best, and the best of each number of stages); how much
 #: slower than the best they may be; simulated neighbours of each; and how much slower their stage simulation may be.
 _CLIMBING, _WORSE, _TOGETHER, _SLOWER = 5, 1.25, 8, 1.1
-#: Neighbours whose stage simulation is so many times as slow as the best plan are not simulated: task simulation hardly
-#: makes up for that.  Where it took less for the plan that they are neighbours of, it may for them as well.
+#: Neighbours that would take so many times as long as the best plan are not simulated: their stage simulation, and task
+#: simulation over stage simulation of the plan that they are neighbours of.
 _NEAR = 1.02
+#: Plans of the dynamic program whose stage simulation is so many times as slow as the best known plan are not
+#: simulated, but for as many as local search begins with.
+_KNOWN = 1.05
 #: Baselines whose stage simulation is so many times as slow as another one are not simulated.
 _HOPELESS = 1.5
 #: A plan within this factor of the lower bound (all devices are always busy) is not improved further.
@@ -207,7 +210,7 @@ class PipelineSearch(Search):
         """Take a step of planning."""
         self._steps = None  # unless this step ends well
         self._shortlist = next(steps)
-        fresh = [plan for plan in self._first(self._shortlist) if plan not in self._planned]
+        fresh = [plan for plan in self._first(self._shortlist, self._best_cost * _KNOWN) if plan not in self._planned]
         self._planned.update(fresh)
         self._next += self._new(self._shortlist, fresh)
         if not self._shortlist.finished:
@@ -247,14 +250,15 @@ class PipelineSearch(Search):
         for plan in climbing:
             if plan not in self._expanded:
                 self._expanded.add(plan)
-                winning = best * _NEAR * max(1.0, plan.seconds / self._simulated[plan])
+                winning = best * _NEAR * plan.seconds / self._simulated[plan]
                 candidates = neighbours(plan, shortlist.planner, min(plan.seconds * _SLOWER, winning))
                 self._next += self._new(shortlist, candidates, _TOGETHER)
 
     @staticmethod
-    def _first(shortlist: Shortlist) -> list[PipelinePlan]:
-        """Return the baselines and the selected plans."""
-        return [*(plan for plans in shortlist.named.values() for plan in plans), *shortlist.plans]
+    def _first(shortlist: Shortlist, cutoff: float = math.inf) -> list[PipelinePlan]:
+        """Return the baselines, and the selected plans that take less than the cutoff, but at least some of them."""
+        selected = [plan for n, plan in enumerate(shortlist.plans) if n < _CLIMBING or plan.seconds <= cutoff]
+        return [*(plan for plans in shortlist.named.values() for plan in plans), *selected]
 
     def _new(self, shortlist: Shortlist, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
         """Return the first plans that were not proposed yet."""
