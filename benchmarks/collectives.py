@@ -190,7 +190,7 @@ def cells(rule: Rule, group: Group) -> Iterator[tuple[float, float]]:
     """Yield seconds by hand and simulated, of each size."""
     cluster, fabric = on_a_switch(group)
     chosen = f"{rule.collective.label}={rule.name}"
-    run = HOST.make("simulator", "fluid", {"algorithms": chosen}).build()
+    run = HOST.make("simulator", "fluid", {"algorithms": chosen, "protocol": "none"}).build()
     for size in SIZES:
         yield rule.seconds(group, size), run.makespan(tasks(rule.collective, group.n, size), fabric, cluster)
 
@@ -229,7 +229,7 @@ def machines_table() -> str:
     fabric = built("rail-optimized", cluster)
     rows = []
     for name, formula, seconds in MACHINES:
-        run = HOST.make("simulator", "fluid", {"algorithms": f"all-reduce={name}"}).build()
+        run = HOST.make("simulator", "fluid", {"algorithms": f"all-reduce={name}", "protocol": "none"}).build()
         simulated = run.makespan(tasks(REDUCE, 64, 10**9), fabric, cluster)
         by_hand = seconds(1e9)
         rows.append([name, formula, spelled(by_hand), spelled(simulated), f"{simulated / by_hand - 1:+.2%}"])

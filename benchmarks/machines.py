@@ -78,7 +78,7 @@ class Place(NamedTuple):
     def seconds(self, *messages: Message) -> float:
         """Simulate messages that begin together."""
         graph = task_graph(messages, self.cluster.n_devices)
-        simulate = HOST.make(Simulator, "fluid").build()
+        simulate = HOST.make(Simulator, "fluid", {"protocol": "none"}).build()
         return simulate.makespan(graph, self.fabric, self.cluster)
 
 

@@ -44,7 +44,7 @@ def assert_equal(graph, cluster, fabric, strategy, text, protocol="none"):
     choice = CollectiveChoice(text, protocol)
     one_task = Collective.ALL_TO_ALL in choice.algorithms
     lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster), one_task=one_task)
-    model, network = Model(algorithms=choice), network_of(fabric, cluster)
+    model, network = Model(algorithms=choice, waits=protocol == "none"), network_of(fabric, cluster)
     taskgraph = written_out(lowering.lower(strategy), choice.algorithms).taskgraph
     whole = model.simulate(model.prepare(taskgraph, network)._replace(late_ends=ALWAYS))
     chosen = [key[2].name for key in network.load_rows]

@@ -193,8 +193,10 @@ class ComponentOptions:
         "several, with commas between: the fastest for each group and size; unset: rings of the network",
         metavar="COLLECTIVE=NAME,...",
     )
-    protocol: Literal["none", "auto", "ll", "ll128", "simple"] | None = option(
-        None, help="protocol of NCCL whose latencies collectives have; auto: the fastest; unset: those of links alone"
+    protocol: Literal["inside", "none", "auto", "ll", "ll128", "simple"] | None = option(
+        None,
+        help="protocol of NCCL whose latencies collectives have; auto: the fastest; none: those of links alone; "
+        "inside, or unset: NCCL's inside hosts of machines with NVSwitches, those of links elsewhere",
     )
     plan: str | None = option(
         None,

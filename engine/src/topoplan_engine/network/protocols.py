@@ -19,7 +19,7 @@ import attrs
 from topoplan.arrays import FrozenMapping
 from topoplan_engine.network.rounds import RoundsPrice
 
-__all__ = ["MACHINES", "NCCL", "PCI", "Chosen", "Protocol", "Tuning", "measured", "tuning_of"]
+__all__ = ["MACHINES", "NCCL", "PCI", "Chosen", "Protocol", "Tuning", "measured", "queued_tuning_of", "tuning_of"]
 
 _US, _GB = 1e-6, 1e9
 
@@ -125,6 +125,34 @@ class Tuning:
             key=lambda chosen: chosen.latency + chosen.seconds_per_byte * nbytes,
         )
 
+    def least_wait(self, algorithms: Iterable[str], steps: int, nbytes: float, rate: float) -> float:
+        """Return the seconds that a collective inside a host takes beside ``nbytes / rate``.
+
+        It is that of the fastest algorithm and protocol; none is taken to send fewer bytes than a ring.
+
+        Args:
+            algorithms: that may run it: ``ring``, and ``nvls`` where switches sum and copy.
+            steps: of a ring, in a row.
+            nbytes: that each member sends in a ring.
+            rate: bytes/s of a member's links.
+
+        Example:
+            A ring of 8 GPUs with protocol LL, and with protocol Simple:
+
+            >>> round(NCCL.least_wait(["ring"], 14, 0.0, 300e9) * 1e6, 1)
+            15.0
+            >>> round(NCCL.least_wait(["ring"], 14, 1e12, 300e9) * 1e6, 1)
+            56.0
+        """
+        waits = []
+        for algorithm in algorithms:
+            for protocol, share in zip(Protocol, self.share[algorithm], strict=True):
+                if share > 0:
+                    most = self.most[0] * _GB if protocol is Protocol.LL else float("inf")
+                    latency = self.latency(algorithm, protocol, steps if algorithm == "ring" else 1, 0)
+                    waits.append(latency + nbytes / min(share * rate, most) - nbytes / rate)
+        return max(min(waits), 0.0)
+
     def _with(
         self, algorithm: str, protocol: Protocol, price: RoundsPrice, hosts: int, members: int, nbytes: float
     ) -> Chosen:
@@ -199,13 +227,26 @@ def _three(values: Iterable[float]) -> _Three:
 #: Rings of GPUs 0 .. n-1 along NVLinks, of six, in the hybrid cube mesh of DGX-1 (V100); of five GPUs one has links to
 #: one other alone, so that a ring of NVLinks is not there, and the two are NCCL's way over another GPU.
 _CUBE_MESH = tuple((n, rings / 6) for n, rings in ((2, 1), (3, 2), (4, 4), (5, 2), (6, 2), (7, 4), (8, 6)))
-#: Kind of device, in lower case up to its first dash -> constants.
+#: Of NCCL's tuner by generation; switches sum and copy (NVLS) since Hopper.
+_AMPERE = attrs.evolve(NCCL, share={**NCCL.share, "nvls": _NONE})
+_HOPPER = attrs.evolve(NCCL, most=(141.0, 39.0, 20.4))
+_BLACKWELL = attrs.evolve(NCCL, share={**NCCL.share, "nvls": (0, 0, 0.74)}, most=(282.0, 39.0, 20.4))
+#: Kind of device, in lower case up to its first dash -> constants of NCCL's tuner, for collectives that are queued.
+_QUEUED: Mapping[str, Tuning] = {
+    "a100": _AMPERE,
+    "h100": _HOPPER,
+    "h200": _HOPPER,
+    "h800": _HOPPER,
+    "b200": _BLACKWELL,
+    "gb200": _BLACKWELL,
+    "b300": _BLACKWELL,
+    "gb300": _BLACKWELL,
+}
+#: The same, by themselves: two were measured from their launch on.
 MACHINES: Mapping[str, Tuning] = {
+    **_QUEUED,
     "v100": measured(6.548, 1.555, 0.6416, 0.9131, 20.0, 2000.0, _CUBE_MESH),
     "a100": measured(24.8, 1.085, 0.9192, 1.0, 20.0, 507.5),
-    "h100": attrs.evolve(NCCL, most=(141.0, 39.0, 20.4)),
-    "h200": attrs.evolve(NCCL, most=(141.0, 39.0, 20.4)),
-    "b200": attrs.evolve(NCCL, share={**NCCL.share, "nvls": (0, 0, 0.74)}, most=(282.0, 39.0, 20.4)),
 }
 
 
@@ -217,3 +258,15 @@ def tuning_of(device: str) -> Tuning:
         (True, True)
     """
     return MACHINES.get(device.lower().partition("-")[0], NCCL)
+
+
+def queued_tuning_of(device: str) -> Tuning | None:
+    """Return the constants of a kind of device for collectives that wait for computation; None where none are known.
+
+    Their launch is over when they begin, so that what was measured from a launch on has no place here.
+
+    Example:
+        >>> queued_tuning_of("H100") == tuning_of("h100"), queued_tuning_of("my-chip")
+        (True, None)
+    """
+    return _QUEUED.get(device.lower().partition("-")[0])

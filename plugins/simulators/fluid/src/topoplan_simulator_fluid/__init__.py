@@ -45,8 +45,10 @@ class Fluid(SimulatorOfModel):
         "group and size; auto for all that switches need not add for; unset: rings of the network",
         metavar="COLLECTIVE=NAME+...;...",
     )
-    protocol: Literal["none", "auto", "ll", "ll128", "simple"] = option(
-        "none", help="of NCCL, whose latencies collectives have; auto: the fastest; none: latencies of links alone"
+    protocol: Literal["inside", "none", "auto", "ll", "ll128", "simple"] = option(
+        "inside",
+        help="of NCCL, whose latencies collectives have; auto: the fastest; inside: the fastest's latencies where all "
+        "members are in one host of a machine with NVSwitches, those of links elsewhere; none: those of links alone",
     )
 
     def observed(self, fabric: AnyFabric) -> str:
@@ -63,14 +65,15 @@ class Fluid(SimulatorOfModel):
 
         transport = Transport.WIRE if self.transport == "wire" else Transport.FLEXNETPACKET
         stepped = self.level == "stepped"
-        algorithms = CollectiveChoice(self.algorithms, self.protocol)
+        waits = self.protocol == "inside" and transport is Transport.WIRE
+        algorithms = CollectiveChoice(self.algorithms, "none" if self.protocol == "inside" else self.protocol)
         if algorithms and transport is not Transport.WIRE:
             raise TopoplanError(
                 "simulator fluid: algorithms and protocol need transport=wire (FlexNetPacket has rings)"
             )
         if algorithms and self.collective != "ring":
             raise TopoplanError(f"simulator fluid: collective={self.collective} sums gradients without algorithms")
-        return self.simulation(Model(stepped, self.seed, transport, MOST_PACKETS[stepped], algorithms))
+        return self.simulation(Model(stepped, self.seed, transport, MOST_PACKETS[stepped], algorithms, waits))
 
 
 @hookimpl

@@ -22,6 +22,7 @@ from topoplan_engine.simulation.algorithms import Selected, selected, with_algor
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import columns
 from topoplan_engine.simulation.flows import Entities, build, processing_times
+from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
@@ -135,8 +136,17 @@ def selections(taskgraph: TaskGraph, network: Network, algorithms: CollectiveCho
     return list(zip(tasks[first].tolist(), names, strict=True))
 
 
-def folded_loads(folded: FoldedIteration, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS) -> Prepared:
-    """Return the columns of a folded iteration, whose flows have the loads of their classes."""
+def folded_loads(
+    folded: FoldedIteration, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS, *, waits: bool = False
+) -> Prepared:
+    """Return the columns of a folded iteration, whose flows have the loads of their classes.
+
+    Args:
+        folded: the iteration.
+        network: where it runs.
+        algorithms: of collectives.
+        waits: whether collectives inside hosts have latencies (`topoplan_engine.simulation.inside_waits`).
+    """
     entities, _ = _entities(folded.taskgraph, network)
     variant = np.zeros(folded.taskgraph.n_tasks, dtype=np.int64)
     if algorithms:
@@ -148,10 +158,10 @@ def folded_loads(folded: FoldedIteration, network: Network, algorithms: Collecti
         load_ptr=i64(folded.load_ptr), load_links=i32(folded.links), load=i64(folded.shares)
     )
     changed = entities._replace(ring=flow, slot_ptr=indptr(lengths[flow] + (entities.cap >= 0)))
-    cluster = network.cluster
-    return Prepared(
-        columns(folded.taskgraph), changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS
-    )
+    cluster, tasks = network.cluster, columns(folded.taskgraph)
+    if waits:
+        tasks = with_inside_waits(tasks, folded.taskgraph, cluster)
+    return Prepared(tasks, changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS)
 
 
 def _flow_of(folded: FoldedIteration, entities: Entities, variant: I64) -> I64:

@@ -66,6 +66,7 @@ from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.direct import with_direct_all_to_alls
+from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
@@ -94,6 +95,7 @@ class Model(NamedTuple):
         transport: how messages are sent.
         most_packets: packets on links up to which an iteration runs packet by packet, with FlexNetPacket's transport.
         algorithms: which run collectives, on the wire; none of them: rings of the network.
+        waits: collectives inside hosts have latencies of NCCL (`topoplan_engine.simulation.inside_waits`), on the wire.
     """
 
     stepped: bool = False
@@ -101,6 +103,7 @@ class Model(NamedTuple):
     transport: Transport = Transport.WIRE
     most_packets: int = 0
     algorithms: CollectiveChoice = CollectiveChoice("")
+    waits: bool = False
 
     @property
     def in_turn_bytes(self) -> int:
@@ -127,6 +130,8 @@ class Model(NamedTuple):
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
             entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
+        if self.waits:
+            tasks = with_inside_waits(tasks, taskgraph, network.cluster)
         rings = network.rings_in_full if self.stepped else network.rings
         return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
 
@@ -260,7 +265,7 @@ class Model(NamedTuple):
 
     def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Prepared]:
         """Run a folded iteration; return bytes of all links, and the columns that were run."""
-        prepared = folded_loads(folded, network, self.algorithms)
+        prepared = folded_loads(folded, network, self.algorithms, waits=self.waits)
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
 
