@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -74,3 +75,42 @@ def test_normalizations_have_the_weights_of_their_families(build) -> None:
     assert scaled["model.layers.0.self_attn.q_layernorm"] == [(64,)]  # four heads of 16 channels, each its own
     assert scaled["model.layers.0.self_attn.k_layernorm"] == [(32,)]
     assert not any("post_attention" in name for name in scaled)  # both halves read the same
+
+
+@pytest.mark.parametrize(
+    ("keys", "windowed"),
+    [
+        (
+            {"model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+            [1, 0, 1, 0, 1, 0, 1, 0],
+        ),
+        (
+            {
+                "model_type": "gpt_oss",
+                "head_dim": 16,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "layer_types": ["full_attention"] * 8,
+            },
+            [0] * 8,
+        ),
+        ({"model_type": "gemma2", "head_dim": 16}, [1, 0, 1, 0, 1, 0, 1, 0]),
+        ({"model_type": "gemma3_text", "head_dim": 16}, [1, 1, 1, 1, 1, 0, 1, 1]),
+        ({"model_type": "cohere2"}, [1, 1, 1, 0, 1, 1, 1, 0]),
+        ({"model_type": "phi3"}, [1] * 8),
+        ({"model_type": "starcoder2"}, [1] * 8),
+        ({"model_type": "mixtral", "num_local_experts": 4}, [1] * 8),
+        (
+            {"model_type": "qwen3", "head_dim": 16, "use_sliding_window": True, "max_window_layers": 3},
+            [0, 0, 0, 1, 1, 1, 1, 1],
+        ),
+        ({"model_type": "olmo3"}, [1, 1, 1, 0, 1, 1, 1, 0]),
+    ],
+    ids=lambda value: value.get("model_type") if isinstance(value, dict) else "",
+)
+def test_layers_with_windows_have_fewer_flops_for_a_token(keys, windowed, build) -> None:
+    """Attention has 4 FLOP for each channel of a pair: of 32 positions with a window of 8, 7.125 pairs for a token."""
+    graph = build({**SMALL_DECODER, "num_hidden_layers": 8, "sliding_window": 8, **keys}, sequence_length=32)
+    ops = [op for op in graph.operators if op.kind == "scaled_dot_product_attention"]
+    counts = [sum(term.coefficient * math.prod(op.sizes[dim] for dim in term.dims) for term in op.work) for op in ops]
+    assert [count / 32 for count in counts] == [4 * 64 * (7.125 if slides else 16.5) for slides in windowed]

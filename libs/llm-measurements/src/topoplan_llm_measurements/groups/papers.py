@@ -103,9 +103,9 @@ def _deepseek(cells: Cells) -> MeasuredRow:
         "ep": 64,
         "zero": 1,
         "micro_batch": 1,
-        # The run's schedule is DualPipe.  This one has a single copy of the model, and weight gradients in its bubbles;
-        # as in DualPipe, what experts are sent hides behind another micro-batch (report, sections 3.2.1 and 3.2.2).
-        "schedule": "zb-h1",
+        # Micro-batches enter at both ends, and what experts are sent hides behind another one (report, sections 3.2.1
+        # and 3.2.2).  It is sent in fp8 on the way there, for which plans have no word: two bytes are counted.
+        "schedule": "dualpipe",
         # The last stage has the head and the extra prediction layer.  How many layers it has beside is not published:
         # as many as in Megatron-Bridge's recipes for sixteen stages (``recipes/deepseek``, pipeline layout 16, 1).
         "layers": "4*15+1",

@@ -34,9 +34,9 @@ def _squared_relu(hidden: int, layers: int, heads: int, groups: int, ffn: int) -
 
 
 def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
-    """Return gpt-oss in the keys of Mixtral; every second layer's window of 128 positions is left out."""
+    """Return gpt-oss: every second layer, from the first on, attends to a window of 128 positions."""
     return {
-        "model_type": "mixtral",
+        "model_type": "gpt_oss",
         "hidden_size": 2880,
         "intermediate_size": 2880,
         "num_hidden_layers": layers,
@@ -47,6 +47,7 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
         "max_position_embeddings": 131072,
         "num_local_experts": experts,
         "num_experts_per_tok": 4,
+        "sliding_window": 128,
     }
 
 
