@@ -280,8 +280,8 @@ def show(rows: list[Row], what: str, level: str) -> None:
             print(f"packet simulator's CPU seconds over ours, {name}: {beside.spread(ratios)}")
 
 
-def table(levels: dict[str, list[Row]]) -> str:
-    """Return the Markdown table of all rows at all levels, without times of this machine."""
+def table(levels: dict[str, list[Row]], *, summed: bool) -> str:
+    """Return the Markdown table of all rows at all levels, without times of this machine, and that of the errors."""
     headers = ["task graph", "network", "Gbit/s", "packet ms"]
     headers += [header for level in levels for header in (f"{level} ms", "error %")]
     table_rows = []
@@ -291,6 +291,8 @@ def table(levels: dict[str, list[Row]]) -> str:
         for one in several:
             cells += [f"{one.fluid * 1e3:.3f}", f"{one.error:+.2f}{one.spread and f' ({one.spread})'}"]
         table_rows.append(cells)
+    if not summed:
+        return markdown_table(headers, table_rows, headers[2:])
     sums = [
         [level, *(f"{value:.2f}" for value in summary([row.error for row in rows]))] for level, rows in levels.items()
     ]
@@ -303,12 +305,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="folder with packet_reference.csv and taskgraphs/")
     parser.add_argument("--level", choices=LEVELS, help="one level only")
+    parser.add_argument("--only", metavar="WORD", default="", help="rows whose task graph's name has this")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this Markdown file")
     given = parser.parse_args()
     programs = beside.path_in(*PEER) if given.write is None else None
     wanted = [given.level] if given.level else LEVELS
     host = Host.discover()
-    rows = list(reference(given.folder, host))
+    rows = [row for row in reference(given.folder, host) if given.only in row[0]["file"]]
     repeats = 3 if given.write is None else 0  # the page has no times of this machine
     levels = {level: replay(rows, host, level, repeats, programs) for level in wanted}
     if given.write is None:
@@ -325,7 +328,7 @@ def main() -> None:
     _, end, after = rest.partition(END)
     if not end:
         parser.error(f"{given.write} has no lines {START} and {END}")
-    given.write.write_text(f"{before}{START}\n{table(levels)}\n{END}{after}")
+    given.write.write_text(f"{before}{START}\n{table(levels, summed=not given.only)}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from topoplan_engine.tomlfiles import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 DEGREES = (4, 8)
-GBPS = (10, 25, 40, 100, 200)
+GBPS = (10, 100)
 HALF = 60
 #: Twice the standard error, about, of the difference of two means over draws.
 CHANCE = 0.007
@@ -151,14 +151,18 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     parser.add_argument("--runs", type=Path, default=Path(".topoplan-cooptimization.jsonl"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", help="of these models")
+    parser.add_argument("--degrees", default=",".join(map(str, DEGREES)))
+    parser.add_argument("--gbps", default=",".join(map(str, GBPS)))
     given = parser.parse_args()
     host = Host.discover()
     done = [json.loads(line) for line in given.runs.read_text().splitlines()] if given.runs.exists() else []
     models = read_toml(ROOT / "experiments/dedicated-d4.toml")["model"]
+    names = given.models.split(",") if given.models else [model["name"] for model in models]
     rows = []
-    for model in models:
-        for degree in DEGREES:
-            for gbps in GBPS:
+    for model in (model for model in models if model["name"] in names):
+        for degree in map(int, given.degrees.split(",")):
+            for gbps in map(int, given.gbps.split(",")):
                 key = {
                     "model": model["name"],
                     "degree": degree,

@@ -1,6 +1,7 @@
 """How evaluation time and memory grow with servers and with layers; writes docs/growth.md and docs/growth.svg.
 
     .venv/bin/python benchmarks/growth.py
+    .venv/bin/python benchmarks/growth.py --points 2 --write PAGE.md    # the smallest of each, into another page
 
 One evaluation changes one operator of a data-parallel transformer and prices it: lower and simulate, coupled
 `fluid`, one switch.  Every point runs in a process of its own, so that its peak memory is its own.
@@ -8,6 +9,7 @@ One evaluation changes one operator of a data-parallel transformer and prices it
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import statistics
@@ -89,6 +91,8 @@ def table(points: list[dict[str, float]], by: str) -> str:
         ]
         for point in points
     ]
+    if len(points) <= FITTED:
+        return markdown_table(headers, rows, numbers=headers)
     fits = [f"{by}^{exponent(points, by, of):.2f}" for of in ("tasks", "seconds", "bytes")]
     return markdown_table(headers, [*rows, ["grows as", *fits]], numbers=headers)
 
@@ -119,8 +123,13 @@ def main() -> None:
         print(found, file=sys.stderr)
         return found
 
-    rows = {"servers": [point(n, 12) for n in SERVERS], "layers": [point(16, n) for n in LAYERS]}
-    page = DOCS / "growth.md"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=len(SERVERS), help="of each row, the smallest first")
+    parser.add_argument("--write", type=Path, metavar="PAGE.md", help="a copy of docs/growth.md to write instead")
+    given = parser.parse_args()
+    servers, layers = SERVERS[: given.points], LAYERS[: given.points]
+    rows = {"servers": [point(n, 12) for n in servers], "layers": [point(16, n) for n in layers]}
+    page = given.write or DOCS / "growth.md"
     head, rest = page.read_text().split("<!-- measured -->\n", 1)
     tail = rest.split("<!-- end -->\n", 1)[1]
     measured = (
@@ -128,11 +137,12 @@ def main() -> None:
         f"Sixteen servers, more layers:\n\n{table(rows['layers'], 'layers')}\n"
     )
     page.write_text(f"{head}<!-- measured -->\n{measured}<!-- end -->\n{tail}")
-    write_figure(plot(rows), DOCS / "growth.svg")
+    if given.write is None:
+        write_figure(plot(rows), DOCS / "growth.svg")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
+    if len(sys.argv) == 3 and sys.argv[1].isdecimal():
         print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))
     else:
         main()

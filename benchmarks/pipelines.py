@@ -1,6 +1,6 @@
 """Pipelines as `pipeline` plans them, beside those of HPGO, straight pipelines and data parallelism, all simulated.
 
-    .venv/bin/python benchmarks/pipelines.py [docs/pipelines.md]
+    .venv/bin/python benchmarks/pipelines.py [docs/pipelines.md [PROFILE...]]
 
 Layer profiles, batch sizes and machines are those of ``tests/reference/hpgo_plans.csv``: what HPGO planned.  Every plan
 is simulated on one switch with the devices and links of DAPPLE's clusters; plans of others under every order of passes
@@ -179,12 +179,13 @@ def rows_of(profile, batch, ends):
     return report, again, others, bubble_fraction(outcome.plan.timeline), min(taken)
 
 
-def main(page):
+def main(page, profiles):
     ends = {name: key for key, name in MACHINES.items()} | {"two hosts": TWO_HOSTS}
     wanted = {
         (row["profile"], int(row["batch_size"]), tuple(map(int, row["devices"].split()))) for row in rows("hpgo_plans")
     }
     wanted |= {(row["profile"], int(row["batch_size"]), ends[row["machine"]]) for row in rows("hpgo_families")}
+    wanted = {row for row in wanted if not profiles or row[0] in profiles}
     table_rows, slower, faster = [], [], 0
     for number, (profile, batch, hosts) in enumerate(sorted(wanted, key=lambda w: (*w[:2], len(w[2])))):
         if sys.stderr.isatty():
@@ -218,6 +219,6 @@ def main(page):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if "-h" in sys.argv or "--help" in sys.argv:
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None, sys.argv[2:]))

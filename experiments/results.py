@@ -2,8 +2,10 @@
 
     .venv/bin/python experiments/results.py
     .venv/bin/python experiments/results.py --jobs 8 degree all-to-all
+    .venv/bin/python experiments/results.py --page results --sample /tmp/sample.md
 
-`PAGES` says which study goes where.
+The last one runs one model of each study but `UNSAMPLED` in one setting, for `tools/pages.py`.  `PAGES` says which
+study goes where.
 
 Every file there begins with the command that prints its tables.  Finished runs of `topoplan compare` are stored, so
 that what was interrupted goes on when it is started again.
@@ -14,11 +16,20 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import tempfile
 from pathlib import Path
 
+import attrs
+
+from topoplan import Host
 from topoplan.cli import main as topoplan
+from topoplan_engine.executors import executor_from
 from topoplan_engine.files import read_file, write_file
 from topoplan_engine.reporting.pages import replace_section
+from topoplan_engine.tomlfiles import read_toml
+from topoplan_studies.command import run_study
+from topoplan_studies.page import section
+from topoplan_studies.study import study_from
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, HIDUP = Path("docs/results.md"), Path("docs/hidup.md")
@@ -35,6 +46,8 @@ PAGES = {
         "hidup-memory",
     ),
 }
+#: Studies of which no sample is made: one is no comparison of networks one by one, the other takes minutes.
+UNSAMPLED = ("shared-cluster", "all-to-all")
 STUDIES = tuple(study for studies in PAGES.values() for study in studies)
 
 HEAD = """# Networks compared, study by study
@@ -121,6 +134,25 @@ def write(path: Path, page: Path, jobs: int) -> None:
             raise
 
 
+def sample(study: str, host: Host) -> str:
+    """Run the last model of a study in the first of its settings; return what the section would have of them."""
+    path = ROOT / "experiments" / f"{study}.toml"
+    whole = study_from(read_toml(path), study, str(path))
+    first = {option: values[:1] for option, values in whole.vary.items()}
+    part = attrs.evolve(whole, models=whole.models[-1:], vary=first)
+    with tempfile.TemporaryDirectory() as runs:
+        report = run_study(
+            part,
+            host,
+            prices=None,
+            catalogue=False,
+            measures=None,
+            runs=Path(runs),
+            executor=executor_from("processes", 1),
+        )
+    return section(report, shlex.join(command(path)), "")
+
+
 def page_of(study: str) -> Path:
     """Return the page of a study."""
     return next(page for page, studies in PAGES.items() if study in studies)
@@ -133,6 +165,7 @@ def main() -> None:
     parser.add_argument("--page", choices=[page.stem for page in PAGES], help="all studies of a page")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument("--write", type=Path, metavar="PAGE.md", help="write all into this page instead")
+    parser.add_argument("--sample", type=Path, metavar="FILE.md", help="write a few rows of each study into this file")
     arguments = parser.parse_args()
     for study in arguments.studies:
         if study not in STUDIES:
@@ -140,6 +173,10 @@ def main() -> None:
     chosen = [study for study in STUDIES if arguments.page in (None, page_of(study).stem)]
     instead = arguments.write.absolute() if arguments.write else None
     os.chdir(ROOT)  # paths in the commands begin there
+    if arguments.sample:
+        names = [study for study in arguments.studies or chosen if study not in UNSAMPLED]
+        write_file(arguments.sample, "\n".join(sample(study, Host.discover()) for study in names).encode())
+        return
     for study in arguments.studies or chosen:
         page = instead or (ROOT / page_of(study)).absolute()
         text = read_file(page).decode() if page.exists() else ""

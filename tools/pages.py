@@ -1,129 +1,237 @@
-"""Says which pages of figures are older than the code that makes them.
+"""Makes some of the figures of each page anew, and says which of them the page does not have.
 
-A page of figures ends with a comment that names the state of its sources when it was made: a hash of the script that
-makes it, of what the script reads, and of the code that computes.  ``python tools/pages.py`` compares each with the
-commit that is checked out, lists the pages that are stale with the command that makes them anew, and ends with
-status 1 if there are any; ``.ci/nightly`` runs it last.  Whoever has made a page runs ``python tools/pages.py --stamp
-PAGE`` and commits both.  With ``--at REVISION`` the hash is that of another commit.
+``python tools/pages.py`` runs a sample of every page: a few rows, by the command that makes the page, into a file of
+its own.  It finds each row of these tables in the page, by the columns that name rows, and compares all other cells.
+Figures are equal that differ by one in their last digit, or by one percent.  Each that is not is printed, with the
+figure of the page and the one of the present code; the status is 1 if there are any.  ``.ci/nightly`` runs it last.
+Pages are named to check these alone; ``--commands`` prints what makes each page anew.
 
-The hashes of files are git's, so that comparing takes no time.
+    page -> its sample, a Markdown file -> rows that both have -> cells that differ
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Code that every simulated time rests on.
-TIMES = (
-    "engine/src/topoplan_engine/lowering",
-    "engine/src/topoplan_engine/network",
-    "engine/src/topoplan_engine/partition.py",
-    "engine/src/topoplan_engine/sharding",
-    "engine/src/topoplan_engine/simulation",
-    "plugins/simulators/fluid/src",
+#: Figures are equal that differ by no more than this share.
+TOLERANCE = 0.01
+
+
+class Page(NamedTuple):
+    """How a page of figures is made.
+
+    Attributes:
+        command: makes all of it anew; words after ``python``.
+        sample: makes some of it anew: in ``{file}``, which is a copy of the page.  Without a ``{file}`` the command
+            compares for itself, and ends with another status than 0 where the page differs.
+        names: headers of columns that name rows; where a table has none of these, its first column does.
+        machine: headers of columns that differ from machine to machine, and are not compared.
+    """
+
+    command: str
+    sample: str
+    names: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
+
+
+_STUDIES = (
+    "model",
+    "network",
+    "planner",
+    "interface-bandwidth-gbps",
+    "degree",
+    "batch-size",
+    "gpus-per-server",
+    "load",
 )
-#: What searched plans rest on beside.
-PLANS = (*TIMES, "engine/src/topoplan_engine/search", "plugins/searchers", "plugins/estimators", "plugins/topologies")
-#: Page -> the command that makes it, and the paths that it rests on: scripts, what they read, and code.
-PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "docs/physics.md": ("benchmarks/physics.py --write docs/physics.md", ("benchmarks/physics.py", *TIMES)),
-    "docs/machines.md": (
-        "benchmarks/machines.py --write docs/machines.md",
-        ("benchmarks/machines.py", "plugins/machines", "plugins/topologies/rails/src", *TIMES),
+PAGES: dict[str, Page] = {
+    "docs/physics.md": Page(
+        "benchmarks/physics.py --write docs/physics.md",
+        "benchmarks/physics.py --write {file}",
+        ("rule", "devices", "a host", "calculation", "GPU", "members"),
     ),
-    "docs/strategies.md": (
-        "benchmarks/strategies.py --write docs/strategies.md",
-        (
-            "benchmarks/strategies.py",
-            "benchmarks/plan_rows.py",
-            "plugins/schedules",
-            "plugins/searchers/stated/src",
-            "libs/operators/src",
-            *TIMES,
-        ),
+    "docs/machines.md": Page(
+        "benchmarks/machines.py --write docs/machines.md", "benchmarks/machines.py --write {file}"
     ),
-    "docs/agreement.md": (
+    "docs/strategies.md": Page(
+        "benchmarks/strategies.py --write docs/strategies.md", "benchmarks/strategies.py --write {file}"
+    ),
+    "docs/agreement.md": Page(
         "benchmarks/agreement.py --write docs/agreement.md",
-        ("benchmarks/agreement.py", "benchmarks/exports.py", "plugins/exporters/flatbuffer/src", *TIMES),
+        "benchmarks/agreement.py --only 100transformer_16 --write {file}",
+        ("task graph", "network", "Gbit/s"),
     ),
-    "docs/results.md": (
-        "experiments/results.py",
-        ("experiments/results.py", "experiments", "libs/studies/src", *PLANS),
+    "docs/results.md": Page(
+        "experiments/results.py", "experiments/results.py --page results --sample {file}", _STUDIES
     ),
-    "docs/hidup.md": (
-        "experiments/results.py --page hidup",
-        ("experiments/results.py", "plugins/frontends/hidup/src", "libs/spmd-planning/src", *PLANS),
+    "docs/hidup.md": Page(
+        "experiments/results.py --page hidup", "experiments/results.py --page hidup --sample {file}", _STUDIES
     ),
-    "docs/pipelines.md": (
+    "docs/pipelines.md": Page(
         "benchmarks/pipelines.py docs/pipelines.md",
-        ("benchmarks/pipelines.py", "libs/pipeline-planning/src", *PLANS),
+        "benchmarks/pipelines.py {file} vgg16 amoeba-6-simplified",
+        ("profile", "batch", "machine"),
+        ("planned in",),
     ),
-    "docs/spmd.md": ("benchmarks/spmd_plans.py", ("benchmarks/spmd_plans.py", "libs/spmd-planning/src", *PLANS)),
-    "docs/cooptimization.md": ("benchmarks/cooptimization.py", ("benchmarks/cooptimization.py", *PLANS)),
-    "docs/one_gpu.md": ("experiments/one_gpu.py", ("experiments/one_gpu.py", "plugins/estimators", *TIMES)),
-    "docs/kernels.md": (
-        "experiments/kernels.py",
-        (
-            *("experiments/kernels.py", "experiments/kernels", "experiments/one_gpu.py", "experiments/one_gpu"),
-            *("libs/kernel-constants/src", "libs/operator-times/src", "plugins/estimators/kernels"),
-            *TIMES,
-        ),
+    "docs/spmd.md": Page(
+        "benchmarks/spmd_plans.py",
+        "benchmarks/spmd_plans.py --models vit-switch --devices 8 --write {file}",
+        ("model", "devices"),
     ),
-    "docs/validation.md": (
+    "docs/cooptimization.md": Page(
+        "benchmarks/cooptimization.py --write docs/cooptimization.md",
+        "benchmarks/cooptimization.py --models VGG16 --gbps 10 --degrees 8 --runs {file}.runs --write {file}",
+        ("model", "interfaces", "Gb/s"),
+    ),
+    "docs/one_gpu.md": Page("experiments/one_gpu.py", "experiments/one_gpu.py --check"),
+    "docs/kernels.md": Page("experiments/kernels.py", "experiments/kernels.py --check"),
+    "docs/validation.md": Page(
         "core/src/topoplan/__main__.py validate llm --write docs/validation.md --leave-out "
         "--by-device plugins/estimators/kernels/src/topoplan_estimator_kernels/measured.csv",
-        (
-            *("libs/llm-measurements/src", "libs/kernel-constants/src", "plugins/commands/validate/src"),
-            *("plugins/estimators/kernels/src", "plugins/frontends/huggingface/src", "plugins/machines/nvidia/src"),
-            *("plugins/searchers/stated/src", *TIMES),
-        ),
+        "core/src/topoplan/__main__.py validate llm vtrain --write {file}",
     ),
-    "docs/growth.md": ("benchmarks/growth.py", ("benchmarks/growth.py", *PLANS)),
+    "docs/growth.md": Page(
+        "benchmarks/growth.py",
+        "benchmarks/growth.py --points 2 --write {file}",
+        ("servers", "layers"),
+        ("evaluation", "memory"),
+    ),
 }
-_STAMP = re.compile(r"\n<!-- Made from sources with the hash ([0-9a-f]{16})\. -->\n?$")
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
+_BAR = re.compile(r"(?<!\\)\|")
 
 
-def sources_hash(paths: tuple[str, ...], revision: str = "HEAD") -> str:
-    """Return a hash of the files below some paths, as a commit has them."""
-    command = ["git", "-C", str(ROOT), "ls-tree", "-r", revision, "--", *paths]
-    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    sources = [line for line in listing.splitlines() if "/tests/" not in line and not line.endswith((".md", ".svg"))]
-    return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:16]
+class Table(NamedTuple):
+    """A table of a page: the headings above it, its headers, and the cells of its rows."""
+
+    heading: str
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
-def stamp_of(page: Path) -> str:
-    """Return the hash that a page says; empty if it says none."""
-    found = _STAMP.search(page.read_text(encoding="utf-8"))
-    return found[1] if found else ""
+def tables(text: str) -> list[Table]:
+    """Find the tables of a Markdown page."""
+    found: list[Table] = []
+    heading, title, table = "", "", None
+    for line in text.splitlines():
+        if line.startswith("#"):
+            words = line.lstrip("# ")
+            title = title if line.startswith("### ") else words
+            heading = f"{title}, {words}" if line.startswith("### ") else words
+        if not line.startswith("|"):
+            table = None
+            continue
+        cells = tuple(cell.strip().replace("**", "") for cell in _BAR.split(line.strip().removesuffix("|"))[1:])
+        if table is None:
+            table = Table(heading, cells, [])
+            found.append(table)
+        elif not set("".join(cells)) <= set("-: "):
+            table.rows.append(cells)
+    return found
 
 
-def stamp(page: Path, digest: str) -> None:
-    """Let a page say a hash, in place of the one that it says."""
-    text = _STAMP.sub("", page.read_text(encoding="utf-8")).rstrip("\n")
-    page.write_text(f"{text}\n\n<!-- Made from sources with the hash {digest}. -->\n", encoding="utf-8")
+def number(text: str) -> tuple[float, float]:
+    """Return a number, and one in its last digit."""
+    text = text.replace(",", "").replace("−", "-")
+    mantissa, _, power = text.partition("e")
+    digits = len(mantissa.partition(".")[2])
+    return float(text), 10.0 ** (int(power or 0) - digits)
+
+
+def agree(old: str, new: str) -> bool:
+    """Say whether two cells have the same words, and figures that are equal."""
+    if _NUMBER.sub("0", old) != _NUMBER.sub("0", new):
+        return False
+    for a, b in zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=True):
+        (before, digit), (now, _) = number(a), number(b)
+        if abs(now - before) > max(digit * (1 + 1e-9), TOLERANCE * abs(before)):
+            return False
+    return True
+
+
+def differences(page: str, made: str, names: tuple[str, ...] = (), machine: tuple[str, ...] = ()) -> list[str]:
+    """Compare tables that were made anew with those of a page; return a line for each cell that differs."""
+    found: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = {}
+    for table in tables(page):
+        found.setdefault((table.heading, table.headers), []).extend(table.rows)
+    lines = []
+    for table in tables(made):
+        old_rows = found.get((table.heading, table.headers))
+        if old_rows is None:
+            lines.append(f"{table.heading}: the page has no table of {', '.join(table.headers)}")
+            continue
+        naming = [i for i, header in enumerate(table.headers) if header in names] or [0]
+        compared = [i for i, header in enumerate(table.headers) if header not in machine]
+        for row in table.rows:
+            lines += _row_differences(table, row, old_rows, naming, compared)
+    return lines
+
+
+def _row_differences(
+    table: Table, row: tuple[str, ...], old_rows: list[tuple[str, ...]], naming: list[int], compared: list[int]
+) -> list[str]:
+    name = ", ".join(row[i] for i in naming)
+    same = [old for old in old_rows if all(old[i] == row[i] for i in naming)]
+    if not same:
+        return [f"{table.heading}: the page has no row {name}"]
+    lines = [
+        [
+            f"{table.heading}: {name}: {table.headers[i] or 'figure'}: {old[i]} in the page, now {row[i]}"
+            for i in compared
+            if not agree(old[i], row[i])
+        ]
+        for old in same
+    ]
+    return min(lines, key=len)
+
+
+def sampled(name: str) -> list[str]:
+    """Run the sample of a page; return a line for each figure that differs, or what the command says if it fails."""
+    page, path = PAGES[name], ROOT / name
+    text = path.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        copy.write_text(text, encoding="utf-8")
+        words = [word.replace("{file}", str(copy)) for word in shlex.split(page.sample)]
+        ended = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+        if ended.returncode:
+            return (ended.stderr.strip() or ended.stdout.strip() or f"status {ended.returncode}").splitlines()[-1:]
+        return differences(text, copy.read_text(encoding="utf-8"), page.names, page.machine)
 
 
 def main() -> int:
-    """List the stale pages, or stamp some; return the status."""
-    parser = argparse.ArgumentParser(description="List the pages of figures that are older than their code.")
-    parser.add_argument("--stamp", nargs="+", default=[], metavar="PAGE", choices=PAGES, help="pages just made")
-    parser.add_argument("--at", default="HEAD", metavar="REVISION", help="with --stamp: the commit that made them")
-    words = parser.parse_args()
-    for name in words.stamp:
-        stamp(ROOT / name, sources_hash(PAGES[name][1], words.at))
-    if words.stamp:
+    """Check pages, or list the commands that make them; return the status."""
+    parser = argparse.ArgumentParser(description="Make samples of the pages of figures anew, and compare.")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(PAGES)}; all unless given")
+    parser.add_argument("--commands", action="store_true", help="print the commands that make the pages anew")
+    given = parser.parse_args()
+    for name in given.pages:
+        if name not in PAGES:
+            parser.error(f"no page {name!r} (have: {', '.join(PAGES)})")
+    names = given.pages or list(PAGES)
+    if given.commands:
+        for name in names:
+            print(f"{name}: python {PAGES[name].command}")
         return 0
-    stale = [name for name, (_, paths) in PAGES.items() if stamp_of(ROOT / name) != sources_hash(paths)]
-    for name in stale:
-        print(f"{name}: is older than its code: python {PAGES[name][0]}, then python tools/pages.py --stamp {name}")
-    print(f"{len(stale)} of {len(PAGES)} pages are stale")
-    return 1 if stale else 0
+    wrong = 0
+    for name in names:
+        lines = sampled(name)
+        wrong += bool(lines)
+        for line in lines:
+            print(f"{name}: {line}")
+        if lines:
+            print(f"{name}: is made anew by: python {PAGES[name].command}")
+        sys.stdout.flush()
+    print(f"{len(names) - wrong} of {len(names)} pages have the figures of the present code, as far as samples tell")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
