@@ -388,7 +388,8 @@ REASONS = """
   long as in bf16; why was not looked for. Memory is planned as in bf16.
 - **Workspaces of cuDNN**: *vgg16* takes 1.7 GB more in fp32 than in TF32, *alexnet* and *inception-v3* 0.2 GB. Which
   algorithm cuDNN chooses does not follow from shapes, so that nothing is planned for any.
-- **Transposed copies**: PyTorch views a transposed tensor, and so do plans. The measured operators of *bert-sgmoe* copied.
+- **Transposed copies**: PyTorch views a transposed tensor, and so do plans. The measured operators of *bert-sgmoe*
+  copied.
 - **Gradients of indices**: a plan of *moe* has gradients of what experts read, which needs none here.
 - **Steps on tables of embeddings** (*dlrm*) are not priced.
 - **The optimizer's step in bf16** is priced as one kernel that moves 28 bytes a parameter. PyTorch here casts each
