@@ -232,7 +232,8 @@ class RunOptions:
     )
     budget: int = option(
         attrs.Factory(lambda run: _BUDGET if run.time_limit is None else _NO_BUDGET, takes_self=True),
-        help="candidates to price; 0 prices the initial strategy only; unset: 1000, or no limit beside --time-limit",
+        help="candidates to price; 0 prices the initial strategy only, and is refused beside --plan and --plan-from; "
+        "unset: 1000, or no limit beside --time-limit",
         minimum=0,
     )
     restarts: int = option(

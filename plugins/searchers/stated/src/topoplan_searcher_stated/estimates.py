@@ -342,7 +342,8 @@ class Estimates:
             micro_batches=np.array([shape.degrees.micro_batches - shown for shape in built]),
             zero=np.array([shape.zero for shape in built]),
             hop=np.stack([self._links.between_ranks(shape.degrees.strides["pp"], shape.degrees.pp) for shape in built]),
-            **{name: np.stack([getattr(shape, name) for shape in built]) for name in _OF_UNITS},
+            # C order, whatever that of the columns: each other order would be compiled anew, for seconds.
+            **{name: np.ascontiguousarray(np.stack([getattr(shape, name) for shape in built])) for name in _OF_UNITS},
         )
         price_plans(columns, shown, order.splits, self._units, n_layers, table, room, prices)
         values[rows], layers[rows, :parts] = prices, counts
