@@ -172,11 +172,16 @@ LONG = (
     r"experiments/|llama-3-70b|llama-3-8b\.json -o sequence-length=\d+ (?!-o layers)"
     r"|sweep torchgraph|compare alexnet ncf|sensitivity plan.json --budget"
     r"|layers -o file=examples/models/transformer.toml|bert-switch --devices '\[8\]' --device v100"
+    r"|plugins doctor|sensitivity plan.json$"
 )
 #: Pages whose commands run on each save: what readers type first.  Those of others run at night.
 FIRST = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
 #: Blocks that take seconds, of pages of which another block runs on each save.
-LONG_BLOCKS = ("docs/guides/research.md-0", "docs/guides/python.md-3", "docs/plugins/searcher.md-1")
+LONG_BLOCKS = (
+    "docs/guides/research.md-0",
+    *(f"docs/guides/python.md-{number}" for number in (1, 2, 3)),
+    "docs/plugins/searcher.md-1",
+)
 CASES = [(path, command) for path in PAGES for command in commands(path)]
 ONCE = list({command: (path, command) for path, command in reversed(CASES)}.values())[::-1]
 

@@ -14,7 +14,7 @@ from topoplan_engine.replay import simulate_file
 from topoplan_engine.reporting.joint import again_text, joint_json, joint_rows
 from topoplan_engine.search.run_folder import RunFolder
 
-MODEL = "huggingface:preset=gpt2,layers=2,sequence-length=256"
+MODEL = "huggingface:preset=gpt2,layers=1,sequence-length=256"
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def test_files_keep_the_algorithms(outcome, tmp_path):
 
 
 def test_what_a_user_names_stays():
-    named = searched(simulator="fluid:algorithms=all-reduce=ring;all-gather=ring;reduce-scatter=ring")
+    named = searched("hybrid:shortlist=1", simulator="fluid:algorithms=all-reduce=ring;all-gather=ring;reduce-scatter=ring")
     assert "joint" not in named.plan.provenance
     options = next(part["options"] for part in named.plan.provenance["components"] if part["kind"] == "simulator")
     assert options["algorithms"] == "all-reduce=ring;all-gather=ring;reduce-scatter=ring"

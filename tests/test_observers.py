@@ -11,7 +11,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 EXPERIMENT = Experiment(
     model="alexnet",
     cluster=ClusterOptions(servers=4, interface_bandwidth_gbps=10.0),
-    run=RunOptions(batch_size=64, budget=60, seed=1),
+    run=RunOptions(batch_size=64, budget=20, seed=1),
 )
 
 
@@ -48,7 +48,7 @@ def test_a_watcher_is_told_everything_and_changes_nothing():
     alone = optimize(EXPERIMENT, host=Host.discover())
     assert watched.plan.timeline.makespan == alone.plan.timeline.makespan
 
-    assert events[0] == ("started", 60, 1, ("auto", "hybrid", "spmd", "pipeline"))
+    assert events[0] == ("started", 20, 1, ("auto", "hybrid", "spmd", "pipeline"))
     assert events[-1][0] == "finished"
     assert events[-1][1][0] is watched.plan
     best = [entry[1] for entry in events if entry[0] == "best"]

@@ -38,13 +38,16 @@ PROVENANCE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(provenance={"assumptions": {"compute_efficiency": 3, "notes": "x"}})
-@example(provenance={"components": [{"kind": "topology", "name": "bigswitch", "options": [1]}], "seed": True})
-@given(provenance=PROVENANCE)
-def test_any_provenance_is_shown_or_refused(host, alexnet, provenance):
-    for plan in (alexnet, reference.pipelined()):
-        foreign = attrs.evolve(plan, provenance=provenance)
-        with contextlib.suppress(TopoplanError):
-            assert report([NamedPlan("foreign", foreign)], host)
-        plan_throughput_rows(foreign)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(provenance={"assumptions": {"compute_efficiency": 3, "notes": "x"}}, is_pipeline=False)
+@example(provenance={"assumptions": {"compute_efficiency": 3, "notes": "x"}}, is_pipeline=True)
+@example(
+    provenance={"components": [{"kind": "topology", "name": "bigswitch", "options": [1]}], "seed": True},
+    is_pipeline=False,
+)
+@given(provenance=PROVENANCE, is_pipeline=st.booleans())
+def test_any_provenance_is_shown_or_refused(host, alexnet, provenance, is_pipeline):
+    foreign = attrs.evolve(reference.pipelined() if is_pipeline else alexnet, provenance=provenance)
+    with contextlib.suppress(TopoplanError):
+        assert report([NamedPlan("foreign", foreign)], host)
+    plan_throughput_rows(foreign)

@@ -91,7 +91,8 @@ def test_plans_of_a_search_are_stated_again(found, capsys):
     assert len(runners_up_rows(found)) == (len(simulated) > 1)
 
 
-def test_what_is_no_list_of_plans_is_not_shown(found, capsys):
+def test_what_is_no_list_of_plans_is_not_shown(capsys):
+    found = optimize("alexnet", servers=2, batch_size=8, budget=0).plan
     for value in ("text", [1], [{"plan": "tp=2"}], [{"plan": 1, "seconds": 2, "memory_gib": 3, "lost_by": ""}]):
         plan = attrs.evolve(found, provenance={"reports": {"hybrid": {"best_plans": value, "front": value}}})
         assert plans_json(plan) == {}

@@ -133,6 +133,7 @@ def test_gathers_in_fp8_send_one_byte_for_a_number(model):
         assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * PARAMETERS
 
 
+@pytest.mark.by_day(6)
 @pytest.mark.parametrize("bucket_mb", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize(
     ("devices", "options"),
