@@ -19,6 +19,7 @@ from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_flexnet.bounds import flow_bytes
 from topoplan_simulator_fluid import Fluid
 from topoplan_simulator_fluid import model as fluid
+from topoplan_simulator_fluid.prepared import InPackets
 
 HOSTS = 3
 CLUSTER = Cluster.uniform(n_hosts=HOSTS)
@@ -56,6 +57,15 @@ def test_small_segments_are_refused_before_they_take_seconds(segment, larger):
     with pytest.raises(TopoplanError, match=rf"^simulator flexnet: segment-bytes is {segment}, .*={larger} or more"):
         Flexnet(segment_bytes=segment).build()(messages, star(HOSTS, 1.25e10), CLUSTER)
     assert Flexnet(segment_bytes=larger).build()(messages, star(HOSTS, 1.25e10), CLUSTER).makespan > 0
+
+
+@pytest.mark.parametrize(("bandwidth", "is_short"), [(1e9, True), (1e3, True), (1.0, False)])
+def test_packets_on_slow_links_are_not_simulated_while_timers_are_looked_at_for_hours(bandwidth, is_short):
+    """Ten packets: 90 s at 1 kB/s, and 90,000 looks at timers; a day at 1 B/s, and 90 million."""
+    model, network = Fluid(transport="flexnetpacket").build()._model, Network(star(HOSTS, bandwidth), CLUSTER)
+    prepared = model.prepare(chain([(0, 1, 10 * 8936)]), network)
+    assert isinstance(prepared, InPackets) is is_short
+    assert model.simulate(prepared).makespan >= 10 * 8936 / bandwidth
 
 
 @pytest.mark.parametrize(("kind", "turns"), [(Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)])

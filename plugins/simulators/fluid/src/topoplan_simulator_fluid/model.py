@@ -53,7 +53,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.recording import LinkUse
-from topoplan.model.taskgraph import Collective, TaskGraph
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.host import Host
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import MessageLoads
@@ -63,7 +63,7 @@ from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.algorithms import with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
-from topoplan_engine.simulation.columns import Outcome, columns
+from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.direct import with_direct_all_to_alls
 from topoplan_engine.simulation.inside_waits import with_inside_waits
@@ -76,11 +76,12 @@ from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.packets import PS, run_packets
 from topoplan_simulator_fluid.prepared import InPackets, Prepared
 from topoplan_simulator_fluid.quotient import quotient_loads
+from topoplan_simulator_fluid.windows import LOOK
 
 __all__ = ["MOST_PACKETS", "Model", "Prepared"]
 
-#: Packets on links of an iteration that level coupled, and level stepped, simulate one by one: about a second, and
-#: about a minute.
+#: Packets on links of an iteration that level coupled, and level stepped, simulate one by one, with looks at timers:
+#: about a second, and about a minute.
 MOST_PACKETS = (1 << 22, 1 << 28)
 #: Devices of the largest cluster whose iterations level coupled simulates so.
 _FEW_DEVICES = 64
@@ -122,7 +123,8 @@ class Model(NamedTuple):
         late_ends = ALWAYS if switch_links(network) is not None else LATE_ENDS
         if self._in_packets(network) and float(np.sum(tasks.size, dtype=np.float64)) <= self.most_packets * PACKET:
             entities = flows.build(tasks, traffic, network.paths, network.rings_in_full, True, transport)
-            if _packets_on_links(entities) <= self.most_packets:
+            events = _packets_on_links(entities) + _looks_at_timers(tasks, entities, network)
+            if events <= self.most_packets:
                 return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
         if self._runs_directly:
@@ -273,3 +275,10 @@ class Model(NamedTuple):
 def _packets_on_links(entities: flows.Entities) -> float:
     """Packets of all messages, counted on each link of the longest path that they can take."""
     return float(np.sum(entities.volume / PACKET * entities.rounds * np.diff(entities.slot_ptr)))
+
+
+def _looks_at_timers(tasks: TaskColumns, entities: flows.Entities, network: Network) -> float:
+    """How often timers of flows are looked at, at least: on a link that is slow enough, more often than packets go."""
+    seconds = flows.processing_times(tasks, entities, network.paths, int(Transport.FLEXNETPACKET))
+    seconds[tasks.kind < TaskKind.TRANSFER] = 0.0
+    return float(np.sum(seconds * np.diff(entities.of_task))) * PS / LOOK
