@@ -59,10 +59,11 @@ def test_files_keep_the_algorithms(outcome, tmp_path):
 
 
 def test_what_a_user_names_stays():
-    named = searched("hybrid:shortlist=1", simulator="fluid:algorithms=all-reduce=ring;all-gather=ring;reduce-scatter=ring")
+    algorithms = "all-reduce=ring;all-gather=ring;reduce-scatter=ring"
+    named = searched("hybrid:shortlist=1", simulator=f"fluid:algorithms={algorithms}")
     assert "joint" not in named.plan.provenance
     options = next(part["options"] for part in named.plan.provenance["components"] if part["kind"] == "simulator")
-    assert options["algorithms"] == "all-reduce=ring;all-gather=ring;reduce-scatter=ring"
+    assert options["algorithms"] == algorithms
 
 
 def test_a_search_of_no_proposals_ends_as_it_began():

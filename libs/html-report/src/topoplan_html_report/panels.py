@@ -304,7 +304,7 @@ def short_name(name: str) -> str:
     """Return a name that is cut in its middle if it is very long.
 
     >>> short_name("layer." * 20)
-    'layer.layer.layer.layer.layer.layer.la…layer.layer.layer.layer.layer.layer.layer.'
+    'layer.layer.layer.layer.layer.layer.la…ayer.layer.layer.layer.layer.layer.layer.'
     """
     return name if len(name) <= _NAME else f"{name[: _NAME // 2 - 2]}…{name[-_NAME // 2 - 1 :]}"
 

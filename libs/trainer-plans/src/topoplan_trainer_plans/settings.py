@@ -362,7 +362,7 @@ def layout_of_ranks(devices: Sequence[int], order: str, degrees: Mapping[str, in
         degrees: of all axes but ``dp``, which has the rest of the ranks.
 
     >>> layout_of_ranks([0, 2, 1, 3], "tp-cp-ep-dp-pp", {"tp": 2, "cp": 1, "ep": 1, "pp": 1})
-    'dp-tp-cp-ep-pp'
+    'cp-ep-dp-tp-pp'
     """
     axes = order.split("-")
     remainder = len(devices) // math.prod(degrees.values())

@@ -70,6 +70,15 @@ def columns_of(made):
     return decode(WRITE(made), "test")
 
 
+def test_a_fabric_of_more_switches_than_the_file_has_bytes_is_read_again():
+    """BCube of two hosts and 16 levels has half a million switches, and few of them have links."""
+    links = [(0, 2), (2, 0), (1, 2), (2, 1)]
+    many = {"n_hosts": 2, "n_switches": 1 << 20, "links": links, "bandwidth": 100 * GBPS, "latency": 1e-6}
+    written = WRITE(plan(Fabric.from_links(name="wide", **many)))
+    assert len(written) < 1 << 20
+    assert read(written, "x").fabric.n_switches == 1 << 20
+
+
 # ── What FlexNetPacket follows unasked ──────────────────────────────────────────────────────────────────
 
 VECTORS = {"conn": 6, "ops": 7, "tasks": 8, "devices": 9, "routes": 10, "rings": 11}
@@ -310,6 +319,7 @@ def test_a_message_on_another_device_is_computing():
         ({"routes__paths__hopnode": put(1, 9)}, r"x: routes\[1\]\.paths: node 9"),
         ({"nnode": put(0, 0)}, "x: nnode 0"),
         ({"nnode": put(0, 2**32 - 1)}, "x: nnode 4294967295"),
+        ({"nswitch": put(0, 2**22)}, "x: nnode 4 x ngpupernode 1, nswitch 4194304: too many for"),
         ({"netbw": put(0, 0.0)}, "x: netbw: 0.0"),
         ({"netbw": put(0, np.inf)}, "x: netbw: inf"),
     ],

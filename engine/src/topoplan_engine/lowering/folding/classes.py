@@ -50,15 +50,15 @@ def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
 
     Args:
         color: (V,) uint64 of vertices; equal vertices may be in one class.
-        tail, head: (n,) ends of edges.
+        tail, head: (n,) ends of edges, which have a direction.
         labels: (n,) uint64 of edges.
 
     Examples:
-        The middle of a path of three vertices differs from its ends:
+        Two vertices with an edge to a third one are equal:
 
         >>> import numpy as np
         >>> no_color, edges = np.zeros(3, np.uint64), np.zeros(2, np.uint64)
-        >>> classes_of(no_color, np.array([0, 1], np.int32), np.array([1, 2], np.int32), edges).of.tolist()
+        >>> classes_of(no_color, np.array([0, 2], np.int32), np.array([1, 1], np.int32), edges).of.tolist()
         [0, 1, 0]
     """
     of, first = _refine(color, tail, head, labels)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from topoplan import Cluster, Plan, TaskGraph, TaskKind, TopoplanError
 from topoplan.arrays import I64, U64
+from topoplan.model.fabric import MOST_NODES
 from topoplan_exporter_flatbuffer.links import fabric_of
 from topoplan_exporter_flatbuffer.schema import (
     ALLREDUCE,
@@ -58,9 +59,10 @@ def plan_of(columns: Columns, name: str, size: int) -> Plan:
     hosts, per_host, switches = (int(columns[field][0]) for field in ("nnode", "ngpupernode", "nswitch"))
     if hosts < 1 or per_host < 1:
         raise TopoplanError(f"{name}: nnode {hosts}, ngpupernode {per_host} (both must be at least 1)")
-    if hosts * per_host + switches > size:
+    if hosts * per_host > size or hosts + switches > MOST_NODES:  # switches need no links, hosts have devices
         raise TopoplanError(
-            f"{name}: nnode {hosts} x ngpupernode {per_host} + nswitch {switches}: too many for {size} bytes"
+            f"{name}: nnode {hosts} x ngpupernode {per_host}, nswitch {switches}: too many for {size} bytes (nodes: at "
+            f"most {MOST_NODES})"
         )
     bandwidth = _bytes_per_second(columns, "netbw", name)
     fabric = fabric_of(columns, hosts, switches, bandwidth, LATENCY, name)

@@ -42,7 +42,7 @@ class Field:
         sum, difference, product: (q, q) of two elements.
 
     >>> Field.of(5).power.tolist()
-    [1, 3, 4, 2]
+    [1, 2, 4, 3]
     """
 
     power: np.ndarray
