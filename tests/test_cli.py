@@ -244,7 +244,7 @@ def test_a_second_topology_is_refused_and_not_dropped(run):
         (["optimize", "ncf", "--latency-us", "fast"], "--latency-us: expected number, got 'fast'"),
         (["optimize", "ncf", "--latency-us", "nan"], "--latency-us: expected number, got 'nan'"),
         (["optimize", "ncf", "--degree="], "--degree: expected integer, got ''"),
-        (["optimize", "ncf", "--servers", "1000000"], "--servers: 1000000 is too large (at most 65536)"),
+        (["optimize", "ncf", "--servers", "1000000"], "--servers: 1000000 is too large (at most 131072)"),
         (["compare", "ncf", "-n", "bigswitch", "--servers", "4,0"], "--servers: 0 is too small (at least 1)"),
         (
             ["sweep", "ncf", "--batch-sizes", "8,x"],

@@ -88,7 +88,7 @@ def test_a_command_that_reads_a_file_says_that_it_goes_by_it(word):
 def test_the_help_says_defaults_of_what_is_unset(run):
     out = " ".join(run("compare", "--help")[1].split())
     assert "[default: 1 to a switch, 4 between hosts; 1 to 1024]" in out
-    assert "Number of hosts; several with commas between. [default: 16; 1 to 65536]" in out
+    assert "Number of hosts; several with commas between. [default: 16; 1 to 131072]" in out
 
 
 @pytest.mark.parametrize("word", [*COMMANDS, "profile", "plugins"])

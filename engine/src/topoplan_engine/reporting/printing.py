@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,10 @@ from topoplan_engine.exporting import Written
 from topoplan_engine.reporting.tables import printable_lines
 
 __all__ = ["exit_after", "json_values", "print_json", "spelled_time", "table"]
+
+
+#: Items of the longest list of integers that is printed line by line, and what stands for longer ones meanwhile.
+_LONG, _MARK = 1000, re.compile(r'"\\u0000(\d+)"')
 
 
 def exit_after(outputs: Written, *, interrupted: bool = False) -> None:
@@ -42,8 +47,10 @@ def table(title: str, rows: list[tuple[str, str]], *, align: Literal["left", "ri
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print one strict JSON object on standard output."""
-    sys.stdout.write(json.dumps(json_values(value), indent=2, default=_plain) + "\n")
+    """Print one strict JSON object on standard output; a long list of numbers, as of devices, is one line."""
+    long_lists: list[list[Any]] = []
+    text = json.dumps(_shortened(json_values(value), long_lists), indent=2, default=_plain)
+    sys.stdout.write(_MARK.sub(lambda mark: json.dumps(long_lists[int(mark[1])]), text) + "\n")
 
 
 def spelled_time(seconds: float) -> str:
@@ -65,6 +72,18 @@ def json_values(value: Any) -> Any:
     if isinstance(value, float | np.floating) and not math.isfinite(value):
         return None
     return _plain(value) if isinstance(value, np.generic | Path) else value
+
+
+def _shortened(value: Any, long_lists: list[list[Any]]) -> Any:
+    """Return JSON with a mark in the place of each long list of integers, which is appended: indented it takes long."""
+    if isinstance(value, dict):
+        return {key: _shortened(item, long_lists) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) <= _LONG or set(map(type, value)) != {int}:
+        return [_shortened(item, long_lists) for item in value]
+    long_lists.append(value)
+    return f"\0{len(long_lists) - 1}"
 
 
 def _plain(value: Any) -> Any:
