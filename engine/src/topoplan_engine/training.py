@@ -28,6 +28,7 @@ __all__ = [
     "frozen",
     "gradient_flow",
     "has_sparse_gradient",
+    "is_view",
     "shared_weights",
     "tensors_read",
     "trained_bytes",
@@ -216,3 +217,10 @@ def _given(
     for u in reversed(range(count)):
         gets[u] = not readers[u] or any(gets[v] and needs[v] and flows[v][into] for v, into in readers[u])
     return gets
+
+
+def is_view(operator: Operator) -> bool:
+    """Whether the outputs of an operator are elements of its only input, which it neither computes nor copies."""
+    if operator.work or operator.weights or operator.extras or len(operator.inputs) != 1 or not operator.linear_in:
+        return False
+    return sum(output.nbytes for output in operator.outputs) <= operator.inputs[0].nbytes

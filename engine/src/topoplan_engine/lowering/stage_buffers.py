@@ -37,7 +37,7 @@ from topoplan_engine.partition import multiplies
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
-from topoplan_engine.training import shared_weights
+from topoplan_engine.training import is_view, shared_weights
 
 __all__ = [
     "accumulated_gradients",
@@ -45,6 +45,7 @@ __all__ = [
     "gather_pool",
     "gathered_in_backward",
     "handed_on",
+    "kept_for_weights",
     "kept_in_other_slices",
     "made_in_backward",
     "outside_of",
@@ -177,6 +178,35 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
         most = sum(nbytes / each for each in slices) if keeps_gathered else nbytes / max(*slices, n_slices)
         more[stage.position[u]] += most - nbytes / n_slices
     return more
+
+
+def kept_for_weights(stage: StageGraph, late: np.ndarray, slices_more: F64) -> F64:
+    """(n,) bytes of the batch of each operator's outputs that others read whose gradients of weights come later.
+
+    Such a gradient is that of an output, times an input: both wait.  What an operator has made waits for others alone.
+
+    Args:
+        stage: its graph.
+        late: (n,) whether the gradients of an operator's weights come later.
+        slices_more: see `kept_in_other_slices`.
+    """
+    operators, edges = stage.graph.operators, stage.graph.edges.reshape(-1, 4).tolist()
+    source = {(v, k): (u, output) for u, output, v, k in edges}
+    read: set[tuple[int, int]] = set()
+    for v, operator in enumerate(operators):
+        if stage.position[v] < 0 or not late[stage.position[v]]:
+            continue
+        for k in stage.arguments_read[v]:
+            maker = source.get((v, k)) if k < len(operator.inputs) else None
+            while maker is not None and is_view(operators[maker[0]]):
+                maker = source.get((maker[0], 0))
+            if maker is not None and stage.position[maker[0]] >= 0:
+                read.add(maker)
+    nbytes = np.zeros(len(late))
+    for u, output in read:
+        slices = pieces(stage.program, stage.program.made(u, output))
+        nbytes[stage.position[u]] += operators[u].outputs[output].nbytes / slices
+    return np.where(nbytes > 0, nbytes + slices_more, 0.0)
 
 
 def gathered_in_backward(stage: StageGraph) -> F64:

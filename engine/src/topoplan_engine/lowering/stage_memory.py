@@ -38,6 +38,7 @@ from topoplan_engine.lowering.stage_buffers import (
     gather_pool,
     gathered_in_backward,
     handed_on,
+    kept_for_weights,
     kept_in_other_slices,
     made_in_backward,
     pipeline_buffers,
@@ -137,7 +138,8 @@ class StageBytes(NamedTuple):
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
-        activations = np.stack([row.activations for row in rows]) + kept_in_other_slices(stage)[:, None]
+        more = kept_in_other_slices(stage)
+        activations = np.stack([row.activations for row in rows]) + more[:, None]
         regions, boundary = stage.stage.regions, tensors.kept[:, None]
         freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
@@ -147,13 +149,14 @@ class StageBytes(NamedTuple):
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
         change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
-        change[Pass.BACKWARD] -= freed[~split].sum(axis=0)
-        change[Pass.WEIGHTS] = -freed[split].sum(axis=0)
+        late = np.minimum(freed, kept_for_weights(stage, split, more)[:, None])
+        change[Pass.BACKWARD] -= (freed - late).sum(axis=0)
+        change[Pass.WEIGHTS] = -late.sum(axis=0)
         in_messages = np.array([[1], [-1], [-1]]) * handed_on(stage, strategy.order.rank_of)
         change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += in_messages
         waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * tensors.outputs[split].sum()
         temporary = (gathered := gathered_in_backward(stage)) + made_in_backward(stage, strategy.micro_batches)
-        freed_at = np.where(split, -tensors.outputs, freed.min(axis=1))
+        freed_at = (freed - late).min(axis=1) - np.where(split, tensors.outputs, 0.0)
         entered = np.zeros(len(rows)) if has_pass else tensors.entered(stage, (freed - after).min(axis=1))
         levels = levels_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches)
         return cls(

@@ -23,9 +23,9 @@ from topoplan.arrays import I32
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
 from topoplan_engine.trainer_kernels import kernels_of
-from topoplan_engine.training import gradient_flow, shared_weights, tensors_read
+from topoplan_engine.training import gradient_flow, is_view, shared_weights, tensors_read
 
-__all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "is_view", "saved_tensors"]
+__all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "saved_tensors"]
 
 
 class Gradients(NamedTuple):
@@ -171,10 +171,3 @@ def _hands_on(operator: Operator) -> bool:
     (output,) = operator.outputs
     is_sum = len(operator.inputs) > 1 and all(tensor.nbytes == output.nbytes for tensor in operator.inputs)
     return together and (is_sum or not operator.work)
-
-
-def is_view(operator: Operator) -> bool:
-    """Whether the outputs of an operator are elements of its only input, which it neither computes nor copies."""
-    if operator.work or operator.weights or operator.extras or len(operator.inputs) != 1 or not operator.linear_in:
-        return False
-    return sum(output.nbytes for output in operator.outputs) <= operator.inputs[0].nbytes

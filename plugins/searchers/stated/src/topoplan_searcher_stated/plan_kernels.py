@@ -264,7 +264,7 @@ def _share_border(plans: PlanRows, plan: int, before: int, unit: int, splits: bo
     """
     plain, repeated, late = plans.border[plan, 0, unit], plans.border[plan, 1, unit], plans.border[plan, 2, unit]
     more = plain if plans.border[plan, 3, before] > 0 else -repeated
-    moved = late if splits else 0.0  # from the pass of the gradients of weights
+    moved = -late if splits else 0.0  # to the pass of the gradients of weights
     room.change[_FORWARD, chunk] += more
     room.change[_WHOLE, chunk] -= more
     room.change[_BACKWARD, chunk] -= more + moved

@@ -103,8 +103,8 @@ class UnitColumns(NamedTuple):
         rise: (K, U, 4) what the backward pass of a unit has at most beyond what is there at its begin, by the places of
             operators in it, see `_by_place`; below 0 where there is none.
         border: (4, K, U) bytes for each micro-batch of what a unit receives: that nothing of it that runs again reads,
-            that such an operator reads, and that the gradients of its weights are computed of, too; last whether what a
-            unit sends is of an operator that runs again.  A unit of another stage keeps the second one, one of the same
+            that such an operator reads, and that gradients of weights are computed of; last whether what a unit sends
+            is of an operator that runs again.  A unit of another stage keeps the second one, one of the same
             stage leaves it to the unit before.
         ahead, layer, outside: (U,) bytes of weights that are gathered and given back: of the last layer or table of a
             unit, of its layer, and of what is in none; the last two where FSDP2 gathers, and the first one elsewhere.
@@ -358,14 +358,15 @@ def _border(stage: StageGraph, costs: StageCosts) -> tuple[float, float, float, 
     """Return bytes of the batch that a unit receives, and whether what it sends runs again; see `UnitColumns`."""
     regions, plain, kept_again, late = stage.stage.regions, 0.0, 0.0, 0.0
     for op, link in stage.receives.items():
-        repeated = runs_again(stage, op)
         tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
         nbytes = tensor.nbytes / pieces(stage.program, link.arrives)
-        if not repeated:
+        if runs_again(stage, op):
+            kept_again += nbytes
+        else:
             plain += nbytes
-            continue
-        kept_again += nbytes
-        if (costs.passes[repeated[0]].weight_gradient > 0).any():
+        readers = [(v, k) for u, _, v, k in stage.graph.edges.reshape(-1, 4).tolist() if u == op]
+        places = [stage.position[v] for v, k in readers if stage.backward[v] and k in stage.arguments_read[v]]
+        if any(place >= 0 and (costs.passes[place].weight_gradient > 0).any() for place in places):
             late += nbytes
     last = max((place for place in stage.position if place >= 0), default=-1)
     return plain, kept_again, late, float(last >= 0 and regions[last] >= 0)
