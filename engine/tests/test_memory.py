@@ -131,7 +131,7 @@ def test_parts_add_up_in_programs(stored, sharded, states, known):
         assert use.undivided.tolist() == [states * weights] * 4
 
 
-@pytest.mark.parametrize(("optimizer", "copies"), [("adam", 2), ("momentum", 1), ("sgd", 0), ("", 2)])
+@pytest.mark.parametrize(("optimizer", "copies"), [("adam", 2), ("adam-bf16", 1), ("momentum", 1), ("sgd", 0), ("", 2)])
 def test_optimizers_are_selected_by_name(optimizer, copies):
     graph = attrs.evolve(model(), optimizer=optimizer)
     assert weight_states(graph) == (1, 1, copies)

@@ -20,7 +20,7 @@ from topoplan.errors import TopoplanError, nearest
 from topoplan.model.graph import OperatorGraph
 from topoplan.plugin.components import Component, Estimator, Frontend, Searcher, Simulator, Topology
 from topoplan_engine.experiment import Choice, Experiment
-from topoplan_engine.options import ClusterOptions, HostGroup, RunOptions
+from topoplan_engine.options import ClusterOptions, HostGroup, Kernels, RunOptions
 
 __all__ = ["Keywords", "Model", "experiment_of"]
 
@@ -68,11 +68,8 @@ class Keywords(TypedDict, total=False):
     executor: str
     precision: Literal["fp32", "fp16", "bf16", "fp8"] | None
     precision_speedup: float | None
-    kernels: (
-        Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"]
-        | None
-    )
-    optimizer: Literal["adam", "momentum", "sgd"] | None
+    kernels: Kernels | None
+    optimizer: Literal["adam", "adam-bf16", "momentum", "sgd"] | None
     record: bool
     trainers: tuple[str, ...]
 

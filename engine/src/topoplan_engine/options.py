@@ -43,7 +43,7 @@ _LARGEST = 10**9
 MEMORY_RESERVE_PERCENT = 8.0
 #: Whose kernels run: `topoplan_engine.trainer_kernels.KERNELS`.
 Kernels: TypeAlias = Literal[
-    "megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"
+    "megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "deepseek", "transformers"
 ]
 _COMPONENT = "NAME[:KEY=VALUE,...]"
 
@@ -271,14 +271,12 @@ class RunOptions:
     precision_speedup: float | None = option(
         None, help="how much faster it computes than fp32, for estimators that know times in fp32 only", above=0
     )
-    kernels: (
-        Literal["megatron", "megatron-local", "torchtitan", "torchtitan-2024", "torchtitan-eager", "transformers"]
-        | None
-    ) = option(
+    kernels: Kernels | None = option(
         None,
         help="whose kernels run, which decides what memory holds for backward passes, and what measured kernels take: "
         "Megatron core's with Transformer Engine or without, torchtitan's, with a loss that is compiled or (2024) not, "
-        "or nothing compiled (eager), transformers' own code; unset: the trainer's of --for, or else PyTorch's own",
+        "or nothing compiled (eager), DeepSeek's, which keep in fp8 what products read, transformers' own code; unset: "
+        "the trainer's of --for, or else PyTorch's own",
     )
     trainers: tuple[str, ...] = option(
         (),
@@ -292,9 +290,10 @@ class RunOptions:
         help="write down which task kept each link busy, the critical path, memory over time, and the search, into "
         "plans that hold them (-x json)",
     )
-    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
+    optimizer: Literal["adam", "adam-bf16", "momentum", "sgd"] | None = option(
         None,
-        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, momentum 1, sgd 0; "
+        help="what memory holds beside weights and gradients: adam 2 numbers for each weight, "
+        "adam-bf16 2 in bf16, momentum 1, sgd 0; "
         "unset: the model's, which is adam but in the flexnet dialect (momentum)",
     )
 

@@ -50,8 +50,9 @@ _SMALLER = 2
 #: Tags of a graph: the precision that its file states, and which key of which file does.
 _STATED, _SOURCE = "precision", "precision source"
 
-#: Optimizer -> numbers that it keeps for each weight, beside the weight itself: Adam two moments, momentum one.
-OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "momentum": 1, "sgd": 0})
+#: Optimizer -> numbers in fp32 that it keeps for each weight, beside the weight itself: Adam two moments, or two in
+#: bf16, which take as much as one (DeepSeek-V3, 2024, section 3.3.3); momentum one.
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adam": 2, "adam-bf16": 1, "momentum": 1, "sgd": 0})
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@
     every:2       every second layer by itself: the second one, the fourth one, ...
     modules:mlp+input_layernorm
                   modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
-                  ``moe_act``, ``moe``)
+                  ``mla_up_proj``, ``moe_act``, ``moe``)
 
 Operators of one module of one layer run again together, right before the backward pass of the last of them, with the
 collectives of what they read.  A module inside of another one that is named is a part of that.
@@ -32,10 +32,12 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import shared_weights
 
-__all__ = ["ATTENTION", "kept_in", "regions_of", "words_of_regions"]
+__all__ = ["ATTENTION", "kept_in", "latent_projections", "regions_of", "words_of_regions"]
 
 #: Kinds of operators that are an attention by themselves.
 ATTENTION = ("scaled_dot_product_attention", "attention")
+#: The kind of operator that puts keys and values of latent attention together.
+_LATENT = "keys_and_values"
 _WAYS = "none, selective, op, full, every:2 or modules:NAME+NAME"
 
 
@@ -201,10 +203,37 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
     words = {
         "core_attn": _attention_cores(graph),
         "layernorm": norms,
+        "mla_up_proj": latent_projections(graph),
         "moe_act": [*of_activations.values()],
         "moe": [in_layers[name][layer] for layer, name in of_experts.items()],
     }
     return {**{word: members for word, members in words.items() if members}, **modules}
+
+
+def latent_projections(graph: OperatorGraph) -> list[list[int]]:
+    """Return the operators that make queries, keys and values of what latent attention compresses, of each attention.
+
+    Normalizations of what is compressed are among them, as they are one kernel with the products in Megatron-LM.
+    """
+    source: dict[int, list[int]] = {}
+    for u, _, v, _ in graph.edges.reshape(-1, 4).tolist():
+        source.setdefault(v, []).append(u)
+    projections: list[list[int]] = []
+    for index, op in enumerate(graph.operators):
+        if op.kind not in ATTENTION or not any(graph.operators[u].kind == _LATENT for u in source.get(index, ())):
+            continue
+        members, waiting = set[int](), [*source[index]]
+        while waiting:
+            u = waiting.pop()
+            kind, makers = graph.operators[u].kind, source.get(u, [])
+            is_norm = kind.endswith("norm") and all(
+                graph.operators[each].kind in ("linear", "split") for each in makers
+            )
+            if is_norm or kind in ("linear", "rotary", _LATENT):
+                members.add(u)
+                waiting += () if is_norm else makers
+        projections.append(sorted(members))
+    return projections
 
 
 def _by_element(graph: OperatorGraph, index: int) -> bool:

@@ -17,12 +17,14 @@ norms written out      an RMS norm in PyTorch's operators keeps what it multipli
 GELU written out       three tensors beside its input
 cached keys            keys and values are copied into a cache, which is made in training, too
 layers compiled        of what a region keeps, only what its backward pass needs
+inputs in fp8          products of layers, and gates, keep what they read in one byte for each number
 =====================  ===================================================================================
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 (``fusions/fused_bias_swiglu.py``, ``moe/router.py``, ``moe/experts.py``);
 NVIDIA/TransformerEngine@7088403 (``pytorch/cross_entropy.py``, ``common/triton/cross_entropy.py``); Korthikanti et al.,
 2022, section 4.1; huggingface/transformers v4.57 (``modeling_llama.py``, ``activations.py``, ``cache_utils.py``);
-pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``).
+pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``); DeepSeek-AI, DeepSeek-V3
+(2024), section 3.3.3.
 """
 
 from __future__ import annotations
@@ -38,7 +40,16 @@ from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 
-__all__ = ["KERNELS", "TrainerKernels", "attention_of", "kernels_of", "with_attention", "with_kernels"]
+__all__ = [
+    "KERNELS",
+    "TrainerKernels",
+    "attention_of",
+    "check_precision",
+    "kernels_of",
+    "products_in_fp8",
+    "with_attention",
+    "with_kernels",
+]
 
 #: How attention runs: without scores in memory; so by FlashAttention 2, which is slower on Hopper; with them.
 AttentionKernel = Literal["fused", "flash2", "written"]
@@ -48,6 +59,8 @@ _TAG = "kernels"
 _ATTENTION = "attention"
 #: Kinds of functions that trainers fuse with the product behind them.
 _GATES = ("silu", "gelu", "relu")
+#: Kinds of products with a matrix of their own.
+_PRODUCTS = ("linear", "expert_linear")
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +81,8 @@ class TrainerKernels:
         units: whether gradients of a layer are there whole until they are summed, and a layer's weights are gathered by
             copies (FSDP2).
         compiled: whether layers are compiled as a whole, so that nothing is kept that no backward pass needs.
+        discards: whether a region that runs again for whoever reads it keeps nothing of what it makes.
+        narrow: whether inputs of products in fp8 are kept in fp8, and those of gates in experts.
     """
 
     gates: bool = True
@@ -78,20 +93,24 @@ class TrainerKernels:
     placeholders: bool = False
     units: bool = False
     compiled: bool = False
+    discards: bool = False
+    narrow: bool = False
     buffers: bool = True
     written: bool = False
 
 
 #: Name -> kernels.  Megatron core runs modules of Transformer Engine unless it is asked for ``--transformer-impl
 #: local``; torchtitan compiles layers if it is asked to, and with them the loss since 2025 (pytorch/torchtitan#1033),
-#: which ran operator by operator before.  PyTorch's attention is FlashAttention 2.
+#: which ran operator by operator before.  PyTorch's attention is FlashAttention 2.  DeepSeek's trainer is what the
+#: report on DeepSeek-V3 says of it (sections 3.2.3 and 3.3.3).
 KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
     {
-        "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True),
+        "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True, discards=True),
         "megatron-local": TrainerKernels(attention="written", fused=False),
         "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True, compiled=True),
         "torchtitan-2024": TrainerKernels(attention="flash2", units=True, compiled=True),
         "torchtitan-eager": TrainerKernels(gates=False, attention="flash2", fused=False, units=True),
+        "deepseek": TrainerKernels(loss="in place", experts=True, discards=True, narrow=True),
         "transformers": TrainerKernels(gates=False, loss="plain", fused=False, buffers=False, written=True),
     }
 )
@@ -100,6 +119,39 @@ KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
 def kernels_of(graph: OperatorGraph) -> TrainerKernels | None:
     """Return the kernels of a graph; None where operators run one by one."""
     return KERNELS.get(graph.tags.get(_TAG, ""))
+
+
+def check_precision(name: str, precision: str) -> None:
+    """Check that a run has the precision that kernels are for.
+
+    Args:
+        name: of `KERNELS`, or of none.
+        precision: of the run.
+
+    Raises:
+        TopoplanError: the kernels keep in fp8 what products in fp8 read, and products are not in fp8.
+    """
+    if name in KERNELS and KERNELS[name].narrow and precision != "fp8":
+        raise TopoplanError(f"kernels: {name}: products run in fp8 (--precision fp8, not {precision or 'unset'})")
+
+
+def products_in_fp8(graph: OperatorGraph) -> frozenset[int]:
+    """Return the products whose inputs a trainer keeps in fp8: those of layers with their own matrix, but of routers.
+
+    Gradients of their outputs wait in fp8, too, where gradients of weights are computed apart.
+
+    Source: DeepSeek-AI, DeepSeek-V3 (2024), sections 3.3.1 and 3.3.3.
+    """
+    kernels = kernels_of(graph)
+    if kernels is None or not kernels.narrow:
+        return frozenset()
+    layer = layers_of(graph).layer
+    routers = {u for u, _, v, _ in graph.edges.reshape(-1, 4).tolist() if graph.operators[v].kind == "top_k"}
+    return frozenset(
+        number
+        for number, op in enumerate(graph.operators)
+        if op.kind in _PRODUCTS and op.weights and layer[number] and number not in routers
+    )
 
 
 def attention_of(graph: OperatorGraph) -> AttentionKernel:

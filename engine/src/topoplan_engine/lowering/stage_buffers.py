@@ -30,10 +30,12 @@ import numpy as np
 from topoplan.arrays import F64, I32
 from topoplan.model.graph import Operator, Role
 from topoplan.model.sharding import arguments
+from topoplan.model.staged import StagedStrategy
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering.gather_units import GatherUnits, units_of
 from topoplan_engine.partition import multiplies
+from topoplan_engine.recomputation import latent_projections
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
@@ -52,8 +54,8 @@ __all__ = [
     "pipeline_buffers",
     "pipeline_tensors",
     "placeholders",
+    "received_again",
     "regions_without_outputs",
-    "runs_again",
 ]
 
 #: How much larger a number in fp32 is than one in the precision of weights.
@@ -106,16 +108,19 @@ def made_in_backward(stage: StageGraph, micro_batches: int) -> F64:
 def regions_without_outputs(stage: StageGraph) -> frozenset[int]:
     """Return the regions that run again for whoever reads what they make, so that nothing of it is kept.
 
-    Those of Megatron core without products: normalizations, and activations of experts.
+    Those of Megatron core without products, which are normalizations and activations of experts, and those that make
+    queries, keys and values of what latent attention compresses.
 
-    Source: NVIDIA/Megatron-LM@d98e8a64 (``CheckpointWithoutOutput`` in ``core/tensor_parallel/random.py``).
+    Source: NVIDIA/Megatron-LM@d98e8a64 (``CheckpointWithoutOutput`` in ``core/tensor_parallel/random.py``,
+    ``qkv_up_checkpoint`` in ``core/transformer/multi_latent_attention.py``).
     """
     kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.placeholders:
+    if kernels is None or not kernels.discards:
         return frozenset()
     regions = {region for region in stage.stage.regions.tolist() if region >= 0}
+    latent = {op for members in latent_projections(stage.graph) for op in members}
     for op, operator in enumerate(stage.graph.operators):
-        if stage.position[op] >= 0 and (multiplies(operator) or _matrix(operator) >= 0):
+        if stage.position[op] >= 0 and op not in latent and (multiplies(operator) or _matrix(operator) >= 0):
             regions.discard(int(stage.stage.regions[stage.position[op]]))
     return frozenset(regions)
 
@@ -362,16 +367,15 @@ def pipeline_buffers(stage: StageGraph, rank_of: I32) -> float:
     return sum(_tensor_bytes(stage, op, link) for op, link in links.items()) + _score_bytes(stage)
 
 
-def handed_on(stage: StageGraph, rank_of: I32) -> float:
+def handed_on(strategy: StagedStrategy, stage: StageGraph) -> float:
     """Return the bytes of the batch that PyTorch's pipelines keep of what stages send each other and run again.
 
     What a stage sent is kept until its backward pass.  What it received is in one of `pipeline_buffers`, and not kept a
-    second time for operators that run again, so that less is kept than without them.  ``rank_of`` has the rank of each
-    stage.
+    second time for operators that run again, so that less is kept than without them.
 
     Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``fwd_cache``, ``args_recv_info``).
     """
-    kernels, total = kernels_of(stage.graph), 0.0
+    kernels, total, rank_of = kernels_of(stage.graph), 0.0, strategy.order.rank_of
     if kernels is None or not kernels.units:
         return total
     for op, links in stage.sends.items():
@@ -379,15 +383,24 @@ def handed_on(stage: StageGraph, rank_of: I32) -> float:
         if stage.stage.regions[place] >= 0 and any(rank_of[each.source] != rank_of[each.target] for each in links):
             total += _tensor_bytes(stage, op, links[0])
     for op, link in stage.receives.items():
-        if rank_of[link.source] != rank_of[link.target] and runs_again(stage, op):
+        if rank_of[link.source] != rank_of[link.target] and received_again(strategy, stage, op):
             total -= stage.graph.operators[op].outputs[0].nbytes / pieces(stage.program, link.arrives)
     return total
 
 
-def runs_again(stage: StageGraph, op: int) -> list[int]:
-    """Return the places of operators that read what an operator receives, and run again."""
-    readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
-    return [place for place in readers if place >= 0 and stage.stage.regions[place] >= 0]
+def received_again(strategy: StagedStrategy, stage: StageGraph, op: int) -> list[int]:
+    """Return the places of operators that run again, read what an operator receives, and have to keep it.
+
+    They need not where what sends it does not run again, and has kept it for a backward pass that reads it.
+    """
+    link = stage.receives[op]
+    readers = stage.graph.edges[stage.graph.edges[:, 0] == op][:, [2, 3]].tolist()
+    source = strategy.stages[link.source]
+    is_read = any(stage.backward[v] and k in stage.arguments_read[v] for v, k in readers)
+    if is_read and source.regions[np.searchsorted(source.operators, link.op)] < 0:
+        return []
+    places = [stage.position[v] for v, _ in readers]
+    return [place for place in places if place >= 0 and stage.stage.regions[place] >= 0]
 
 
 def pipeline_tensors(stage: StageGraph) -> tuple[float, float, float]:

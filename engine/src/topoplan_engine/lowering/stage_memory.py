@@ -43,22 +43,24 @@ from topoplan_engine.lowering.stage_buffers import (
     made_in_backward,
     pipeline_buffers,
     placeholders,
+    received_again,
     regions_without_outputs,
-    runs_again,
 )
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.recomputation import kept_in
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.tied import TiedWeight
-from topoplan_engine.trainer_kernels import kernels_of
-from topoplan_engine.training import gradient_flow, tensors_read
+from topoplan_engine.trainer_kernels import kernels_of, products_in_fp8
+from topoplan_engine.training import gradient_flow, is_view, tensors_read
 
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
 
 
 #: A backward pass that makes the gradients of weights, too; numbered behind `Pass`.
 _WITH_WEIGHTS = len(Pass)
+#: How much smaller a number in fp8 is than one in the precision of activations.
+_SMALLER = 2
 
 
 class StagedPeak(NamedTuple):
@@ -152,11 +154,12 @@ class StageBytes(NamedTuple):
         late = np.minimum(freed, kept_for_weights(stage, split, more)[:, None])
         change[Pass.BACKWARD] -= (freed - late).sum(axis=0)
         change[Pass.WEIGHTS] = -late.sum(axis=0)
-        in_messages = np.array([[1], [-1], [-1]]) * handed_on(stage, strategy.order.rank_of)
+        in_messages = np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
         change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += in_messages
-        waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * tensors.outputs[split].sum()
+        of_outputs = np.where(split, tensors.waiting, 0.0)
+        waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * of_outputs.sum()
         temporary = (gathered := gathered_in_backward(stage)) + made_in_backward(stage, strategy.micro_batches)
-        freed_at = (freed - late).min(axis=1) - np.where(split, tensors.outputs, 0.0)
+        freed_at = (freed - late).min(axis=1) - of_outputs
         entered = np.zeros(len(rows)) if has_pass else tensors.entered(stage, (freed - after).min(axis=1))
         levels = levels_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches)
         return cls(
@@ -250,6 +253,7 @@ class _Held(NamedTuple):
         made_by: (n,) the operator of the stage whose backward pass makes the gradient of the output; n where it is
             there before, -1 where there is none.
         split: (n,) whether the gradients of its weights are computed apart, if any are.
+        waiting: (n,) gradients of outputs as they wait for these.
     """
 
     kept: F64
@@ -258,6 +262,7 @@ class _Held(NamedTuple):
     extras: F64
     made_by: np.ndarray
     split: np.ndarray
+    waiting: F64
 
     @classmethod
     def of(
@@ -296,12 +301,14 @@ class _Held(NamedTuple):
                 slices = pieces(stage.stage.program, stage.stage.program.made(place[u], output))
                 boundary[place[u]] += graph.operators[u].outputs[output].nbytes / slices
         for op, link in stage.receives.items():
-            if repeated := runs_again(stage, op):
+            if repeated := received_again(strategy, stage, op):
                 tensor = graph.operators[link.op].outputs[link.output]
                 received[repeated[0]] += tensor.nbytes / pieces(stage.program, link.arrives)
         outputs, extras = gradients_of(prices)
         split = np.array([bool((price.weight_gradient > 0).any()) for price in prices])
-        return cls(boundary, received, outputs, extras, made_by, split)
+        narrow = products_in_fp8(graph)
+        smaller = [1 / _SMALLER if op in narrow else 1.0 for op in stage.stage.operators.tolist()]
+        return cls(boundary, received, outputs, extras, made_by, split, outputs * smaller)
 
     @property
     def gradients(self) -> tuple[np.ndarray, F64, F64]:
@@ -325,7 +332,10 @@ class _Held(NamedTuple):
 
 
 def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
-    """Return the outputs of operators that backward passes read, by themselves or through operators without work."""
+    """Return the outputs of operators that backward passes read, by themselves or through operators without work.
+
+    Views of these are among them, which have no bytes of their own.
+    """
     flow = gradient_flow(graph)
     read: set[tuple[int, int]] = set()
     arguments: list[set[int]] = []
@@ -334,7 +344,11 @@ def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
         arguments.append(inputs if op.work else {*range(len(op.inputs))})
         read |= {(index, output) for output in outputs}
     edges = graph.edges.reshape(-1, 4).tolist()
-    return frozenset(read | {(u, output) for u, output, v, k in edges if flow.backward[v] and k in arguments[v]})
+    read |= {(u, output) for u, output, v, k in edges if flow.backward[v] and k in arguments[v]}
+    for u, output, v, _ in edges:  # in the order of operators
+        if (u, output) in read and is_view(graph.operators[v]):
+            read |= {(v, place) for place in range(len(graph.operators[v].outputs))}
+    return frozenset(read)
 
 
 def _unneeded(stage: StageGraph, read_again: Collection[tuple[int, int]]) -> frozenset[tuple[int, int]]:

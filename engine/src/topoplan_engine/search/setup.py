@@ -42,7 +42,7 @@ from topoplan_engine.search.starting import NoSearch, go_on_without, initial_str
 from topoplan_engine.search.trainer_software import noting_kernels
 from topoplan_engine.search.trainers import restriction_of
 from topoplan_engine.sharding.programs import check_strategy
-from topoplan_engine.trainer_kernels import with_kernels
+from topoplan_engine.trainer_kernels import check_precision, with_kernels
 from topoplan_engine.training_costs import training_costs
 
 __all__ = ["Chosen", "SearchSetup", "chosen_components", "named", "set_up_search"]
@@ -168,6 +168,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     graph = in_run_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
     if experiment.run.precision == "fp8":
         estimator = in_fp8(estimator)
+    check_precision(experiment.run.kernels or "", experiment.run.precision or "")
     graph = noting_kernels(with_kernels(graph, experiment.run.kernels or ""), experiment.run)
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import I32
 from topoplan.model.graph import Axis, Operator, OperatorGraph, Tensor
 from topoplan_engine.checkpoints import checkpoint_regions
-from topoplan_engine.trainer_kernels import kernels_of
-from topoplan_engine.training import gradient_flow, is_view, shared_weights, tensors_read
+from topoplan_engine.trainer_kernels import kernels_of, products_in_fp8
+from topoplan_engine.training import GradientFlow, gradient_flow, is_view, shared_weights, tensors_read
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradient_tensors", "saved_tensors"]
 
@@ -74,10 +75,11 @@ def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
         for op, has in zip(graph.operators, flow.backward, strict=True)
     ]
     largest = _largest_region(graph, region, inside - stored, extras)
+    narrow = _kept_in_fp8(graph, flow)
     return [
         (
             *(
-                tensor
+                attrs.evolve(tensor, itemsize=1) if (number, k) in narrow else tensor
                 for k, tensor in enumerate(operator.outputs)
                 if (number, k) in stored or ((number, k) in inside and region[number] == largest)
             ),
@@ -85,6 +87,27 @@ def saved_tensors(graph: OperatorGraph) -> list[tuple[Tensor, ...]]:
         )
         for number, operator in enumerate(graph.operators)
     ]
+
+
+def _kept_in_fp8(graph: OperatorGraph, flow: GradientFlow) -> set[_Place]:
+    """Return the outputs that a trainer keeps in fp8: those that nothing reads again but products of layers, and gates.
+
+    Routers, the head, normalizations and attention read what they need in its own precision.
+    """
+    products, edges = products_in_fp8(graph), graph.edges.reshape(-1, 4).tolist()
+    if not products:
+        return set()
+    gates = {u for u, _, v, _ in edges if graph.operators[u].kind == "silu" and graph.operators[v].kind == "multiply"}
+    gates |= {v for u, _, v, _ in edges if u in gates}
+    narrow: set[_Place] = set()
+    wide: set[_Place] = set()
+    for u, output, v, place in edges:
+        operator = graph.operators[v]
+        arguments, outputs = tensors_read(operator, (*flow.inputs[v], *flow.weights[v]))
+        wide |= {(v, k) for k in outputs}
+        if flow.backward[v] and place in arguments:
+            (narrow if v in products or v in gates else wide).add((u, output))
+    return narrow - wide
 
 
 def _largest_region(graph: OperatorGraph, region: I32, inside: set[_Place], extras: list[tuple[Tensor, ...]]) -> int:

@@ -15,7 +15,7 @@ from topoplan_engine.lowering.stage_memory import placeholder_bytes, staged_peak
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.precision import in_precision
 from topoplan_engine.recomputation import regions_of, words_of_regions
-from topoplan_engine.trainer_kernels import KERNELS, kernels_of, with_kernels
+from topoplan_engine.trainer_kernels import KERNELS, check_precision, kernels_of, with_kernels
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_operator_times.saved import saved_tensors
@@ -165,9 +165,7 @@ def test_what_is_sent_is_kept_and_what_is_received_is_in_its_tensor(tmp_path):
     message = 2 * 8 * TOKENS * HIDDEN
     for recompute, expected in {"full": (message, -message), "none": (0, 0)}.items():
         lowering, strategy = lowered(graph, 2, pp=2, recompute=recompute)
-        stages, ranks = lowering.parts(strategy)[0], strategy.order.rank_of
-        assert tuple(handed_on(stage, ranks) for stage in stages) == expected
-        assert [handed_on(stage, 0 * ranks) for stage in stages] == [0, 0]
+        assert tuple(handed_on(strategy, stage) for stage in lowering.parts(strategy)[0]) == expected
 
 
 def test_chunks_that_end_one_after_the_other_have_gradients_of_one_at_a_time(tmp_path):
@@ -237,3 +235,70 @@ def test_kernels_are_known_by_name(tmp_path):
         ], "operators compute what they did"
     with pytest.raises(TopoplanError, match=r"kernels: 'megatrom' is not known.*megatron"):
         with_kernels(graph, "megatrom")
+
+
+def test_dualpipe_keeps_one_micro_batch_more_than_there_are_ranks(tmp_path):
+    """Four ranks, eight micro-batches: two copies of the weights, what five micro-batches keep, and a backward pass.
+
+    Between the gradients of inputs and of weights the inputs of products wait, and gradients of their outputs.
+    """
+    graph = built(tmp_path, LLAMA, "megatron")
+    lowering, strategy = lowered(graph, 4, pp=4, schedule="dualpipe", micro_batch=1)
+    stages = lowering.parts(strategy)[2]
+    second = [stage for number, stage in enumerate(stages) if strategy.order.rank_of[number] == 1]
+    states = sum(stage.states.sum() for stage in second)
+    kept = [float(stage.change[0, Pass.FORWARD, 0]) for stage in second]
+    memory = lowering.memory(strategy)[int(second[0].devices[0])]
+    assert kept[0] == kept[1], "a layer each"
+    assert 0 <= memory - states - 5 * kept[0] - placeholder_bytes(stages, 4)[1] <= second[0].rise.total
+    after_inputs = second[0].change[:, Pass.BACKWARD, 0]
+    # Of four products, and of a normalization; that of the first one is kept where it was made.
+    inputs = HIDDEN + HIDDEN + HIDDEN + WIDTH + HIDDEN
+    gradients = (HIDDEN + 2 * KEY_WIDTH) + HIDDEN + 2 * WIDTH + HIDDEN + 2 * HIDDEN
+    assert kept[0] + after_inputs[0] == pytest.approx(2 * TOKENS * inputs)
+    assert after_inputs[1] == pytest.approx(2 * TOKENS * gradients)
+
+
+@pytest.mark.parametrize("kernels", ["", "megatron"])
+def test_normalizations_that_run_again_keep_no_more(tmp_path, kernels):
+    """What the stage before has sent is kept there already."""
+    graph, memory = built(tmp_path, LLAMA, kernels), []
+    for recompute in ("none", "modules:layernorm"):
+        lowering, strategy = lowered(graph, 4, pp=4, schedule="dualpipe", micro_batch=1, recompute=recompute)
+        memory.append(lowering.memory(strategy).max())
+    assert memory[1] <= memory[0]
+
+
+def test_inputs_of_products_in_fp8_are_kept_in_fp8(tmp_path):
+    """Tokens at their experts, what gates read and make; normalizations, attention and routers as before."""
+    kept = {name: kept_by_layer(built(tmp_path, MIXTRAL, name)) for name in ("megatron", "deepseek")}
+    halves = {name for name, nbytes in kept["deepseek"].items() if 2 * nbytes == kept["megatron"][name]}
+    assert {"mlp.dispatch", "mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.multiply"} <= halves
+    assert kept["deepseek"]["self_attn.attention"] == kept["megatron"]["self_attn.attention"]
+    assert kept["deepseek"]["post_attention_layernorm"] == kept["megatron"]["post_attention_layernorm"]
+    assert {*kept["deepseek"]} == {*kept["megatron"]}
+
+
+def test_kernels_for_fp8_want_it():
+    check_precision("deepseek", "fp8")
+    check_precision("megatron", "bf16")
+    with pytest.raises(TopoplanError, match=r"kernels: deepseek: products run in fp8 \(--precision fp8, not bf16\)"):
+        check_precision("deepseek", "bf16")
+
+
+def test_up_projections_of_latent_attention_run_again_for_attention():
+    """Queries, and keys and values, of DeepSeek-V3's layers are not kept; what they are made of is."""
+    graph = with_kernels(
+        in_precision(HuggingFace(preset="deepseek-v3", sequence_length=64, layers=4).build(2), "bf16"), "megatron"
+    )
+    regions = regions_of("modules:mla_up_proj", graph)
+    first = [op.name.split(".")[-1] for op, region in zip(graph.operators, regions, strict=True) if region == 0]
+    norms, products = ["q_a_layernorm", "kv_a_layernorm"], ["q_b_proj", "kv_b_proj"]
+    assert sorted(first) == sorted([*norms, *products, "q_rotary", "keys_and_values"])
+    assert words_of_regions(regions.tolist(), graph) == "modules:mla_up_proj"
+    change = []
+    for recompute in ("none", "modules:mla_up_proj"):
+        lowering, strategy = lowered(graph, 1, recompute=recompute, micro_batch=1)
+        change.append(lowering.parts(strategy)[2][0].change[0, Pass.FORWARD, 0])
+    heads, latent, statistics = 128 * (192 + 192 + 128), 1536 + 512, 2 * 4
+    assert change[0] - change[1] == 4 * 64 * (2 * (heads + latent) + statistics)

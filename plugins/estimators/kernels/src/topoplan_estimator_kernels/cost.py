@@ -45,7 +45,7 @@ __all__ = ["KernelCosts"]
 _LOSSES = ("cross_entropy", "nll_loss")
 
 #: Optimizer of a model -> the kernel of its step.
-_STEPS = {"adam": "adam_fused", "momentum": "sgd_momentum_fused", "sgd": "sgd_fused"}
+_STEPS = {"adam": "adam_fused", "adam-bf16": "adam_fused", "momentum": "sgd_momentum_fused", "sgd": "sgd_fused"}
 
 
 class KernelCosts(CostFunction):

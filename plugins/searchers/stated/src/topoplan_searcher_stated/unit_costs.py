@@ -32,7 +32,7 @@ from topoplan_engine.lowering.stage_buffers import (
     outside_of,
     pipeline_buffers,
     pipeline_tensors,
-    runs_again,
+    received_again,
 )
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
@@ -227,9 +227,9 @@ class MeshCosts:
             passed=_passed(graphs)[:, None] / micro_batches[:, None],
             gathered=np.array([each.gathered for each in nbytes]),
             placeholders=_placeholders(nbytes),
-            change=_changes(bytes_of, graphs, order.rank_of, micro_batches),
+            change=_changes(bytes_of, strategies[0], graphs, micro_batches),
             rise=np.array([list(map(_by_place, several, graphs)) for several in bytes_of]),
-            border=_borders(graphs, costs_of[0], micro_batches),
+            border=_borders(strategies[0], graphs, costs_of[0], micro_batches),
             ahead=ahead,
             layer=layer,
             outside=outside,
@@ -304,11 +304,14 @@ def _fetched(graph: StageGraph) -> tuple[float, float]:
 
 
 def _changes(
-    bytes_of: Sequence[Sequence[StageBytes]], graphs: Sequence[StageGraph], rank_of: I32, micro_batches: I64
+    bytes_of: Sequence[Sequence[StageBytes]],
+    strategy: StagedStrategy,
+    graphs: Sequence[StageGraph],
+    micro_batches: I64,
 ) -> F64:
     """(K, U, 5) bytes of activations as if all units were in one chunk."""
     change = np.array([[each.change[:, :, 0].sum(axis=0) for each in several] for several in bytes_of])
-    handed = np.array([handed_on(graph, rank_of) for graph in graphs]) / micro_batches[:, None]
+    handed = np.array([handed_on(strategy, graph) for graph in graphs]) / micro_batches[:, None]
     change[:, :, Pass.FORWARD] -= handed
     change[:, :, [Pass.BACKWARD, len(Pass)]] += handed[:, :, None]
     return change
@@ -346,26 +349,29 @@ def _passed(graphs: Sequence[StageGraph]) -> F64:
     return passed
 
 
-def _borders(graphs: Sequence[StageGraph], costs: Sequence[StageCosts], micro_batches: I64) -> F64:
+def _borders(
+    strategy: StagedStrategy, graphs: Sequence[StageGraph], costs: Sequence[StageCosts], micro_batches: I64
+) -> F64:
     """(4, K, U) what units receive of each other; see `UnitColumns`."""
-    of_units = np.array([_border(graph, cost) for graph, cost in zip(graphs, costs, strict=True)]).T
+    of_units = np.array([_border(strategy, graph, cost) for graph, cost in zip(graphs, costs, strict=True)]).T
     columns = np.repeat(of_units[:, None], len(micro_batches), axis=1)
     columns[:3] /= micro_batches[:, None]
     return columns
 
 
-def _border(stage: StageGraph, costs: StageCosts) -> tuple[float, float, float, float]:
+def _border(strategy: StagedStrategy, stage: StageGraph, costs: StageCosts) -> tuple[float, float, float, float]:
     """Return bytes of the batch that a unit receives, and whether what it sends runs again; see `UnitColumns`."""
     regions, plain, kept_again, late = stage.stage.regions, 0.0, 0.0, 0.0
     for op, link in stage.receives.items():
         tensor = (stage.graph.operators[op].outputs or stage.graph.operators[op].inputs)[0]
         nbytes = tensor.nbytes / pieces(stage.program, link.arrives)
-        if runs_again(stage, op):
+        readers = [stage.position[v] for v in stage.graph.edges[stage.graph.edges[:, 0] == op, 2].tolist()]
+        if received_again(strategy, stage, op):
             kept_again += nbytes
-        else:
+        elif all(place < 0 or regions[place] < 0 for place in readers):
             plain += nbytes
-        readers = [(v, k) for u, _, v, k in stage.graph.edges.reshape(-1, 4).tolist() if u == op]
-        places = [stage.position[v] for v, k in readers if stage.backward[v] and k in stage.arguments_read[v]]
+        edges = [(v, k) for u, _, v, k in stage.graph.edges.reshape(-1, 4).tolist() if u == op]
+        places = [stage.position[v] for v, k in edges if stage.backward[v] and k in stage.arguments_read[v]]
         if any(place >= 0 and (costs.passes[place].weight_gradient > 0).any() for place in places):
             late += nbytes
     last = max((place for place in stage.position if place >= 0), default=-1)
