@@ -131,17 +131,15 @@ class StageBytes(NamedTuple):
             costs: of its operators.
             crossing: weights that stages share.
         """
-        prices, numbers, equal = costs.passes, stage.stage.operators.tolist(), first_equal(graph)
-        lone_operators = _alone(graph, stage.stage.operators)
-        rows = operator_bytes(stage.stage.program, lone_operators, list(prices), [equal[op] for op in numbers])
+        prices, equal = costs.passes, [*map(first_equal(graph).__getitem__, stage.stage.operators.tolist())]
+        rows = operator_bytes(stage.stage.program, _alone(graph, stage.stage.operators), list(prices), equal)
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
         separate = strategy.order.row_of[:, number] >= 0
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
-        more = kept_in_other_slices(stage)
-        activations = np.stack([row.activations for row in rows]) + more[:, None]
+        activations = np.stack([row.activations for row in rows]) + (more := kept_in_other_slices(stage))[:, None]
         regions, boundary = stage.stage.regions, tensors.kept[:, None]
         freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
@@ -154,14 +152,13 @@ class StageBytes(NamedTuple):
         late = np.minimum(freed, kept_for_weights(stage, split, more)[:, None])
         change[Pass.BACKWARD] -= (freed - late).sum(axis=0)
         change[Pass.WEIGHTS] = -late.sum(axis=0)
-        in_messages = np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
-        change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += in_messages
-        of_outputs = np.where(split, tensors.waiting, 0.0)
-        waiting[[Pass.BACKWARD, Pass.WEIGHTS]] = np.array([[1], [-1]]) * of_outputs.sum()
+        change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
+        waiting[Pass.BACKWARD] = (of_outputs := np.where(split, tensors.waiting, 0.0)).sum()
+        waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
         temporary = (gathered := gathered_in_backward(stage)) + made_in_backward(stage, strategy.micro_batches)
-        freed_at = (freed - late).min(axis=1) - of_outputs
         entered = np.zeros(len(rows)) if has_pass else tensors.entered(stage, (freed - after).min(axis=1))
-        levels = levels_in_backward(*tensors.gradients, freed_at, entered, temporary, strategy.micro_batches)
+        in_pass = (freed - late).min(axis=1) - of_outputs, entered, temporary
+        levels = levels_in_backward(*tensors.gradients, *in_pass, strategy.micro_batches)
         return cls(
             devices=stage.stage.mesh.devices,
             column=costs.column,
