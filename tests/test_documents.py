@@ -79,7 +79,16 @@ LEFT_OUT |= {
     "topoplan optimize dlrm --chains 8 --budget 20000 --executor": "likewise",
     "topoplan optimize onnx -o file=model.onnx": "a file of the user's (plugins/frontends/onnx/tests)",
     "topoplan optimize onnx -o file=decoder.onnx": "likewise",
+    "topoplan optimize huggingface -o config=config.json": "likewise",
+    "topoplan simulate FILE.fbuf": "a placeholder",
+    "topoplan problems --improve": "names an option alone (libs/studies/tests/test_problems.py)",
 }
+#: Files of a user's that a command reads, without which it cannot run (libs/trainer-plans/tests).
+OF_USERS = re.compile(r"--plan-from (megatron|train)\.sh\b")
+#: Commands whose plan does not fit, as their page says.
+DO_NOT_FIT = ("--plan pp=16,ep=64,dp=128,zero=1,layers=4*15+1",)
+#: Studies that have a plan for their own number of servers.
+OWN_SERVERS = ("experiments/llama-70b-64-h100.toml",)
 #: Components of documents that break a promise, as the document says.
 UNFIT = ("unlimited",)
 _ON_A_PANEL = ["optimize", "alexnet", "--batch-size", "64", "--servers", "8", "-t", "topoopt", "--budget", "0", "-x"]
@@ -191,6 +200,8 @@ def label(case):
 
 
 def reason(command):
+    if OF_USERS.search(command):
+        return "reads a script of the user's"
     return next((why for start, why in LEFT_OUT.items() if command.startswith(start)), None)
 
 
@@ -265,9 +276,9 @@ def prepare(words, written, capsys, monkeypatch, folder):
 def test_a_command_runs(case, written, capsys, monkeypatch, tmp_path):
     words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
     prepare(words, written, capsys, monkeypatch, tmp_path)
-    servers = ["--servers", "4"] if "experiments/" in case[1] else []  # of 128
-    status, err = run([*words, *QUICK.get(words[0], []), *servers], capsys)
-    assert status == 0, err
+    is_small = "experiments/" in case[1] and not case[1].endswith(OWN_SERVERS)
+    status, err = run([*words, *QUICK.get(words[0], []), *(["--servers", "4"] if is_small else [])], capsys)  # of 128
+    assert status == (2 if case[1].endswith(DO_NOT_FIT) else 0), err
 
 
 @pytest.mark.slow
