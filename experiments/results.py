@@ -58,9 +58,12 @@ not, and why.  One command writes the whole page, and each section shows its own
 
     .venv/bin/python experiments/results.py
 
-- Each network has its own search, with the same number of candidates and the same seeds.  The numbers are small here.
-  More candidates shorten all times, but not equally on all networks.  `topoplan compare FILE --budget N --seeds 1,2,3`
-  runs more; if the times of the seeds of a row differ much, the search has not converged.
+- Each network has its own search, with the same number of candidates and the same seed.  The numbers are small here, so
+  that the page can be made anew in a night.  More candidates shorten all times, but not equally on all networks.
+  `topoplan compare FILE --budget N --seeds 1,2,3 --interface-bandwidth-gbps 10,25,40,100,200` runs more; if the times
+  of the seeds of a row differ much, the search has not converged.
+- NCF, the sixth model of the publication, is left out: a simulation of its all-to-alls on 128 servers takes a second,
+  and a place of a table several minutes.
 - *Of equal cost*: the bandwidth at which the network costs as much as TopoOpt's.  The prices are
   `libs/studies/src/topoplan_studies/prices/default.toml` unless `--prices` names others; hypotheses at
   equal cost depend on them.
