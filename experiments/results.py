@@ -138,11 +138,16 @@ def write(path: Path, page: Path, jobs: int) -> None:
 
 
 def sample(study: str, host: Host) -> str:
-    """Run the last model of a study in the first of its settings; return what the section would have of them."""
+    """Run the last model of a study in its first setting; return what the section would have of it.
+
+    Published values are of all settings, so that these are run where there are some.
+    """
     path = ROOT / "experiments" / f"{study}.toml"
     whole = study_from(read_toml(path), study, str(path))
     first = {option: values[:1] for option, values in whole.vary.items()}
-    part = attrs.evolve(whole, models=whole.models[-1:], vary=first)
+    published = tuple(values for values in whole.published if values.model == whole.models[-1].name)
+    vary = whole.vary if whole.published else first
+    part = attrs.evolve(whole, models=whole.models[-1:], vary=vary, published=published)
     with tempfile.TemporaryDirectory() as runs:
         report = run_study(
             part,

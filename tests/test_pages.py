@@ -80,6 +80,7 @@ def test_a_changed_figure_is_found_with_the_old_one_and_the_new_one(
         ("(-1 %)", "(-2 %)"),  # within one in the last digit
         ("| 5 ms |", "| 50 ms |"),  # a time of the machine
         ("| bert | 16 | 2,345 ms (-1 %) | 6 ms | c |\n", ""),  # a sample need not have all rows
+        (PAGE, "## Ten\n\n| devices | model | by |\n|---|---|---|\n| 16 | bert | c |\n"),  # nor all columns
     ],
 )
 def test_what_does_not_matter_is_not_listed(pages, monkeypatch, capsys, tmp_path, old, new):

@@ -96,7 +96,8 @@ PAGES: dict[str, Page] = {
     "docs/validation.md": Page(
         "core/src/topoplan/__main__.py validate llm --write docs/validation.md --leave-out "
         "--by-device plugins/estimators/kernels/src/topoplan_estimator_kernels/measured.csv",
-        "core/src/topoplan/__main__.py validate llm vtrain --write {file}",
+        "core/src/topoplan/__main__.py validate llm sc21 --write {file}",
+        ("group", "device", "of", "stack", "row"),
     ),
     "docs/growth.md": Page(
         "benchmarks/growth.py",
@@ -159,15 +160,16 @@ def agree(old: str, new: str) -> bool:
 
 def differences(page: str, made: str, names: tuple[str, ...] = (), machine: tuple[str, ...] = ()) -> list[str]:
     """Compare tables that were made anew with those of a page; return a line for each cell that differs."""
-    found: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = {}
-    for table in tables(page):
-        found.setdefault((table.heading, table.headers), []).extend(table.rows)
+    old_tables = tables(page)
     lines = []
     for table in tables(made):
-        old_rows = found.get((table.heading, table.headers))
-        if old_rows is None:
+        below = (each for each in old_tables if each.heading == table.heading)
+        old = next((each for each in below if set(each.headers) >= set(table.headers)), None)
+        if old is None:
             lines.append(f"{table.heading}: the page has no table of {', '.join(table.headers)}")
             continue
+        place = [old.headers.index(header) for header in table.headers]
+        old_rows = [tuple(row[i] for i in place) for row in old.rows]
         naming = [i for i, header in enumerate(table.headers) if header in names] or [0]
         compared = [i for i, header in enumerate(table.headers) if header not in machine]
         for row in table.rows:
