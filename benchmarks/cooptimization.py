@@ -100,8 +100,8 @@ def page(rows):
         "# Co-optimization: TotientPerms, and a local search after it",
         "",
         "This page shows how much a local search over the links of the fabric improves the result of TopoOpt's "
-        f"TotientPerms. Settings: {', '.join(dict.fromkeys(row['model'] for row in rows))} on 128 servers of four GPUs, "
-        "measured operators, simulator `fluid`, seed 1. Times are milliseconds per iteration.",
+        f"TotientPerms. Settings: {', '.join(dict.fromkeys(row['model'] for row in rows))} on 128 servers of four "
+        "GPUs, measured operators, simulator `fluid`, seed 1. Times are milliseconds per iteration.",
         "",
         f"- *TotientPerms*: `-s mcmc -s totientperm`, {HALF} proposals.",
         f"- *longer*: the same searchers, {2 * HALF} proposals.",
@@ -126,10 +126,10 @@ def page(rows):
         f"and worse in {(beside < 0).sum()}. The mean gain is {beside.mean():.1%}. The median distance from the bound "
         f"is {np.median(above):.0%}.",
         "",
-        "If all-reduces over all servers dominate (BERT, CANDLE, VGG16), there is nothing to find: on the wire, rings of "
-        "all offsets carry the same bytes. With FlexNetPacket's transport, whose messages consist of whole packets, "
-        "fewer rings of parallel links were up to 18 % faster for BERT. If there are transfers (DLRM), the search finds "
-        "other ring offsets, which shorten the paths of the transfers. ResNet50 is bound by computation.",
+        "If all-reduces over all servers dominate (BERT, CANDLE, VGG16), there is nothing to find: on the wire, rings "
+        "of all offsets carry the same bytes. With FlexNetPacket's transport, whose messages consist of whole packets, "
+        "fewer rings of parallel links were up to 18 % faster for BERT. If there are transfers (DLRM), the search "
+        "finds other ring offsets, which shorten the paths of the transfers. ResNet50 is bound by computation.",
         "",
         "Made by `benchmarks/cooptimization.py`.",
         "",
