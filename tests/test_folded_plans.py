@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from topoplan import Candidate, Host, State, Topology, TopoplanError, optimize
+from topoplan.search.stopping import Stopped
 from topoplan_engine import problem_on
+from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.folding.classes import classes_of
 from topoplan_engine.lowering.staged import StagedLowering
@@ -190,6 +192,19 @@ def test_a_price_does_not_depend_on_a_folded_plan_before(model_of):
         together, alone = prices(states), [prices([state])[0] for state in states]
     assert together == alone
     assert len(set(alone)) == 3
+
+
+def test_an_iteration_is_folded_after_a_search_left_the_call_in_the_middle(model_of):
+    graph, cluster = model_of("dense", 4), cluster_of(2, 4)
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    strategy = strategy_of(Settings(tp=2, pp=2, micro_batch=1), graph, cluster.n_devices)[0]
+    state = State(strategy, fabric_of("bigswitch", cluster, {}))
+    folds = FoldedStates(Fluid().build(), lowering, cluster)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("topoplan_engine.simulation.folds._FOLDED", 1)
+        with obeyed(Stop(), lambda: 0.0), pytest.raises(Stopped):
+            folds.iteration(state)
+        assert folds.iteration(state) is not None
 
 
 def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():

@@ -23,7 +23,9 @@ from topoplan_engine.search.optimize import Ends
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.slices import Slices
 from topoplan_engine.search.starting import first_state
+from topoplan_engine.search.time_left import TimeLeft
 from topoplan_engine.search.time_shares import TimeShares
+from topoplan_engine.search.unpriced import Unpriced
 from topoplan_samples.long_tail import at_night
 
 SMALL = Experiment(
@@ -64,7 +66,7 @@ class Walk(IdleSearch):
 def walk(monkeypatch):
     """Return a searcher whose clock is that of the driver."""
     ticks = Ticks()
-    for module in ("driver", "ends", "islands", "optimize"):
+    for module in ("driver", "ends", "islands", "optimize", "unpriced"):
         monkeypatch.setattr(sys.modules[f"topoplan_engine.search.{module}"], "clock", ticks)
     members = {"__doc__": "Walks.", "name": "walk", "axis": "strategy", "build": lambda *_: Walk(ticks)}
     return type(Searcher)("Walker", (Searcher,), {"__module__": __name__, **members})
@@ -296,6 +298,19 @@ def test_shares_of_time_follow_the_progress_of_each_searcher():
     assert weights()[2] == 0.25  # far behind
 
 
+def test_until_a_plan_fits_planners_plan_one_after_the_other():
+    members = [PortfolioMember(IdleSearch, 0.25, name=name) for name in ("first", "second")]
+    shares = TimeShares([IdleSearch(), *members], limit=10.0)
+    shares.begins_with = trial_of(1.0)
+    assert all(shares.has_turn(number, 1.0) for number in range(3))
+    shares.begins_with = trial_of(1.0, fits=False)
+    assert [shares.has_turn(number, 1.0) for number in range(3)] == [False, True, False]
+    shares.end_turn(1, 6.0, is_active=True)  # more than half of the limit
+    assert [shares.has_turn(number, 7.0) for number in range(3)] == [False, False, True]
+    shares.take(2, [trial_of(2.0)])
+    assert shares.has_turn(0, 7.0)
+
+
 def test_calls_in_slices_leave_standard_output_to_their_caller(capsys):
     """Two planners wait in the middle of calls whose output goes to standard error, and end in the wrong order."""
 
@@ -313,6 +328,33 @@ def test_calls_in_slices_leave_standard_output_to_their_caller(capsys):
                 print("result")
     written = capsys.readouterr()
     assert (written.out.split(), written.err.count("aside")) == (["result"] * 7, 5)
+
+
+def test_what_takes_too_long_to_be_simulated_in_full_is_no_new_best(monkeypatch):
+    """A quotient is priced fast, and all its tasks are simulated at the end: too late, unless the best ends as late."""
+    evaluator, _ = set_up()
+    left = TimeLeft(evaluator, 10.0, has_planners=True)
+    seconds = {"slow": 9.0, "fast": 1.0}
+    monkeypatch.setattr(Evaluator, "seconds_in_full", lambda _, state: seconds[state])
+    slow, fast = (attrs.evolve(trial_of(cost), state=name) for name, cost in (("slow", 1.0), ("fast", 2.0)))
+    assert left.ends_late(2.0, slow, fast)
+    assert not left.ends_late(0.5, slow, fast)
+    assert not left.ends_late(2.0, slow, attrs.evolve(fast, state="slow"))
+    assert not left.ends_late(2.0, attrs.evolve(slow, cost=3.0), fast)  # no new best
+
+
+def test_after_the_limit_the_first_plan_of_a_planner_is_priced_if_nothing_was():
+    evaluator, first = set_up()
+    unpriced = Unpriced(Candidate(base=first))
+    unpriced.keep(2, Candidate(base=first), cost=1.0)
+    assert unpriced.number is None
+    later = Candidate(base=first)
+    unpriced.keep(1, later)
+    unpriced.keep(2, Candidate(base=first))
+    assert unpriced.candidate is later
+    with pytest.warns(TopoplanWarning, match=r"in 5 s; the first plan of planner 1 is the result, and took"):
+        trial = unpriced.price(evaluator, 5.0, lambda number: f"planner {number}")
+    assert trial.cost < float("inf")
 
 
 def trial_of(cost, *, fits=True):

@@ -44,6 +44,7 @@ from topoplan_engine.search.slices import Slices
 from topoplan_engine.search.starting import NoSearch, go_on_without
 from topoplan_engine.search.time_left import TimeLeft
 from topoplan_engine.search.time_shares import TimeShares
+from topoplan_engine.search.unpriced import Unpriced
 
 __all__ = ["SearchRun"]
 
@@ -106,7 +107,7 @@ class SearchRun:
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that the slowest candidate took to be priced; the next one may take as long.
         self._longest = 0.0
-        self._time = TimeLeft(evaluator, self._limits.seconds)
+        self._time = TimeLeft(evaluator, self._limits.seconds, has_planners=bool(keep.constructing))
         self._shares = TimeShares([search for _, search in searchers], self._limits.seconds)
         #: Planners that are in the middle of a turn, and the states that they get at its end.
         self._slices: dict[int, Slices[list[Candidate]]] = {}
@@ -115,9 +116,9 @@ class SearchRun:
         self._screened = {n: s for n, (_, s) in enumerate(searchers) if isinstance(s, Screened) and not journal.keeps}
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
         self._has_begun = False
-        self.initial = self._time.initial = self._priced(Candidate(base=first))
+        self.initial = self._time.initial = self._shares.begins_with = self._priced(Candidate(base=first))
         self._has_begun = True
-        self._unpriced: Candidate | None = Candidate(base=first) if self.too_large else None
+        self._unpriced = Unpriced(Candidate(base=first)) if self.too_large else None
         self._begin_bests()
         self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
@@ -169,21 +170,17 @@ class SearchRun:
         return ending
 
     def price_something(self) -> None:
-        """Price the initial state after all, where nothing has a price at the end; say how long it took."""
+        """Price one state after all where nothing has a price at the end."""
         if self._unpriced is None or self.best.cost < math.inf:
             return
-        candidate, self._unpriced = self._unpriced, None
-        began = clock()
-        self.initial = self._evaluator.price_in_full(candidate)
+        unpriced, self._unpriced = self._unpriced, None
+        trial = unpriced.price(self._evaluator, self._limits.seconds, self._name)
+        if unpriced.number is None:
+            self.initial = trial
+        else:
+            self._note_origin(unpriced.number, unpriced.candidate, trial)
         self.too_large -= 1
-        warnings.warn(
-            TopoplanWarning(
-                f"time-limit: no plan could be priced in {self._limits.seconds:.3g} s; the initial strategy is the "
-                f"result, and took {clock() - began:.3g} s more"
-            ),
-            stacklevel=2,
-        )
-        self._fastest.take(self.initial)
+        self._take(trial)
         self._improved()
 
     @property
@@ -192,11 +189,12 @@ class SearchRun:
 
     def _seconds_left(self) -> float:
         """Return the seconds until the search must end, so that there is time to simulate its plan in full."""
-        return self._time.seconds(self.elapsed, self.best.state) if self._has_limit else math.inf
+        return self._time.seconds(self.elapsed, self.best) if self._has_limit else math.inf
 
     def _most_tasks(self) -> float:
         """Return how many tasks an iteration may have that is priced."""
-        return self._time.most_tasks(self.elapsed, self.best) if self._has_limit else math.inf
+        best = self.best if self._has_begun else None
+        return self._time.most_tasks(self.elapsed, best) if self._has_limit else math.inf
 
     def _advanced(self, budget: int, stop: Stop, seconds: float) -> Ending:
         remaining, until = budget, self.elapsed + seconds
@@ -427,6 +425,8 @@ class SearchRun:
                 trials.append(self._clocked.call(functools.partial(self._priced, candidate, cutoff)))
             except Stopped:
                 self._evaluator.evaluations = count
+                if self._unpriced is not None and number in self._keep.constructing:
+                    self._unpriced.keep(number, candidate)
                 self._stop_at(f"a candidate of {self._name(number)} was priced")
                 break
             except Exception as error:
@@ -439,6 +439,8 @@ class SearchRun:
                 break
             self._longest = max(self._longest, clock() - began)
             self._note_origin(number, candidate, trials[-1])
+            if self._unpriced is not None and number in self._keep.constructing:
+                self._unpriced.keep(number, candidate, trials[-1].cost)
             if stop.wanted or self._is_over(until):
                 break
         return trials
@@ -492,24 +494,21 @@ class SearchRun:
         if not self._has_limit:
             return self._evaluator.price(candidate, fitting_cutoff)
         stop, count = self._clocked.stop, self._evaluator.evaluations
-        is_first = not self._has_begun
-        if is_first:
-            longest = self._time.longest_at_first(has_planners=self._is_portfolio)
-            most_tasks = self._time.most_tasks_at_first
-        else:
-            longest, most_tasks = self._time.longest(self.best, has_planners=self._is_portfolio), self._most_tasks
-        until = self.elapsed + longest
+        best = self.best if self._has_begun else None
+        until = self.elapsed + self._time.longest(best, is_portfolio=self._is_portfolio)
 
         def left() -> float:
-            return until - self.elapsed if is_first else min(self._seconds_left(), until - self.elapsed)
+            return min(math.inf if best is None else self._seconds_left(), until - self.elapsed)
 
         try:
-            with obeyed(stop, left, most_tasks):
-                return self._evaluator.price(candidate, fitting_cutoff)
+            with obeyed(stop, left, self._most_tasks):
+                trial = self._evaluator.price(candidate, fitting_cutoff)
+                if best is None or not self._time.ends_late(self.elapsed, trial, best):
+                    return trial
         except TooLargeError:
             pass
         except Stopped:
-            if stop.wanted or (not is_first and self._seconds_left() <= 0.0):
+            if stop.wanted or (best is not None and self._seconds_left() <= 0.0):
                 raise
         self.too_large += 1
         self._evaluator.evaluations = count

@@ -18,8 +18,9 @@ __all__ = ["TimeLeft"]
 #: while no plan is known that fits.
 _LONGEST, _LONGEST_UNTIL_BETTER, _LONGEST_FIRST = 0.1, 0.2, 0.5
 
-#: Share that the pricing of the first state may take where planners propose others.
-_INITIAL = 0.3
+#: Share that the pricing of the first state may take where planners propose others; and as it is estimated before
+#: anything is priced, when tasks may take so many times as long as is assumed.
+_INITIAL, _INITIAL_AS_ESTIMATED, _CAUTION = 0.3, 0.1, 3.0
 
 #: Share of a time limit that the search has, however long its end takes.
 _SEARCHED = 0.3
@@ -34,17 +35,27 @@ _WITH_ITS_END = 2.5
 class TimeLeft:
     """The time limit of one search run."""
 
-    def __init__(self, evaluator: Evaluator, limit: float) -> None:
-        """``limit``: seconds; infinite where there is none."""
-        self._evaluator, self._limit = evaluator, limit
+    def __init__(self, evaluator: Evaluator, limit: float, *, has_planners: bool) -> None:
+        """Begin.
+
+        Args:
+            evaluator: of the run.
+            limit: seconds; infinite where there is none.
+            has_planners: a searcher constructs plans, so that the first state is not the only one to go on from.
+        """
+        self._evaluator, self._limit, self._has_planners = evaluator, limit, has_planners
         #: The state at the start, once it is priced.
         self.initial: Trial | None = None
         # The best state, with the tasks that its end simulates in full, and those that its draws of paths do.
         self._end: tuple[State | None, float, float] = (None, 0.0, 0.0)
 
-    def seconds(self, elapsed: float, state: State) -> float:
-        """Return the seconds until the search must end, so that there is time for the end of its best state."""
-        return self._limit - elapsed - self.seconds_at_end(state)
+    def seconds(self, elapsed: float, best: Trial) -> float:
+        """Return the seconds until the search must end, so that there is time for the end of its best state.
+
+        While nothing has a price, and planners propose what is not known yet, nothing is known of the end either.
+        """
+        is_known = best.cost < math.inf or not self._has_planners
+        return self._limit - elapsed - (self.seconds_at_end(best.state) if is_known else 0.0)
 
     def seconds_at_end(self, state: State) -> float:
         """Return the seconds that the end takes for a state: as long as what was measured says."""
@@ -58,11 +69,14 @@ class TimeLeft:
         _, in_full, drawn_tasks = self._end
         return min(in_full * pace + min(drawn_tasks * pace, _DRAWN * self._limit), (1.0 - _SEARCHED) * self._limit)
 
-    def longest(self, best: Trial, *, has_planners: bool) -> float:
-        """Return the seconds that the pricing of one candidate may take."""
-        if best.cost == math.inf and has_planners:
-            return self._limit * _LONGEST
-        return self._limit * self._share(best)
+    def longest(self, best: Trial | None, *, is_portfolio: bool) -> float:
+        """Return the seconds that the pricing of one candidate may take, or that of the first state, without a best.
+
+        Where there are no planners, others are no faster to price than the first state.
+        """
+        if best is None:
+            return self._limit * _INITIAL if self._has_planners else math.inf
+        return self._limit * (_LONGEST if best.cost == math.inf and is_portfolio else self._share(best))
 
     def _share(self, best: Trial) -> float:
         """Return the share of the limit that the pricing of one candidate may take."""
@@ -70,18 +84,24 @@ class TimeLeft:
             return _LONGEST_FIRST
         return _LONGEST_UNTIL_BETTER if best is self.initial else _LONGEST
 
-    def longest_at_first(self, *, has_planners: bool) -> float:
-        """Return the same for the first state: without planners, others are no faster to price."""
-        return self._limit * _INITIAL if has_planners else math.inf
-
-    def most_tasks(self, elapsed: float, best: Trial) -> float:
-        """Return how many tasks an iteration may have that is priced.
+    def most_tasks(self, elapsed: float, best: Trial | None) -> float:
+        """Return how many tasks an iteration may have that is priced; that of the first state, without a best.
 
         As many as there may be time for; one that takes longer than others of its size is left (`longest`).
         """
+        if best is None:
+            share = _INITIAL_AS_ESTIMATED / _CAUTION if self._has_planners else 1.0 / _WITH_ITS_END
+            return self._limit * share / self._evaluator.seconds_per_task
         seconds_left = max(self._limit - elapsed, 0.0) / _WITH_ITS_END
         return min(self._share(best) * self._limit, seconds_left) / self._evaluator.least_seconds_per_task
 
-    def most_tasks_at_first(self) -> float:
-        """Return the same for the first state."""
-        return self._limit / _WITH_ITS_END / self._evaluator.seconds_per_task
+    def ends_late(self, elapsed: float, trial: Trial, best: Trial) -> bool:
+        """Say whether a trial that is better than the best takes too long to be simulated in full at the end.
+
+        Quotients are priced much faster than all their tasks are simulated.  What takes no longer than the best is as
+        good an end as there is.
+        """
+        if self._limit == math.inf or trial.rank >= best.rank:
+            return False
+        takes = self._evaluator.seconds_in_full(trial.state)
+        return takes > max(self._limit - elapsed, 0.0) and takes > self._evaluator.seconds_in_full(best.state)

@@ -3,6 +3,8 @@
 A searcher whose plans are about as fast as the best, and become better, has most; members that still plan, and
 searchers that brought members along, have less; members that proposed nothing better less again; and who proposed
 nothing but far slower plans, least.  A searcher has its turn if it has used no more than its share so far.
+
+While no plan is known that fits, planners plan one after the other: each gets to its first plan the sooner.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _LEADS, _PLANS, _FOLLOWS, _FAR_BEHIND = 2.0, 1.0, 0.5, 0.25
 #: Share of a time limit that who leads spends without a better plan before it has the share of any other.
 _FRESH = 0.1
 
+#: Share of a time limit after which a planner is no longer alone, though no plan is known that fits.
+_ALONE = 0.5
+
 #: A searcher's best plan that takes so many times as long as the best of all is near it; from another factor on, far.
 _NEAR, _FAR = 1.05, 2.0
 
@@ -34,12 +39,14 @@ class TimeShares:
 
     Attributes:
         spent: (searchers,) seconds that each took to propose, and its candidates to be priced.
+        begins_with: the state at the start, once it is priced.
     """
 
     def __init__(self, searches: Sequence[Search], limit: float) -> None:
         """``limit``: seconds; infinite where there is none."""
         self._searches, self._limit = searches, limit
         self.spent = [0.0] * len(searches)
+        self.begins_with: Trial | None = None
         #: Seconds of the best plan of each that fits, and what it had spent at the end of the turn that found it.
         self._own_best, self._found_at = [math.inf] * len(searches), [0.0] * len(searches)
         self._has_found = False
@@ -53,12 +60,27 @@ class TimeShares:
         """
         if elapsed < _BEGINNING * self._limit:
             return True
+        if (planner := self._alone()) is not None:
+            return number == planner
         peers = self._active | {number}
         share = sum(self.spent[peer] for peer in peers) * self.weight(number) / sum(map(self.weight, peers))
         search, is_behind = self._searches[number], self.spent[number] <= share
         if isinstance(search, PortfolioMember):
             search.behind = is_behind
         return is_behind or number not in self._active
+
+    def _alone(self) -> int | None:
+        """Return the planner that plans alone, because no plan is known that fits."""
+        begins_with = self.begins_with
+        if begins_with is None or (begins_with.cost < math.inf and begins_with.fits) or min(self._own_best) < math.inf:
+            return None
+        for number, search in enumerate(self._searches):
+            plans_first = isinstance(search, PortfolioMember) and search.constructs and not search.proposed
+            if plans_first and self.spent[number] <= _ALONE * self._limit:
+                assert isinstance(search, PortfolioMember)
+                search.behind = True
+                return number
+        return None
 
     def weight(self, number: int) -> float:
         """Return the weight of a searcher's share.  Who has found nothing better for long leads no more."""

@@ -65,7 +65,7 @@ class FoldedStates:
             return None
         key = strategy.key + fabric.key
         if self._last[0] != key:
-            self._last, self._run = (key, None), None
+            iteration: FoldedIteration | None = None
             if reason := self._why_whole(state):
                 if count > MOST_WRITTEN:
                     raise TopoplanError(
@@ -78,7 +78,8 @@ class FoldedStates:
 
                 folded = self._lowering.fold(strategy, loads_of, simulate.chosen_collectives)
                 if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
-                    self._last = key, folded
+                    iteration = folded
+            self._last, self._run = (key, iteration), None  # not before: a search may have left the call in the middle
         return self._last[1]
 
     def _why_whole(self, state: State) -> str:
