@@ -172,3 +172,47 @@ def test_a_broken_machine_harms_only_those_who_name_it(vendor):
     message = r"cluster.device: machine 'mi999' (nobody 1): build raised ValueError: no such chip"
     with pytest.raises(TopoplanError, match=re.escape(message)):
         build_cluster(attrs.evolve(ClusterOptions(servers=1), device="MI999"), host)
+
+
+def test_hosts_of_several_machines_are_endpoints_with_what_each_machine_says():
+    cluster = build_cluster(ClusterOptions(machine="dgx-h100*2 + dgx-a100"))
+    assert cluster.host is None
+    assert (cluster.n_hosts, cluster.n_devices) == (3, 24)
+    assert cluster.device_preset == ("H100",) * 16 + ("A100-80",) * 8
+    assert cluster.interface_bandwidth.tolist() == [50e9, 50e9, 25e9]
+    assert cluster.inside_bandwidth.tolist() == [450e9, 450e9, 300e9]
+    assert cluster.interfaces.tolist() == [8, 8, 8]
+    assert build_cluster(ClusterOptions(machine="dgx-h100+dgx-a100", servers=2)).n_hosts == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"machine": "dgx-h100+nope"}, "cluster.machine: no machine named 'nope'"),
+        ({"machine": "dgx-h100*0+dgx-a100"}, "0 hosts of dgx-h100 \\(must be 1 to"),
+        ({"machine": "dgx-h100+server"}, "server says no device of its own"),
+        ({"machine": "dgx-h100+h100"}, "h100 says no host of its own"),
+        ({"machine": "dgx-h100+dgx-a100", "servers": 5}, "cluster.servers: 5, but dgx-h100.dgx-a100 are 2 hosts"),
+        ({"machine": "dgx-h100+dgx-a100", "degree": 4}, "cluster.degree: .* says what the hosts of each machine have"),
+        ({"machine": "dgx-h100+dgx-a100", "device": "H200"}, "cluster.device: .* says what the hosts"),
+        ({"machine": "dgx-h100+dgx-a100", "gpus_per_device": 8}, "cluster.gpus-per-device: .* says what the hosts"),
+    ],
+)
+def test_bad_mixes_of_machines_are_refused_in_one_line(options, message):
+    with pytest.raises(TopoplanError, match=message) as error:
+        build_cluster(ClusterOptions(**options))
+    assert "\n" not in str(error.value)
+
+
+def test_a_stage_on_slower_devices_sets_the_pace(run):
+    """Two equal stages: on mixed machines an iteration takes nearly what it takes on the slower ones alone."""
+
+    def seconds(machine):
+        words = ["optimize", "transformer", "-m", machine, "--batch-size", "64", "--plan", "dp=8,pp=2,micro-batch=2"]
+        status, out, _ = run(*words, *([] if "+" in machine else ["--servers", "2"]), "--json")
+        assert status == 0
+        return json.loads(out)["iteration_time_s"]
+
+    fast, slow, mixed = seconds("dgx-h100"), seconds("dgx-a100"), seconds("dgx-a100+dgx-h100")
+    assert fast < mixed < 1.05 * slow
+    assert mixed > (fast + slow) / 2

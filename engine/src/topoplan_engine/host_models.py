@@ -1,11 +1,13 @@
 """Machines as clusters have them: what a machine says of a host, and what users say otherwise.
 
 Data flow: `at_machine` takes cluster options that name a machine, and gives options in which everything is said, and
-the `HostModel` of it; `host_text` says in a line what is inside a host, for tables.
+the `HostModel` of it, or groups of hosts of several machines; `host_text` says in a line what is inside a host, for
+tables.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -16,7 +18,7 @@ from topoplan.model.machine import HostLink, HostModel, HostNode
 from topoplan.options import parse_component
 from topoplan.plugin.components import Machine
 from topoplan.plugin.host import Host
-from topoplan_engine.options import ClusterOptions, is_unnamed
+from topoplan_engine.options import MOST_HOSTS, ClusterOptions, HostGroup, is_unnamed, unnamed
 
 __all__ = [
     "at_machine",
@@ -30,6 +32,15 @@ __all__ = [
 ]
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
+#: Several machines, and options that they say.
+_SEVERAL = re.compile(r"[\w.-]+(\*\d+)?(\+[\w.-]+(\*\d+)?)+")
+_SAID_BY_MACHINES = (
+    "gpus_per_server",
+    "degree",
+    "device",
+    "inter_gpu_bandwidth_gbps",
+    "interface_bandwidth_gbps",
+)
 
 
 def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, HostModel | None]:
@@ -43,6 +54,8 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
     """
     if options.machine is None:
         return options, None
+    if _SEVERAL.fullmatch(options.machine.replace(" ", "")):
+        return _of_several(options, host), None
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
         model = host.make(Machine, name, given_options, allow_code=True).build()
@@ -86,6 +99,47 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         "servers": model.servers if model.servers and is_unnamed(options.servers) else int(options.servers),
     }
     return attrs.evolve(options, **values), attrs.evolve(model, device=None, servers=None)
+
+
+def _of_several(options: ClusterOptions, host: Host) -> ClusterOptions:
+    """Return options whose hosts are those of several machines, ``dgx-h100*4+dgx-a100*2``: one endpoint each.
+
+    Raises:
+        TopoplanError: a machine is unknown or has no device of its own, or other options say the hosts, too.
+    """
+    text = (options.machine or "").replace(" ", "")
+    groups = []
+    for part in text.split("+"):
+        name, _, count = part.partition("*")
+        if not 1 <= int(count or 1) <= MOST_HOSTS:
+            raise TopoplanError(f"cluster.machine: {text}: {count} hosts of {name} (must be 1 to {MOST_HOSTS})")
+        try:
+            model = host.make(Machine, name, {}).build()
+        except TopoplanError as error:
+            raise TopoplanError(f"cluster.machine: {error}") from error.__cause__
+        if model.device is None or not model.nodes:
+            missing_part = "device" if model.nodes else "host"
+            raise TopoplanError(f"cluster.machine: {text}: {name} says no {missing_part} of its own")
+        inside, rate = inside_bandwidth(model), model.nic_bandwidth if model.n_nics else 0.0
+        groups.append(
+            HostGroup(
+                servers=int(count or 1),
+                gpus_per_server=model.n_devices,
+                degree=model.n_nics or None,
+                device=model.device.name,
+                inter_gpu_bandwidth_gbps=inside / _BYTES_PER_SECOND_PER_GBPS or None,
+                interface_bandwidth_gbps=rate / _BYTES_PER_SECOND_PER_GBPS or None,
+            )
+        )
+    total = sum(group.servers for group in groups)
+    if not is_unnamed(options.servers) and options.servers != total:
+        raise TopoplanError(f"cluster.servers: {options.servers}, but {text} are {total} hosts (leave it out)")
+    given_flags = [flag for flag in _SAID_BY_MACHINES if not is_unnamed(getattr(options, flag) or unnamed(0))]
+    if options.hosts or options.devices or given_flags or options.gpus_per_device > 1:
+        what = (given_flags or ["gpus_per_device" if options.gpus_per_device > 1 else "hosts"])[0].replace("_", "-")
+        raise TopoplanError(f"cluster.{what}: {text} says what the hosts of each machine have (leave it out)")
+    kinds = "+".join(dict.fromkeys(str(group.device) for group in groups))
+    return attrs.evolve(options, hosts=tuple(groups), servers=total, device=kinds)
 
 
 def with_parts(model: HostModel, devices: int, nics: int) -> HostModel:

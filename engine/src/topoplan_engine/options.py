@@ -116,7 +116,7 @@ class ClusterOptions:
     machine: str | None = option(
         None,
         help="kind of host, which says its devices, NICs and the links inside, e.g. dgx-h100; what other options say "
-        "holds; unset: a host is one endpoint",
+        "holds; of several kinds dgx-h100*4+dgx-a100*2; unset: a host is one endpoint",
         short="-m",
         metavar=_COMPONENT,
     )

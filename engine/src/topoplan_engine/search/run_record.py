@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,7 @@ def distributions_of(host: Host, experiment: Experiment) -> set[str]:
     used = [host.provider(component).dist for component in chosen_components(host, experiment).all]
     devices = (experiment.cluster.device, *(group.device for group in experiment.cluster.hosts))
     named = {device for device in devices if device}
-    named |= {(experiment.cluster.machine or "").partition(":")[0]}
+    named |= set(re.split(r"[+*]", (experiment.cluster.machine or "").partition(":")[0]))
     for choice in (experiment.model, experiment.topology, experiment.estimator, experiment.simulator):
         named |= {value for value in (choice.options.values() if choice else ()) if isinstance(value, str)}
     words = {name.lower() for name in named}
