@@ -149,7 +149,7 @@ class StageBytes(NamedTuple):
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
         change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
-        late = np.minimum(freed, kept_for_weights(stage, split, more)[:, None])
+        late = _late(stage, split, freed, more)
         change[Pass.BACKWARD] -= (freed - late).sum(axis=0)
         change[Pass.WEIGHTS] = -late.sum(axis=0)
         change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
@@ -231,6 +231,17 @@ def _rise_of_turns(strategy: StagedStrategy, graph: OperatorGraph, gradients: F6
     zeros, units = np.zeros(len(order)), gather_units(strategy, graph)
     gathered = zeros if units is None else units.in_backward()[op[order]]
     return rise_in_backward(last_readers(edges, len(order)), outputs, extras, freed, zeros, gathered)
+
+
+def _late(stage: StageGraph, split: np.ndarray, freed: F64, slices_more: F64) -> F64:
+    """(n, K) bytes of what operators free that wait for gradients of weights, which those that are ``split`` have.
+
+    With kernels of a trainer what these read; else, as placed operators count it, what they have made.
+    """
+    if kernels_of(stage.graph) is None:
+        return np.where(split[:, None], freed, 0.0)
+    nbytes: F64 = np.minimum(freed, kept_for_weights(stage, split, slices_more)[:, None])
+    return nbytes
 
 
 def _alone(graph: OperatorGraph, operators: I32) -> OperatorGraph:

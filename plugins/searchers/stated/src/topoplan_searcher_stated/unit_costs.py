@@ -370,6 +370,11 @@ def _border(strategy: StagedStrategy, stage: StageGraph, costs: StageCosts) -> t
             kept_again += nbytes
         elif all(place < 0 or regions[place] < 0 for place in readers):
             plain += nbytes
+        if kernels_of(stage.graph) is None:  # what those with weights have made waits
+            first = next((place for place in readers if place >= 0 and regions[place] >= 0), -1)
+            is_late = bool(received_again(strategy, stage, op)) and (costs.passes[first].weight_gradient > 0).any()
+            late -= nbytes if is_late else 0.0
+            continue
         edges = [(v, k) for u, _, v, k in stage.graph.edges.reshape(-1, 4).tolist() if u == op]
         places = [stage.position[v] for v, k in edges if stage.backward[v] and k in stage.arguments_read[v]]
         if any(place >= 0 and (costs.passes[place].weight_gradient > 0).any() for place in places):
