@@ -9,6 +9,8 @@ from topoplan import Fabric, Host
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.options import ClusterOptions
+from topoplan_engine.simulation.columns import columns
+from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_fluid import Fluid
 
@@ -84,3 +86,12 @@ def test_groups_across_hosts_messages_and_hosts_without_insides_do_not_wait(clus
 def test_one_that_follows_another_waits_too(clusters):
     both = [collective(range(8), 8), collective(range(8), 8)]
     assert microseconds(clusters("dgx-h100"), both, [(0, 1)]) == pytest.approx(2 * 15.0, abs=2e-3)
+
+
+def test_columns_that_wait_are_of_the_kind_that_kernels_are_compiled_for(clusters):
+    """A column that may be written has another type for numba, which compiles the simulator anew: 20 seconds."""
+    graph = task_graph([collective([0, 1], GIB)], n_devices=8)
+    before = columns(graph)
+    waiting = with_inside_waits(before, graph, clusters("dgx-h100"))
+    assert waiting.seconds.tolist() > before.seconds.tolist()
+    assert [column.flags.writeable for column in waiting] == [column.flags.writeable for column in before]

@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import I64, f64
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostNode
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
@@ -46,7 +46,7 @@ def with_inside_waits(tasks: TaskColumns, taskgraph: TaskGraph, cluster: Cluster
     waits = [_wait(tuning, Collective(kind), count, size, rate) for kind, count, size in different.T.tolist()]
     seconds = tasks.seconds.copy()
     seconds[inside] += np.array(waits)[place.ravel()]
-    return tasks._replace(seconds=seconds)
+    return tasks._replace(seconds=f64(seconds))  # read only, as it was: kernels are compiled anew for others
 
 
 def _tuning(cluster: Cluster) -> Tuning | None:
