@@ -273,6 +273,7 @@ def prepare(words, written, capsys, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("case", RUN)
+@pytest.mark.by_day(10)
 def test_a_command_runs(case, written, capsys, monkeypatch, tmp_path):
     words = [SMALLER.get(case[1], {}).get(word, word) for word in shlex.split(case[1])[1:]]
     prepare(words, written, capsys, monkeypatch, tmp_path)
@@ -307,6 +308,7 @@ PYTHON = [
 
 
 @pytest.mark.parametrize(("path", "number", "body"), PYTHON)
+@pytest.mark.by_day(13)
 def test_a_python_block_runs(path, number, body, monkeypatch, tmp_path):
     monkeypatch.setattr(_common, "heavy_after_import", lambda module: "")  # a process each, below
     run_block(path, number, body, monkeypatch, tmp_path)

@@ -43,6 +43,7 @@ def test_honest_component_keeps_every_promise(kind):
 
 
 @pytest.mark.parametrize(("kind", "change", "check"), CHEATS, ids=[f"{kind}-{check}" for kind, _, check in CHEATS])
+@pytest.mark.by_day(25)
 def test_cheat_is_caught(kind, change, check):
     with pytest.raises((AssertionError, TopoplanError, UnicodeError)):
         checks_for(changed(HONEST[kind], **change))[check]()

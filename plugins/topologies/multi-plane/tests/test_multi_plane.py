@@ -50,6 +50,7 @@ def ring(members):
 
 @pytest.mark.parametrize("of", PLANES)
 @pytest.mark.parametrize("planes", [2, 4])
+@pytest.mark.by_day(5)
 def test_a_host_has_its_whole_rate_in_parts(of, planes):
     made = cluster(machine=None)
     one, several = build(made, of=of, planes=1), build(made, of=of, planes=planes)
@@ -64,6 +65,7 @@ def test_a_host_has_its_whole_rate_in_parts(of, planes):
 
 @pytest.mark.parametrize("of", PLANES)
 @pytest.mark.parametrize("machine", ["dgx-h100", None])
+@pytest.mark.by_day(5)
 def test_a_message_takes_one_lane_and_a_group_all(of, machine):
     """By hand: S / (r / P), and 2 (n - 1) / n S / (8 r); of hosts as one endpoint a message has all interfaces."""
     made = cluster(machine=machine)
