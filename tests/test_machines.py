@@ -11,6 +11,7 @@ import pytest
 from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
+from topoplan_engine.host_models import at_machine
 from topoplan_engine.options import HostGroup
 
 PACKAGE = '''
@@ -185,11 +186,23 @@ def test_hosts_of_several_machines_are_endpoints_with_what_each_machine_says():
     assert build_cluster(ClusterOptions(machine="dgx-h100+dgx-a100", servers=2)).n_hosts == 2
 
 
+def test_options_with_hosts_of_several_machines_may_be_completed_again(run):
+    host = Host.discover()
+    options, _ = at_machine(ClusterOptions(machine="dgx-h100*2+dgx-a100"), host)
+    assert at_machine(options, host) == (options, None)
+    words = ["compare", "transformer", "-n", "bigswitch", "-m", "dgx-h100+dgx-a100", "--batch-size", "64"]
+    status, out, error = run(*words, "--plan", "dp=16", "--json")
+    assert status == 0, error
+    words = ["optimize", "transformer", "-m", "dgx-h100+dgx-a100", "--batch-size", "64", "--plan", "dp=16", "--json"]
+    assert repr(json.loads(run(*words)[1])["iteration_time_s"]) in out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"machine": "dgx-h100+nope"}, "cluster.machine: no machine named 'nope'"),
         ({"machine": "dgx-h100*0+dgx-a100"}, "0 hosts of dgx-h100 \\(must be 1 to"),
+        ({"machine": "dgx-h100*4"}, "dgx-h100.4 names one kind of host \\(write dgx-h100, and servers=4"),
         ({"machine": "dgx-h100+server"}, "server says no device of its own"),
         ({"machine": "dgx-h100+h100"}, "h100 says no host of its own"),
         ({"machine": "dgx-h100+dgx-a100", "servers": 5}, "cluster.servers: 5, but dgx-h100.dgx-a100 are 2 hosts"),

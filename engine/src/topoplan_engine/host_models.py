@@ -34,6 +34,7 @@ __all__ = [
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
 #: Several machines, and options that they say.
 _SEVERAL = re.compile(r"[\w.-]+(\*\d+)?(\+[\w.-]+(\*\d+)?)+")
+_ONE_KIND = re.compile(r"([\w.-]+)\*(\d+)")
 _SAID_BY_MACHINES = (
     "gpus_per_server",
     "degree",
@@ -56,6 +57,11 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         return options, None
     if _SEVERAL.fullmatch(options.machine.replace(" ", "")):
         return _of_several(options, host), None
+    if alone := _ONE_KIND.fullmatch(options.machine.replace(" ", "")):
+        name, count = alone.groups()
+        raise TopoplanError(
+            f"cluster.machine: {options.machine} names one kind of host (write {name}, and servers={count})"
+        )
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
         model = host.make(Machine, name, given_options, allow_code=True).build()
@@ -132,6 +138,8 @@ def _of_several(options: ClusterOptions, host: Host) -> ClusterOptions:
             )
         )
     total = sum(group.servers for group in groups)
+    if options.hosts == tuple(groups):  # options that a study has completed come back for each of its runs
+        return options
     if not is_unnamed(options.servers) and options.servers != total:
         raise TopoplanError(f"cluster.servers: {options.servers}, but {text} are {total} hosts (leave it out)")
     given_flags = [flag for flag in _SAID_BY_MACHINES if not is_unnamed(getattr(options, flag) or unnamed(0))]
