@@ -33,8 +33,7 @@ __all__ = [
 
 _BYTES_PER_SECOND_PER_GBPS = 1e9 / 8
 #: Several machines, and options that they say.
-_SEVERAL = re.compile(r"[\w.-]+(\*\d+)?(\+[\w.-]+(\*\d+)?)+")
-_ONE_KIND = re.compile(r"([\w.-]+)\*(\d+)")
+_SEVERAL = re.compile(r"[\w.-]+\*\d+|[\w.-]+(\*\d+)?(\+[\w.-]+(\*\d+)?)+")
 _SAID_BY_MACHINES = (
     "gpus_per_server",
     "degree",
@@ -57,11 +56,6 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         return options, None
     if _SEVERAL.fullmatch(options.machine.replace(" ", "")):
         return _of_several(options, host), None
-    if alone := _ONE_KIND.fullmatch(options.machine.replace(" ", "")):
-        name, count = alone.groups()
-        raise TopoplanError(
-            f"cluster.machine: {options.machine} names one kind of host (write {name}, and servers={count})"
-        )
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
         model = host.make(Machine, name, given_options, allow_code=True).build()
@@ -115,6 +109,9 @@ def _of_several(options: ClusterOptions, host: Host) -> ClusterOptions:
     """
     text = (options.machine or "").replace(" ", "")
     groups = []
+    if "+" not in text:
+        name, _, count = text.partition("*")
+        raise TopoplanError(f"cluster.machine: {text} names one kind of host (write {name}, and servers={count})")
     for part in text.split("+"):
         name, _, count = part.partition("*")
         if not 1 <= int(count or 1) <= MOST_HOSTS:
