@@ -254,8 +254,8 @@ def fetched_weights(stage: StageGraph) -> tuple[float, F64]:
 def gather_pool(stage: StageGraph) -> float:
     """Return the bytes of the memory that gathered weights arrive in, from which they are copied.
 
-    It belongs to the stream that gathers, so that the allocator gives it to nobody else.  What has arrived for a unit
-    stays until the next one has arrived; the first unit is all that is in no layer.
+    It belongs to the stream that gathers, so that the allocator gives it to no other tensor.  What has arrived for a
+    unit stays until the next one has arrived; the first unit is all that is in no layer.
 
     Source: pytorch/pytorch v2.6, ``_fsdp_param_group.py`` (note on the overlap of copies and gathers).
     """

@@ -2,7 +2,7 @@
 
 What may be left in the middle (`topoplan.search.stopping.stop_if_wanted`) may wait there as well.  The call runs in a
 thread of its own, but never beside its caller: one of them waits for the other, so that nothing needs a lock.  Where it
-prints belongs to the call: what is printed aside meanwhile (`topoplan.errors.calling`) is that of one of them alone.
+prints belongs to the call: what `topoplan.errors.calling` sends to standard error meanwhile is of one of them alone.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class TimeLeft:
         Args:
             evaluator: of the run.
             limit: seconds; infinite where there is none.
-            has_planners: a searcher constructs plans, so that the first state is not the only one to go on from.
+            has_planners: a searcher constructs plans, so that the first state is not the only one to begin with.
         """
         self._evaluator, self._limit, self._has_planners = evaluator, limit, has_planners
         #: The state at the start, once it is priced.
