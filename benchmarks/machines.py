@@ -156,6 +156,7 @@ def of_groups() -> list[Row]:
     """Return all-reduces of groups that fill hosts, and of others."""
     rails = place("dgx-h100", 64, "rail-optimized")
     switch = place("mi300x", 4, "bigswitch")
+    half = place("mi300x", 4, "bigswitch", degree=4)
     rack = place("gb200-nvl72", 4, "bigswitch")
     every = Message(members=tuple(range(512)))
     one = Message(members=tuple(range(0, 512, 8)))
@@ -182,6 +183,13 @@ def of_groups() -> list[Row]:
             "2 (31/32) S / (8 · 50 GB/s)",
             ring(32) / 400e9,
             switch.seconds(Message(members=tuple(range(32)))),
+        ),
+        Row(
+            "the same with four NICs: four rings, each over links of the mesh (64 GB/s) that no other takes",
+            half.text,
+            "2 (31/32) S / (4 · 50 GB/s)",
+            ring(32) / 200e9,
+            half.seconds(Message(members=tuple(range(32)))),
         ),
         Row(
             "that fills racks: NVLink, of which a ring's host-to-host steps take none, is slower than 72 NICs",

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Fabric, HostLink, HostModel, HostNode, TopoplanError
-from topoplan_engine.host_models import with_parts
+from topoplan_engine.host_models import with_inside, with_parts
 from topoplan_engine.network.host_paths import host_paths
-from topoplan_engine.network.machine import MachineNetwork, network_of, zigzag
+from topoplan_engine.network.host_ways import ways_through, zigzag
+from topoplan_engine.network.machine import MachineNetwork, network_of
 from topoplan_engine.network.tables import Network
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
@@ -300,3 +301,25 @@ def test_a_group_uses_all_nics_where_hosts_have_fewer_than_devices(nics, hosts):
     group = collective(range(8 * hosts), GIB)
     by_hand = 2 * (8 * hosts - 1) / (8 * hosts) * GIB / (nics * NIC)
     assert seconds(made, one_switch(made), group) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 5])
+@pytest.mark.parametrize(("devices", "nics"), [(8, 2), (8, 4), (8, 6), (6, 4), (4, 2)])
+def test_rings_over_a_mesh_share_no_link_where_hosts_have_fewer_nics(devices, nics, hosts):
+    """By hand: links of the mesh are a fifth faster than NICs, and carry one ring each, as NICs do."""
+    mesh = with_inside(host(devices, mesh=True), (devices - 1) * 1.2 * NIC)
+    made = cluster(hosts, with_parts(mesh, devices, nics))
+    by_hand = 2 * (devices * hosts - 1) / (devices * hosts) * GIB / (nics * NIC)
+    assert seconds(made, one_switch(made), collective(range(devices * hosts), GIB)) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("owners", ["01230123", "00112233", "01234501", "33221100", "0101", "012012"])
+def test_ways_through_a_host_begin_and_end_once_at_every_nic(owners):
+    nics = np.array([int(each) for each in owners])
+    count = len(set(owners))
+    ways = ways_through(nics, count)
+    assert sorted(nics[way[0]] for way in ways) == sorted(nics[way[-1]] for way in ways) == list(range(count))
+    assert all(sorted(way.tolist()) == list(range(len(nics))) for way in ways)
+    used = [link for way in ways for link in zip(way.tolist(), way.tolist()[1:], strict=False)]
+    assert count % 2 or len(set(used)) == len(used)
+    assert ways_through(nics, count + 1) == []

@@ -28,6 +28,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, row_of_entry, select
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.host_paths import HostPaths, host_paths
+from topoplan_engine.network.host_ways import ways_through, zigzag
 from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
@@ -35,21 +36,12 @@ from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.tables import Network
 
-__all__ = ["HostLinks", "MachineNetwork", "network_of", "zigzag"]
+__all__ = ["HostLinks", "MachineNetwork", "network_of"]
 
 
 def network_of(fabric: Fabric, cluster: Cluster) -> Network:
     """Return the network of a cluster on a fabric: with the insides of its hosts, where they are modelled."""
     return MachineNetwork(fabric, cluster) if shares_links(cluster.host) else Network(fabric, cluster)
-
-
-def zigzag(count: int, first: int) -> list[int]:
-    """Return ``first, first+1, first-1, first+2, ...`` modulo ``count``: of an even count it ends half-way round.
-
-    >>> zigzag(8, 0), zigzag(8, 4)[-1]
-    ([0, 1, 7, 2, 6, 3, 5, 4], 0)
-    """
-    return [(first + (step + 1) // 2 * (1 if step % 2 else -1)) % count for step in range(count)]
 
 
 def _place_of(ring: I64, members: list[I64]) -> I64:
@@ -298,8 +290,9 @@ class MachineNetwork(Network):
     def _over_all_nics(self, listed: I32, members: list[I64], rings: list[I64]) -> list[I64]:
         """Return rings that leave hosts by NICs of their own, where the given ones share some and others are idle.
 
-        That is so where there are fewer NICs than devices.  Ring c then enters hosts by turns at the device of NIC c
-        and at that of NIC c + n/2, of n, and leaves by the other one.
+        That is so where there are fewer NICs than devices.  A ring then takes its way through a host
+        (`topoplan_engine.network.host_ways`) forward in every other host and backward between: it enters a host by the
+        NIC by which it left the one before.
 
         Args:
             listed: a group.
@@ -311,20 +304,18 @@ class MachineNetwork(Network):
         ends = np.cumsum([len(each) for each in members]) - 1
         if all(len(np.unique(leaves[:, end])) == len(rings) for end in ends.tolist()):
             return rings
-        gates = [each[np.unique(nics, return_index=True)[1]] for each, nics in zip(members, usual, strict=True)]
-        if min(map(len, gates)) < len(rings):
+        ways = [ways_through(nics, len(rings)) for nics in usual]
+        if not all(ways):
             return rings
-        result = []
-        for number in range(len(rings)):
-            order = []
-            for stop, (each, gate) in enumerate(zip(members, gates, strict=True)):
-                turned = number, (number + len(rings) // 2) % len(rings)
-                enters, leaves_by = gate[list(turned if stop % 2 == 0 else turned[::-1])]
-                way = each[zigzag(len(each), int(np.flatnonzero(each == enters)[0]))]
-                inner = way[(way != enters) & (way != leaves_by)]
-                order.append(np.concatenate([[enters], inner, [leaves_by]]))
-            result.append(np.concatenate(order))
-        return result
+        return [
+            np.concatenate(
+                [
+                    each[way[number] if stop % 2 == 0 else way[number][::-1]]
+                    for stop, (each, way) in enumerate(zip(members, ways, strict=True))
+                ]
+            )
+            for number in range(len(rings))
+        ]
 
     def _usual_nic(self, devices: I32) -> I64:
         """Return the NIC by which each device sends to the device with the same place in another host."""
