@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from idle_search import IdleSearch
 
-from topoplan import Candidate, Host, Searcher, TopoplanError, Trial
+from topoplan import Candidate, Host, PlacedStrategy, Placement, Searcher, State, TopoplanError, Trial
 from topoplan.errors import TopoplanWarning, calling
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import experiment_from_toml
+from topoplan_engine.interrupt import Stop, TooLargeError, check_size, obeyed
+from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.reporting.report import outcome_rows
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.draws import Draws
@@ -355,6 +357,36 @@ def test_after_the_limit_the_first_plan_of_a_planner_is_priced_if_nothing_was():
     with pytest.warns(TopoplanWarning, match=r"in 5 s; the first plan of planner 1 is the result, and took"):
         trial = unpriced.price(evaluator, 5.0, lambda number: f"planner {number}")
     assert trial.cost < float("inf")
+
+
+def test_what_takes_long_is_not_priced_after_the_limit(monkeypatch):
+    """Where a planner's plan has too many tasks the start is priced; where that has, too, one line says so."""
+    evaluator, first = set_up()
+    placements = tuple(Placement((1,) * len(op.dims), [0]) for op in evaluator.problem.graph.operators)
+    planned, price_in_full = State(PlacedStrategy(placements), first.fabric), Evaluator.price_in_full
+    too_large = [planned, first]
+
+    def pricing(self, candidate):
+        if candidate.base in too_large:
+            check_size(10**9)
+        return price_in_full(self, candidate)
+
+    monkeypatch.setattr("topoplan_engine.search.unpriced._SMALL", 0)
+    monkeypatch.setattr(Evaluator, "price_in_full", pricing)
+    unpriced = Unpriced(Candidate(base=first))
+    unpriced.keep(1, Candidate(base=planned))
+    with pytest.raises(TopoplanError, match=r"^time-limit: no plan could be priced in 5 s of search, nor in "):
+        unpriced.price(evaluator, 5.0, str)
+    too_large.remove(first)
+    with pytest.warns(TopoplanWarning, match=r"in 5 s; the initial strategy is the result, and took"):
+        assert unpriced.price(evaluator, 5.0, str).state.strategy is first.strategy
+    assert unpriced.number is None
+
+
+def test_messages_of_an_all_to_all_are_counted_before_they_are_made():
+    """Among 8,192 devices they are 67 million."""
+    with obeyed(Stop(), most_tasks=lambda: 1e6), pytest.raises(TooLargeError):
+        pair_messages(np.arange(8192)[None])
 
 
 def trial_of(cost, *, fits=True):

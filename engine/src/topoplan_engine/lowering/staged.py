@@ -103,9 +103,9 @@ class StagedLowering:
         # Without insides, devices of a host reach those of another one on the same path.
         endpoint = self._cluster.device_host if self._one_task and not shares_links(self._cluster.host) else None
         patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen, endpoint)
-        layout = FoldedLayout(
-            listed, patterns, loads_of(patterns.taskgraph()), one_task=one_task, counted_once=self._one_task
-        )
+        messages = patterns.taskgraph()
+        check_size(messages.n_tasks)  # each has a path, which takes as long as a task
+        layout = FoldedLayout(listed, patterns, loads_of(messages), one_task=one_task, counted_once=self._one_task)
         columns, successors = _columns(strategy, stages, costs, layout)
         names = tuple(op.name for op in self._graph.operators)
         return layout.iteration(columns, successors, names, self._cluster.device_host)

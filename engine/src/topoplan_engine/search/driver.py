@@ -170,11 +170,15 @@ class SearchRun:
         return ending
 
     def price_something(self) -> None:
-        """Price one state after all where nothing has a price at the end."""
+        """Price one state after all where nothing has a price at the end.
+
+        Raises:
+            TopoplanError: none can be priced soon.
+        """
         if self._unpriced is None or self.best.cost < math.inf:
             return
         unpriced, self._unpriced = self._unpriced, None
-        trial = unpriced.price(self._evaluator, self._limits.seconds, self._name)
+        trial = unpriced.price(self._evaluator, self._limits.seconds, self._name, whole=self._journal.keeps)
         if unpriced.number is None:
             self.initial = trial
         else:

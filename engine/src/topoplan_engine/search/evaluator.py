@@ -301,6 +301,10 @@ class Evaluator:
         """Return about how many tasks `plan` simulates for a state."""
         return 0 if self._of(state)._folds.iteration(state) is not None else self._lowering.n_tasks(state.strategy)
 
+    def tasks_of(self, strategy: Strategy) -> int:
+        """Return about how many tasks an iteration of a strategy has, were it not folded."""
+        return self._lowering.n_tasks(strategy)
+
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
         fabric, cluster = state.fabric, self.problem.cluster

@@ -13,6 +13,7 @@ import numpy as np
 
 from topoplan.arrays import I32, I64
 from topoplan_engine.csr import expand, indptr
+from topoplan_engine.interrupt import check_size
 
 __all__ = ["PairMessages", "pair_messages"]
 
@@ -40,6 +41,9 @@ def pair_messages(endpoint: I64 | I32, kind: I64 | None = None) -> PairMessages:
         endpoint: (G, size) of each member.
         kind: (G, size) of each member; members of one kind send and get as much.  None: all do.
 
+    Raises:
+        TooLargeError: there is no time for so many.
+
     Example:
         >>> messages = pair_messages(np.array([[0, 0, 1, 1]]))
         >>> list(zip(messages.sender.tolist(), messages.receiver.tolist(), messages.n_messages.tolist()))
@@ -54,6 +58,7 @@ def pair_messages(endpoint: I64 | I32, kind: I64 | None = None) -> PairMessages:
     counts = np.diff(first, append=len(order))
     of_group, host = group[order[first]], of_host[order[first]]
     parts = np.bincount(of_group, minlength=groups)
+    check_size(int((parts.astype(np.int64) ** 2).sum()))
     # Between two hosts of a group.
     first_part = indptr(parts)[:-1]
     a, b = expand(first_part[of_group], parts[of_group])
