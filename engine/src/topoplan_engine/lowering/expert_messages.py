@@ -22,10 +22,13 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.experts import ExpertGroups, expert_dims, expert_groups_of
 from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.stage_graphs import StageGraph
+from topoplan_engine.trainer_kernels import kernels_of
 
-__all__ = ["copies_between", "copies_of_tokens", "is_chosen"]
+__all__ = ["copies_between", "copies_of_tokens", "is_chosen", "sent_in_fp8"]
 
 _ALL = ExpertGroups()
+#: Bytes of a number in fp8, with its part of a scale in fp32 for 128 of them (DeepSeek-V3, section 3.3.2; DeepEP).
+FP8 = 1 + 4 / 128
 
 
 def is_chosen(experts: int, chosen: int, part: int, groups: ExpertGroups = _ALL) -> float:
@@ -100,3 +103,22 @@ def copies_of_tokens(stage: StageGraph) -> dict[Reshard, F64]:
         if experts % devices == 0 and devices % together == 0:
             copies[reshard] = copies_between(experts, chosen, devices, together, groups)
     return copies
+
+
+def sent_in_fp8(stage: StageGraph) -> dict[Reshard, tuple[float, float]]:
+    """Return the all-to-alls of which one direction is in fp8, and their bytes forward and back over those of tensors.
+
+    Trainers that keep inputs of products in fp8 send these so: tokens to experts, and gradients of experts' answers to
+    them.  What experts return, forward and back, stays in the precision of activations (DeepSeek-V3, section 3.3.3).
+    """
+    kernels = kernels_of(stage.graph)
+    if kernels is None or not kernels.narrow:
+        return {}
+    ways = {}
+    for reshard in stage.reshards:
+        operators = [stage.graph.operators[op] for op in (reshard.op, *reshard.users[:1]) if op >= 0]
+        kind = next((each.kind for each in operators if each.kind in ("combine", "dispatch")), None)
+        if kind and any(step.step.collective is Collective.ALL_TO_ALL for step in reshard.forward):
+            smaller = FP8 / operators[0].outputs[reshard.output].itemsize
+            ways[reshard] = (smaller, 1.0) if kind == "dispatch" else (1.0, smaller)
+    return ways

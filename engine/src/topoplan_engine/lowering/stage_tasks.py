@@ -23,7 +23,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.sharding import Holding
 from topoplan.model.taskgraph import Collective, TaskKind
-from topoplan_engine.lowering.expert_messages import copies_of_tokens
+from topoplan_engine.lowering.expert_messages import copies_of_tokens, sent_in_fp8
 from topoplan_engine.lowering.gather_units import GathersAgain, GatherUnits, sent_again, units_of
 from topoplan_engine.lowering.places import Layout, Places
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
@@ -98,7 +98,7 @@ class Shared(NamedTuple):
             turns: micro-batches that take turns on one stream; 0: there is one micro-batch.
         """
         writer = StageWriter(stage.stage.mesh, places, layout.groups, one_stream=turns > 0)
-        writer.busy, writer.copies = _busy(stage), copies_of_tokens(stage)
+        writer.busy, writer.copies, writer.smaller = _busy(stage), copies_of_tokens(stage), sent_in_fp8(stage)
         units = None
         if stage.program.gathers_again:
             units = units_of(stage.program, stage.graph, stage.reshards, part_of)

@@ -24,10 +24,12 @@ class Part(NamedTuple):
     Attributes:
         computed: of the compute stream; None if nothing is computed.
         exchanged: axes of a communicator -> of its stream.
+        parts: of the compute stream, what is computed between two waits for experts.
     """
 
     computed: tuple[I64, I64] | None
     exchanged: dict[tuple[int, ...], tuple[I64, I64]]
+    parts: tuple[tuple[I64, I64], ...] = ()
 
 
 @attrs.define(eq=False)
@@ -47,6 +49,7 @@ class StageWriter(TaskColumns):
     Attributes:
         busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
         copies: all-to-all -> (n, n) bytes from each member to each other one over those that all of them would send.
+        smaller: all-to-all -> bytes that it sends forward and back over those of the tensor; 1 for those left out.
         micro_batch: of the tasks to come.
     """
 
@@ -58,8 +61,11 @@ class StageWriter(TaskColumns):
         self._first: I64 | None = None
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
+        self._parts: list[tuple[I64, I64]] = []
+        self._from_experts: list[I64] = []
         self.busy: dict[Reshard, tuple[F64, bool]] = {}
         self.copies: dict[Reshard, F64] = {}
+        self.smaller: dict[Reshard, tuple[float, float]] = {}
 
     @property
     def computed(self) -> I64 | None:
@@ -69,9 +75,9 @@ class StageWriter(TaskColumns):
     def end_pass(self) -> Part:
         """Return what was written since the last call; the next pass begins."""
         computed = None if self._first is None or self._last is None else (self._first, self._last)
-        part = Part(computed, self._streams)
+        part = Part(computed, self._streams, tuple(self._parts))
         self._first = self._last = None
-        self._streams = {}
+        self._streams, self._parts, self._from_experts = {}, [], []
         return part
 
     def compute(self, kind: TaskKind, op: int, seconds: F64, before: Before) -> I64:
@@ -79,14 +85,18 @@ class StageWriter(TaskColumns):
         devices = self._places.devices
         number = -1 if kind is TaskKind.UPDATE else self.micro_batch
         common = {"kind": kind, "op": op, "micro_batch": number}
+        before = list(before)
         tasks = self.add(len(devices), device=devices, seconds=seconds, **common)
         self._wait(tasks, (self._last, *before))
+        begins = not self._parts or self._waits_for_experts(before)
+        self._parts += [(tasks, tasks)] if begins else [(self._parts.pop()[0], tasks)]
         self._first, self._last = tasks if self._first is None else self._first, tasks
         return tasks
 
     def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
         """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
-        last = None
+        last, before = None, list(before)
+        of_experts = self._waits_for_experts(before)
         for step in steps:
             kind = step.step.collective
             if not isinstance(kind, Collective):
@@ -97,14 +107,16 @@ class StageWriter(TaskColumns):
             communicator = self._places.communicator(axes)
             size = communicator.size
             shares, forward = self.busy.get(reshard, (None, True))
+            is_forward = steps is reshard.forward
+            smaller = self.smaller.get(reshard, (1.0, 1.0))[0 if is_forward else 1]
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
             first, end = communicator.add(
                 self,
                 kind,
                 shares=shares,
                 copies=self.copies.get(reshard),
-                by_receiver=forward == (steps is reshard.forward),
-                size=round(reshard.nbytes * step.share),
+                by_receiver=forward == is_forward,
+                size=round(reshard.nbytes * step.share * smaller),
                 divisor=divisor,
                 op=reshard.users[0],
                 micro_batch=-1 if reshard.parameter else self.micro_batch,
@@ -114,8 +126,15 @@ class StageWriter(TaskColumns):
             ended = None if stream is None else stream[1]
             self._wait(first, (*before, None if last is ended else last, ended))
             self._streams[key] = (first if stream is None else stream[0], end)
-            last, before = end, ()
+            last, before = end, []
+            of_experts |= kind is Collective.ALL_TO_ALL
+        if of_experts and last is not None:
+            self._from_experts.append(last)
         return last
+
+    def _waits_for_experts(self, before: Before) -> bool:
+        """Whether one of the tasks ends what is sent to experts or back in this pass."""
+        return any(end is each for end in before for each in self._from_experts)
 
     def join(self, axis: int, op: int, before: Before) -> I64:
         """Add a point at which the devices along an axis are all there, in the stream of their communicator."""

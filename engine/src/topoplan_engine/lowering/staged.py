@@ -13,7 +13,7 @@ a message takes longer than the passes between two of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from topoplan_engine.lowering.folding.exchanges import exchanges_of
 from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
 from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
 from topoplan_engine.lowering.memory_levels import Activations
+from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
 from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
@@ -251,9 +252,6 @@ class _Copies(NamedTuple):
         return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
 
 
-#: Passes that run at the same time where a strategy says so.
-_PAIR = {int(Pass.FORWARD), int(Pass.BACKWARD)}
-
 #: A pass on a rank: its kind, chunk and micro-batch.
 _Pass = tuple[int, int, int]
 
@@ -411,6 +409,7 @@ class Assembly:
         """Let every pass follow the one before it on its rank, stream by stream."""
         order = self._strategy.order
         last = [each.last for each in self._copies]
+        pairs = paired_rows(order) if self._strategy.pairs and not self._in_twos else None
         for rank in range(order.n_ranks):
             rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
             kind, chunk, micro_batch = (
@@ -419,7 +418,12 @@ class Assembly:
             chunks = sorted(set(chunk))
             last_parts = [(each, c, last[c]) for each in (SUMS, END) for c in chunks]
             passes = [*zip(kind, chunk, micro_batch, strict=True), *last_parts]
-            self._order_rank(passes)
+            if pairs is None:
+                self._order_rank(passes)
+                continue
+            begin = int(order.rank_ptr[rank])
+            together = [[passes[row - begin] for row in rows_of_item] for rows_of_item in pairs[rank]]
+            self._order_rank_of_pairs([*together, *([each] for each in last_parts)])
 
     def _order_rank(self, passes: Sequence[_Pass]) -> None:
         streams: dict[bytes, list[tuple[tuple[I64, I64], int, _Pass]]] = {}
@@ -443,17 +447,40 @@ class Assembly:
             self._edge(last[:-2], first[2:])
 
     def _at_once(self, before: _Pass, after: _Pass) -> bool:
-        """Whether a pass need not wait for the one before it.
+        """Whether a pass of two micro-batches need not wait for the one before it.
 
-        In twos, all but what a whole chunk waits for: its first pass, which gathers weights that are kept, and its last
-        one, which sums gradients of all.
+        All but what a whole chunk waits for: its first pass, which gathers weights that are kept, and its last one,
+        which sums gradients of all.
         """
-        if not self._in_twos:
-            return {before[0], after[0]} == _PAIR
         ends = {
             (chunk, each) for chunk in {before[1]} for each in (self._copies[chunk].first, self._copies[chunk].last)
         }
         return before[:2] == after[:2] and before[2] // 2 == after[2] // 2 and not {before[1:], after[1:]} & ends
+
+    def _order_rank_of_pairs(self, items: Sequence[Sequence[_Pass]]) -> None:
+        """Let passes follow each other, and of two that are a pair the parts that are computed.
+
+        What the two of a pair exchange shares the network; what others exchange waits for both.
+        """
+        computed: list[tuple[I64, I64]] = []
+        exchanged: dict[bytes, list[tuple[I64, I64]]] = {}
+        for item in items:
+            of_passes, streams = [], dict[bytes, list[tuple[I64, I64]]]()
+            for kind, chunk, micro_batch in sorted(item):  # forward passes first
+                tasks, offset = self._copies[chunk].of(micro_batch), self._copies[chunk].offset[micro_batch]
+                part, place = tasks.parts.get(kind), self._places[chunk].order
+                if part is not None:
+                    of_passes.append([(first[place] + offset, last[place] + offset) for first, last in part.parts])
+                for key, (first, last) in self._streams_of(kind, chunk, tasks):
+                    if key:
+                        streams.setdefault(key, []).append((first + offset, last + offset))
+            computed += in_turns(*of_passes) if len(of_passes) == 2 else [each for row in of_passes for each in row]
+            for key, ends in streams.items():
+                for (_, last), (first, _) in product(exchanged.get(key, ()), ends):
+                    self._edge(last, first)
+                exchanged[key] = ends
+        for (_, last), (first, _) in pairwise(computed):
+            self._edge(last, first)
 
     def _streams_of(self, kind: int, chunk: int, tasks: StageTasks) -> Iterator[tuple[bytes, tuple[I64, I64]]]:
         """Yield the streams that a pass uses, with its first and last tasks there, by device or by group."""
