@@ -148,3 +148,30 @@ def test_launches_of_all_kinds_are_positive():
         assert min(host_seconds("h100", kind)) >= 0
     assert launches_of("h100", "bf16", "no such kind") == (1, 2)
     assert step_host_seconds("h100", "bf16") > step_host_seconds("h100", "fp32") > 0
+
+
+def test_products_in_fp8_with_scales_of_128_take_longer():
+    """DeepGEMM at its first release, on H800: TFLOP/s, and how many times as long an implementation in CUTLASS took."""
+    published = [
+        (1, 4096, 2112, 7168, 1058, 1.1),
+        (1, 4096, 24576, 1536, 990, 1.0),
+        (1, 4096, 32768, 512, 590, 1.0),
+        (1, 4096, 7168, 16384, 1358, 1.2),
+        (1, 4096, 4096, 7168, 1304, 1.1),
+        (1, 4096, 7168, 2048, 1025, 1.1),
+        (4, 8192, 4096, 7168, 1297, 1.2),
+        (4, 8192, 7168, 2048, 1099, 1.2),
+        (8, 4096, 4096, 7168, 1288, 1.2),
+        (8, 4096, 7168, 2048, 1093, 1.1),
+    ]
+    kernels = Kernels.of("h800")
+    ratios = np.array(
+        [
+            2 * m * n * k / (tflops * 1e12) / kernels.product("fp8", "forward", 1, m, n, k)
+            for _, m, n, k, tflops, _ in published
+        ]
+    )
+    slower = np.array([each for *_, each in published])
+    assert 1.08 <= ratios.min() <= ratios.max() <= 1.43
+    assert np.exp(np.log(ratios).mean()) == pytest.approx(1.169, rel=0.01)
+    assert np.exp(np.log(ratios * slower).mean()) == pytest.approx(1.307, rel=0.01)  # the stack "H800, DeepSeek"

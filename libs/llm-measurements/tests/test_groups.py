@@ -9,7 +9,7 @@ from topoplan_llm_measurements.groups.machines import check_precision, cluster_o
 from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Predicted
-from topoplan_llm_measurements.stacks import stack_of, stacks
+from topoplan_llm_measurements.stacks import Constants, stack_of, stacks
 from topoplan_llm_measurements.tables import group_of, own_table
 
 
@@ -143,3 +143,10 @@ def test_pipelines_of_torchtitan_have_as_many_micro_batches_as_ranks():
         assert rows[line].run.plan["micro_batch"] == memory[line].run.plan["micro_batch"] == 4
     plan = rows["line 19"].run.plan
     assert (plan["dp"], plan["cp"], plan["zero"], plan["reshard"], plan["micro_batch"]) == (1, 8, 3, False, 1)
+
+
+def test_nothing_is_fitted_to_the_one_run_of_deepseek_v3():
+    """Products as published for H800 take 1.307 times what ours take, and have 112 of 132 multiprocessors."""
+    stack = stacks()["H800, DeepSeek"]
+    assert stack.fitted == ()
+    assert stack.constants == Constants(products=pytest.approx(1.307 * 132 / 112, rel=1e-3))

@@ -24,12 +24,21 @@ class Part(NamedTuple):
     Attributes:
         computed: of the compute stream; None if nothing is computed.
         exchanged: axes of a communicator -> of its stream.
-        parts: of the compute stream, what is computed between two waits for experts.
+        parts: of the compute stream, what is computed between two waits for what is exchanged.
+        waits_for_experts: of each part, whether it waits for what experts got or gave.
     """
 
     computed: tuple[I64, I64] | None
     exchanged: dict[tuple[int, ...], tuple[I64, I64]]
     parts: tuple[tuple[I64, I64], ...] = ()
+    waits_for_experts: tuple[bool, ...] = ()
+
+    def between_experts(self) -> list[tuple[I64, I64]]:
+        """Return what is computed between two waits for experts."""
+        between: list[tuple[I64, I64]] = []
+        for (first, last), begins in zip(self.parts, self.waits_for_experts, strict=True):
+            between += [(first, last)] if begins or not between else [(between.pop()[0], last)]
+        return between
 
 
 @attrs.define(eq=False)
@@ -61,8 +70,8 @@ class StageWriter(TaskColumns):
         self._first: I64 | None = None
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
-        self._parts: list[tuple[I64, I64]] = []
-        self._from_experts: list[I64] = []
+        self._parts: list[tuple[I64, I64, bool]] = []
+        self._ends: list[tuple[I64, bool]] = []  # of exchanges of this pass, and whether experts got or gave it
         self.busy: dict[Reshard, tuple[F64, bool]] = {}
         self.copies: dict[Reshard, F64] = {}
         self.smaller: dict[Reshard, tuple[float, float]] = {}
@@ -75,9 +84,10 @@ class StageWriter(TaskColumns):
     def end_pass(self) -> Part:
         """Return what was written since the last call; the next pass begins."""
         computed = None if self._first is None or self._last is None else (self._first, self._last)
-        part = Part(computed, self._streams, tuple(self._parts))
+        parts = tuple((first, last) for first, last, _ in self._parts)
+        part = Part(computed, self._streams, parts, tuple(each for *_, each in self._parts))
         self._first = self._last = None
-        self._streams, self._parts, self._from_experts = {}, [], []
+        self._streams, self._parts, self._ends = {}, [], []
         return part
 
     def compute(self, kind: TaskKind, op: int, seconds: F64, before: Before) -> I64:
@@ -88,15 +98,19 @@ class StageWriter(TaskColumns):
         before = list(before)
         tasks = self.add(len(devices), device=devices, seconds=seconds, **common)
         self._wait(tasks, (self._last, *before))
-        begins = not self._parts or self._waits_for_experts(before)
-        self._parts += [(tasks, tasks)] if begins else [(self._parts.pop()[0], tasks)]
+        waits = self._waits(before)
+        if waits or not self._parts:
+            self._parts.append((tasks, tasks, any(waits)))
+        else:
+            first, _, of_experts = self._parts.pop()
+            self._parts.append((first, tasks, of_experts))
         self._first, self._last = tasks if self._first is None else self._first, tasks
         return tasks
 
     def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
         """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
         last, before = None, list(before)
-        of_experts = self._waits_for_experts(before)
+        of_experts = any(self._waits(before))
         for step in steps:
             kind = step.step.collective
             if not isinstance(kind, Collective):
@@ -128,13 +142,13 @@ class StageWriter(TaskColumns):
             self._streams[key] = (first if stream is None else stream[0], end)
             last, before = end, []
             of_experts |= kind is Collective.ALL_TO_ALL
-        if of_experts and last is not None:
-            self._from_experts.append(last)
+        if last is not None:
+            self._ends.append((last, of_experts))
         return last
 
-    def _waits_for_experts(self, before: Before) -> bool:
-        """Whether one of the tasks ends what is sent to experts or back in this pass."""
-        return any(end is each for end in before for each in self._from_experts)
+    def _waits(self, before: Before) -> list[bool]:
+        """Return, of the exchanges of this pass that a task waits for, whether experts got or gave them."""
+        return [of_experts for end in before for each, of_experts in self._ends if end is each]
 
     def join(self, axis: int, op: int, before: Before) -> I64:
         """Add a point at which the devices along an axis are all there, in the stream of their communicator."""

@@ -417,12 +417,14 @@ class Assembly:
             )
             chunks = sorted(set(chunk))
             last_parts = [(each, c, last[c]) for each in (SUMS, END) for c in chunks]
-            passes = [*zip(kind, chunk, micro_batch, strict=True), *last_parts]
-            if pairs is None:
-                self._order_rank(passes)
+            passes = [*zip(kind, chunk, micro_batch, strict=True)]
+            if not self._strategy.pairs:
+                self._order_rank([*passes, *last_parts])
                 continue
-            begin = int(order.rank_ptr[rank])
-            together = [[passes[row - begin] for row in rows_of_item] for rows_of_item in pairs[rank]]
+            together = self._in_twos_of(passes)
+            if pairs is not None:
+                begin = int(order.rank_ptr[rank])
+                together = [[passes[row - begin] for row in rows_of_item] for rows_of_item in pairs[rank]]
             self._order_rank_of_pairs([*together, *([each] for each in last_parts)])
 
     def _order_rank(self, passes: Sequence[_Pass]) -> None:
@@ -439,12 +441,17 @@ class Assembly:
         for rows in streams.values():
             offsets = np.array([offset for _, offset, _ in rows])[:, None]
             first, last = (np.stack([each[k] for each, _, _ in rows]) + offsets for k in (0, 1))
-            if not self._strategy.pairs:
-                self._edge(last[:-1], first[1:])
-                continue
-            is_paired = np.array([self._at_once(before, after) for (*_, before), (*_, after) in pairwise(rows)], bool)
-            self._edge(last[:-1][~is_paired], first[1:][~is_paired])
-            self._edge(last[:-2], first[2:])
+            self._edge(last[:-1], first[1:])
+
+    def _in_twos_of(self, passes: Sequence[_Pass]) -> list[list[_Pass]]:
+        """Return passes of two micro-batches that need not wait for each other together, all others by themselves."""
+        together: list[list[_Pass]] = []
+        for each in passes:
+            if together and len(together[-1]) == 1 and self._at_once(together[-1][0], each):
+                together[-1].append(each)
+            else:
+                together.append([each])
+        return together
 
     def _at_once(self, before: _Pass, after: _Pass) -> bool:
         """Whether a pass of two micro-batches need not wait for the one before it.
@@ -466,14 +473,17 @@ class Assembly:
         exchanged: dict[bytes, list[tuple[I64, I64]]] = {}
         for item in items:
             of_passes, streams = [], dict[bytes, list[tuple[I64, I64]]]()
-            for kind, chunk, micro_batch in sorted(item):  # forward passes first
+            for kind, chunk, micro_batch in item:
                 tasks, offset = self._copies[chunk].of(micro_batch), self._copies[chunk].offset[micro_batch]
                 part, place = tasks.parts.get(kind), self._places[chunk].order
                 if part is not None:
-                    of_passes.append([(first[place] + offset, last[place] + offset) for first, last in part.parts])
+                    parts = part.parts if self._in_twos else part.between_experts()
+                    of_passes.append([(first[place] + offset, last[place] + offset) for first, last in parts])
                 for key, (first, last) in self._streams_of(kind, chunk, tasks):
                     if key:
                         streams.setdefault(key, []).append((first + offset, last + offset))
+            if len(of_passes) == 2 and (self._in_twos or item[0][0] == Pass.BACKWARD):
+                of_passes.reverse()  # what leads is behind
             computed += in_turns(*of_passes) if len(of_passes) == 2 else [each for row in of_passes for each in row]
             for key, ends in streams.items():
                 for (_, last), (first, _) in product(exchanged.get(key, ()), ends):

@@ -54,6 +54,23 @@ def test_what_runs_again_never_makes_an_iteration_shorter(model, plan, traffic):
     assert (np.diff(seconds) > -1e-12).all(), seconds
 
 
+@pytest.mark.parametrize("traffic", [0.6, 2.0])
+@pytest.mark.parametrize("plan", [{"pp": 2, "schedule": "interleaved:2"}, {"pp": 4, "schedule": "gpipe"}], ids=str)
+def test_what_runs_again_makes_no_two_micro_batches_shorter(model, plan, traffic):
+    """But for messages of both that share a link, which begin at other times."""
+    graph, devices = model("llama", 16), 2 * plan["pp"]
+    options = {"tp": 2, "micro_batch": 1, **plan}
+    plain, _ = lowered(graph, devices, **options)
+    waits = seconds_of(plain, devices, 1e11) - seconds_of(plain, devices, 1e18)
+    bandwidth = 1e11 * waits / computed(plain) / traffic
+    norms = "modules:input_layernorm+post_attention_layernorm"
+    seconds = [
+        seconds_of(lowered(graph, devices, **options, overlap="hidup", recompute=each)[0], devices, bandwidth)
+        for each in ("none", norms, f"{norms}+core_attn", "full")
+    ]
+    assert (np.diff(seconds) > -1e-3 * seconds[0]).all(), seconds
+
+
 @pytest.mark.parametrize("overlap", ["all", "experts"])
 def test_modules_that_run_again_take_their_forward_passes_more(model, overlap):
     """On one stage, with no time to send: one more forward pass of each for every micro-batch."""

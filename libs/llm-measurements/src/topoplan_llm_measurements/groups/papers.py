@@ -104,13 +104,16 @@ def _deepseek(cells: Cells) -> MeasuredRow:
         "zero": 1,
         "micro_batch": 1,
         # Micro-batches enter at both ends, and what experts are sent hides behind another one (report, sections 3.2.1
-        # and 3.2.2).  It is sent in fp8 on the way there, for which plans have no word: two bytes are counted.
+        # and 3.2.2).
         "schedule": "dualpipe",
         # The last stage has the head and the extra prediction layer.  How many layers it has beside is not published:
         # as many as in Megatron-Bridge's recipes for sixteen stages (``recipes/deepseek``, pipeline layout 16, 1).
         "layers": "4*15+1",
         "overlap": "experts",
         "dispatch": 8,
+        # Sections 3.2.3 and 3.3.3.
+        "recompute": "modules:layernorm+moe_act+mla_up_proj",
+        "grads": "fp32",
     }
     run = Run(
         model=published_model("DeepSeekV3"),
@@ -120,6 +123,7 @@ def _deepseek(cells: Cells) -> MeasuredRow:
         cluster={"machine": "hgx-h800"},
         plan=plan,
         precision="fp8",
+        kernels="deepseek",
     )
     return MeasuredRow(
         name="",
