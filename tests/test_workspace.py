@@ -20,6 +20,7 @@ import pytest
 from flit_core import buildapi
 
 from topoplan.errors import TopoplanError
+from topoplan.plugin._registering import REGISTRATION
 from topoplan.plugin.host import Host
 from topoplan_samples.long_tail import at_night
 
@@ -50,6 +51,17 @@ def test_components_are_those_of_the_table():
     names = {package.name for package in PACKAGES}
     rows = {f"{row.kind} {row.name} {row.distribution}" for row in host.listing() if row.distribution in names}
     assert rows == {f"{component} {package.name}" for package in PACKAGES for component in package.components}
+
+
+def test_no_plugin_of_the_table_observes_runs():
+    """They are loaded when a component is asked for: one that observes would miss runs that ask for none of its own."""
+    host = Host.discover()
+    host.listing()
+    observed = [name for name in vars(host.hook) if name.startswith("topoplan_") and name not in REGISTRATION]
+    assert len(observed) == 4
+    for name in observed:
+        modules = [implementation.function.__module__ for implementation in getattr(host.hook, name).get_hookimpls()]
+        assert not [module for module in modules if module.startswith("topoplan_")], name
 
 
 def test_a_component_that_is_not_installed_names_its_package():

@@ -14,7 +14,8 @@ import pytest
 from topoplan import Exporter, Searcher, Topology, TopoplanError, hookimpl, option
 from topoplan.errors import TopoplanWarning
 from topoplan.plugin import hookspecs
-from topoplan.plugin.components import unguarded
+from topoplan.plugin.components import Kind, unguarded
+from topoplan.plugin.entry_points import InstalledPlugin
 from topoplan.plugin.host import Host
 
 
@@ -467,3 +468,21 @@ def test_a_subclass_is_another_component():
     host.add([topology(), Other])
     assert host.get("topology", "other").summary == "Another"
     assert host.make("topology", "other:radix=5").radix == 5
+
+
+def test_plugins_of_this_project_are_loaded_when_one_of_their_components_is_asked_for(monkeypatch):
+    """Those of others at once, so that their names and observers are known; what a name brings is in a table."""
+    names = {"topology-ring": "topoplan-topology-ring", "topology-star": "topoplan-topology-star", "mine": "mine"}
+    loaded = []
+    monkeypatch.setattr(Host, "_load", lambda self, plugin, provider: loaded.append(provider.name))
+    found = [InstalledPlugin(name, None, dist, "1", "", ()) for name, dist in names.items()]
+    monkeypatch.setattr("topoplan.plugin.host.installed_plugins", lambda prefix: found)
+    table = {"topoplan-topology-ring": [(Kind.TOPOLOGY, "ring")], "topoplan-topology-star": [(Kind.TOPOLOGY, "star")]}
+    monkeypatch.setattr("topoplan.plugin.host.components_of", lambda: table)
+    host = Host.discover()
+    assert loaded == ["mine"]
+    assert not host._known(Kind.TOPOLOGY, "star")
+    assert loaded == ["mine", "topology-star"]
+    assert not host.has(Kind.TOPOLOGY, "unknown")  # all, for one may bring it all the same
+    assert loaded == ["mine", "topology-star", "topology-ring"]
+    assert host.broken == []

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -211,10 +211,18 @@ def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken
 
 def distribution_of(kind: Kind, name: str) -> str:
     """Return the distribution of this project that has a component; empty if there is none."""
+    wanted = (kind, name.lower())
+    return next((dist for dist, components in components_of().items() if wanted in components), "")
+
+
+@functools.cache
+def components_of() -> Mapping[str, Collection[tuple[Kind, str]]]:
+    """Return the kinds and names of the components of each distribution of this project."""
+    rows: dict[str, list[tuple[Kind, str]]] = {}
     for line in files("topoplan.plugin").joinpath("components.txt").read_text("utf-8").splitlines():
-        if line.startswith(f"{kind.value} {name.lower()} "):
-            return line.rpartition(" ")[2]
-    return ""
+        kind, name, dist = line.split(" ")
+        rows.setdefault(dist, []).append((Kind(kind), name))
+    return rows
 
 
 def _concerns(broken: Broken, kind: Kind, name: str) -> bool:

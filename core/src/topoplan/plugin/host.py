@@ -1,9 +1,10 @@
 """The host: loads plugins, keeps a broken one from harming the others, and answers by kind and name.
 
 Data flow: entry points (`topoplan.plugin.entry_points`) and core's own modules go through the hooks of
-`topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  A plugin that cannot be used is kept as
-a `Broken` with its cause, two that claim one name as a `Conflict`; both are reported where their absence hurts
-and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
+`topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  Plugins of this project, whose components
+core knows by name, wait until one of these is asked for, or all of a kind are; others are loaded at once.  A plugin
+that cannot be used is kept as a `Broken` with its cause, two that claim one name as a `Conflict`; both are reported
+where their absence hurts and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast, overload
 
 import attrs
@@ -31,6 +32,7 @@ from topoplan.plugin._registering import (
     check_classes,
     check_requirements,
     components_from,
+    components_of,
     hooks_of,
     is_component,
     marked,
@@ -63,11 +65,9 @@ class Host:
     ``Host()`` is empty and touches no entry point; `discover` adds what is installed, `add` one plugin.
 
     Attributes:
-        broken, disabled: what is installed and not used, and why.
+        disabled: what is installed and not used, because the environment says so.
         added: what `add` was given, in order.
-        modules: name of a module, or of the package that it is in -> the plugin whose code it holds.
         discovered: whether installed plugins were looked for.
-        load_seconds: how long each installed plugin took to be imported, with what it was the first to import.
     """
 
     def __init__(self) -> None:
@@ -76,15 +76,19 @@ class Host:
         self._index: dict[tuple[Kind, str], list[_Entry]] = defaultdict(list)
         self._shared_names: list[Conflict] = []
         self.added: list[Added] = []
-        self.modules: dict[str, Provider] = {}
+        self._modules: dict[str, Provider] = {}
         self.discovered = False
-        self.load_seconds: dict[Provider, float] = {}
-        self.broken: list[Broken] = []
+        self._load_seconds: dict[Provider, float] = {}
+        self._broken: list[Broken] = []
         self.disabled: list[str] = []
+        #: Plugins that are not loaded yet, in order.
+        self._waiting: dict[Provider, InstalledPlugin] = {}
 
     @classmethod
     def discover(cls, strict: bool = False, prefix: str = "") -> Host:
-        """Load every installed plugin, one by one, sorted by entry point and distribution.
+        """Find every installed plugin, and load those of others, one by one, sorted by entry point and distribution.
+
+        Plugins of this project are loaded when one of their components is asked for.
 
         ``TOPOPLAN_PLUGINS`` (only these; empty means none) and ``TOPOPLAN_DISABLE_PLUGINS`` (not these)
         hold entry points or distributions, separated by commas.
@@ -97,10 +101,15 @@ class Host:
         host.discovered = True
         by_name: dict[str, list[Provider]] = defaultdict(list)
         for plugin in installed_plugins(prefix):
-            if enabled(plugin):
-                by_name[plugin.name].append(host._load(plugin))
-            else:
+            if not enabled(plugin):
                 host.disabled.append(plugin.name)
+                continue
+            provider = Provider(name=plugin.name, dist=plugin.dist, version=plugin.version)
+            by_name[plugin.name].append(provider)
+            if prefix or strict or plugin.dist not in components_of():
+                host._load(plugin, provider)
+            else:
+                host._waiting[provider] = plugin
         for name in sorted(listed(ALLOW) or ()):
             if not prefix and not any(name in (p.name, p.dist) for providers in by_name.values() for p in providers):
                 error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
@@ -146,15 +155,20 @@ class Host:
         """Say whether a component is here already, whoever brought it."""
         return is_component(cls) and any(entry.component is cls for entry in self._entries(cls))
 
+    def has(self, kind: type[Registered] | Kind | str, name: str) -> bool:
+        """Say whether there is a component or a command of that name that can be used."""
+        kind = _kind(kind)
+        return bool(self._found(kind, name)) and self._conflict(kind, name) is None
+
     def _entries(self, cls: type[Registered]) -> Sequence[_Entry]:
-        return self._index.get((cls.kind, getattr(cls, "name", "")), ())
+        return self._known(cls.kind, getattr(cls, "name", ""))
 
     def _make_room(self, plugin: object, provider: Provider, *, replace: bool) -> None:
         """Take out what a plugin replaces, or refuse it where others have its names; nothing changes if it is wrong."""
         trial = Host()
         trial._add(plugin, provider)
         for kind, name in trial._index:
-            if not replace and (entries := self._index.get((kind, name))):
+            if (entries := self._known(kind, name)) and not replace:
                 raise TopoplanError(
                     f"{kind.value} {name!r}: {entries[0].provider} has one of this name "
                     "(replace=True takes its place in this host)"
@@ -190,7 +204,7 @@ class Host:
         """Find ``name``, or ``distribution/name`` where several distributions have one of that name."""
         dist, slash, name = text.rpartition("/")
         name = name.lower() if kind is Kind.MACHINE else name
-        entries = self._index.get((kind, name), [])
+        entries = self._found(kind, name)
         hits = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
         if not hits:
             raise TopoplanError(self._unknown(kind, text))
@@ -247,6 +261,7 @@ class Host:
     def components(self, kind: type[C] | Kind | str | None = None) -> list[type[C]]:
         """List the usable components, of one kind or all, sorted by kind and name."""
         kinds = {*Kind} if kind is None else {_kind(kind)}
+        self._load_waiting(lambda rows: any(row[0] in kinds for row in rows))
         return [
             cast("type[C]", entries[0].guarded)
             for (each, name), entries in self._sorted()
@@ -255,6 +270,7 @@ class Host:
 
     def listing(self) -> list[Row]:
         """List all components and commands, conflicting ones included, with the distributions that provide them."""
+        self._load_waiting()
         return [
             Row(
                 kind=kind.value,
@@ -276,8 +292,27 @@ class Host:
         raise TopoplanError(f"{cls.kind.value} {cls.name!r} does not belong to this host")
 
     @property
+    def broken(self) -> list[Broken]:
+        """What is installed and cannot be used, and why; all plugins are loaded to know."""
+        self._load_waiting()
+        return self._broken
+
+    @property
+    def modules(self) -> Mapping[str, Provider]:
+        """The name of a module, or of the package that it is in -> the plugin whose code it holds, of all plugins."""
+        self._load_waiting()
+        return self._modules
+
+    @property
+    def load_seconds(self) -> Mapping[Provider, float]:
+        """How long each installed plugin took to be imported, with what it was the first to import."""
+        self._load_waiting()
+        return self._load_seconds
+
+    @property
     def conflicts(self) -> list[Conflict]:
         """Every name that several plugins claim."""
+        self._load_waiting()
         claims = (self._conflict(kind, name) for (kind, name), entries in self._sorted() if len(entries) > 1)
         return [*self._shared_names, *filter(None, claims)]
 
@@ -288,10 +323,28 @@ class Host:
 
     # ── How plugins come in ────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, installed: InstalledPlugin) -> Provider:
-        """Load and add one entry point, and return where it comes from; whatever goes wrong becomes a `Broken`."""
-        provider, point = Provider(name=installed.name, dist=installed.dist, version=installed.version), installed.point
-        started = time.perf_counter()
+    def _found(self, kind: Kind, name: str) -> list[_Entry]:
+        """Return what has this name, once those plugins are loaded that are known to; if none has it, once all are."""
+        if not (entries := self._known(kind, name)):
+            self._load_waiting()
+            entries = self._known(kind, name)
+        return entries
+
+    def _known(self, kind: Kind, name: str) -> list[_Entry]:
+        """Return what has this name, once the plugins are loaded that are known to have it."""
+        self._load_waiting(lambda rows: (kind, name) in rows)
+        return self._index.get((kind, name), [])
+
+    def _load_waiting(self, wanted: Callable[[Collection[tuple[Kind, str]]], bool] = lambda rows: True) -> None:
+        """Load the plugins that wait, in order, whose components, kinds and names, are wanted."""
+        for provider, plugin in list(self._waiting.items()):
+            if provider in self._waiting and wanted(components_of()[plugin.dist]):
+                del self._waiting[provider]  # before it is loaded: it may ask for others
+                self._load(plugin, provider)
+
+    def _load(self, installed: InstalledPlugin, provider: Provider) -> None:
+        """Load and add one entry point; whatever goes wrong becomes a `Broken`."""
+        point, started = installed.point, time.perf_counter()
         try:
             check_requirements(installed.dist, installed.requires)
             with printing_aside():
@@ -300,11 +353,10 @@ class Host:
             self._record(provider, str(error), "" if error.__cause__ is None else traceback.format_exc())
         except (Exception, SystemExit) as error:  # a plugin may do anything at all while it is imported
             self._record(provider, f"{point.value} does not load: {exception_line(error)}", traceback.format_exc())
-        self.load_seconds[provider] = time.perf_counter() - started
-        return provider
+        self._load_seconds[provider] = time.perf_counter() - started
 
     def _record(self, provider: Provider, error: str, details: str) -> None:
-        self.broken.append(Broken(**attrs.asdict(provider), error=error, details=details))
+        self._broken.append(Broken(**attrs.asdict(provider), error=error, details=details))
 
     def _add(self, plugin: object, provider: Provider) -> None:
         """Index the components of a plugin, or of a list of them: all of them, or none and a `TopoplanError`."""
@@ -315,7 +367,7 @@ class Host:
             classes, functions = self._register(plugin, provider)
         for cls in classes:
             self._index[cls.kind, cls.name].append(_Entry(cls, provider))
-        self.modules.update(dict.fromkeys(modules_of([*classes, *functions]), provider))
+        self._modules.update(dict.fromkeys(modules_of([*classes, *functions]), provider))
 
     def _register(self, plugin: object, provider: Provider) -> tuple[list[type[Registered]], list[object]]:
         """Register a module or an object; return its components, and the functions that implement its hooks."""
@@ -343,7 +395,9 @@ class Host:
     def _conflict(self, kind: Kind, name: str) -> Conflict | None:
         entries = self._index[kind, name]
         if len(entries) > 1:
-            return Conflict(subject=f"{kind.value} {name!r}", providers=tuple(entry.provider for entry in entries))
+            # Those that are installed by name, and then those that were added, in order: whatever was loaded first.
+            providers = sorted((entry.provider for entry in entries), key=_order)
+            return Conflict(subject=f"{kind.value} {name!r}", providers=tuple(providers))
         return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
 
     def _unknown(self, kind: Kind, name: str) -> str:
@@ -354,6 +408,10 @@ class Host:
 class _Manager(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:  # most of what a module holds was imported
         return super().parse_hookimpl_opts(plugin, name) if marked(plugin, name) else None
+
+
+def _order(provider: Provider) -> tuple[bool, str, str]:
+    return (False, provider.name, provider.dist) if provider.dist else (True, "", "")
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:

@@ -10,15 +10,6 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from topoplan.search.protocol import Progress as SearchProgress
 
@@ -59,6 +50,9 @@ def progress_shown(
 def _bar(
     console: Console, budget: int, seconds: float, *, planning: bool, say: Callable[[float], str]
 ) -> Iterator[_Report]:
+    # Imported here: most commands that scripts call show no bar.
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     text = "best {task.fields[best]}  accepted {task.fields[accepted]}  {task.fields[speed]}/s"
     columns: tuple[ProgressColumn, ...]
     if planning:
@@ -168,6 +162,8 @@ def parts_shown(
     if quiet:
         yield lambda finished, name: None
     elif console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         name_column = TextColumn("{task.fields[last]}", markup=False)
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), name_column, TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as bar:

@@ -99,12 +99,11 @@ def companions_of(
 ) -> tuple[Searcher, ...]:
     """Return the companions of all searchers that are installed and not among them; each once."""
     names = {searcher.name for searcher in searchers}
-    installed = {component.name for component in host.components(Searcher)}
     companions: list[Searcher] = []
     for searcher in searchers:
         if isinstance(searcher, BringsCompanions):
             for choice in searcher.companions(topology, n_devices):
-                if choice.name in installed and choice.name not in names:
+                if choice.name not in names and host.has(Searcher, choice.name):
                     names.add(choice.name)
                     companions.append(choice.make(host, Searcher))
     return tuple(companions)

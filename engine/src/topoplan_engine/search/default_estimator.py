@@ -46,8 +46,8 @@ def estimator_of(host: Host, experiment: Experiment, frontend: Frontend) -> Choi
     if not isinstance(frontend, HasKernels) or experiment.cluster.machine is None:
         return Choice(frontend.estimator)
     device = at_machine(experiment.cluster, host)[0].device
-    for candidate in host.components(Estimator):
-        kinds = candidate.devices() if isinstance(candidate, PricesDevices) else ()
-        if candidate.name == frontend.kernel_estimator and device.lower() in kinds:
-            return Choice(candidate.name)
+    if host.has(Estimator, name := frontend.kernel_estimator):
+        candidate = host.get(Estimator, name)
+        if isinstance(candidate, PricesDevices) and device.lower() in candidate.devices():
+            return Choice(name)
     return Choice(frontend.estimator)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import numpy as np
@@ -33,8 +33,6 @@ from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
 from topoplan_engine.interrupt import TooLargeError
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.symmetry.quotient import Symmetry
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
@@ -44,6 +42,10 @@ from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_
 from topoplan_engine.simulation.quotients import KnowsPaths, NoQuotients, Quotients
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.states import state_key
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
+    from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["Evaluator", "memory_penalty"]
 

@@ -73,10 +73,9 @@ def may_finish(setup: SearchSetup, host: Host) -> Searcher | None:
     """Return the searcher that follows a search; None where none does."""
     choices = [each.finisher for each in setup.searchers[: setup.n_chosen] if isinstance(each, Finishes)]
     choice = next((choice for choice in choices if choice is not None), None)
-    installed = {component.name for component in host.components(Searcher)}
     attends = any(op.kind in ATTENTION for op in setup.problem.graph.operators)
     is_named = choice is not None and any(each.name == choice.name for each in setup.searchers)
-    if choice is None or is_named or choice.name not in installed or not attends:
+    if choice is None or is_named or not attends or not host.has(Searcher, choice.name):
         return None
     if not isinstance(setup.simulate, TakesAlgorithms) or setup.simulate.algorithms is None:
         choice = attrs.evolve(choice, options={**choice.options, "algorithms": False})

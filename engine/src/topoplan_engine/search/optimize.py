@@ -41,7 +41,6 @@ from topoplan_engine.network.building import build_fabric
 from topoplan_engine.observing import tell
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
-from topoplan_engine.search import islands
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import writable
@@ -259,6 +258,8 @@ def _optimized(
 
     def search(part: Part, on_progress: Callable[[str, Progress], None]) -> Result:
         if experiment.run.chains > 1:
+            from topoplan_engine.search import islands  # with executors, which a search of one chain does without
+
             return islands.search(host, experiment, on_progress, perturbation=perturbation, part=part, on_best=on_best)
         return _driven(setup, run, setup.rng() if part.number else rng, part, on_progress, on_best)
 

@@ -29,7 +29,7 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
     Raises:
         TopoplanError: no installed exporter writes for a trainer of that name.
     """
-    exporters = _exporters(host)
+    exporters = _exporters(host) if experiment.run.trainers else {}
     named = [word.strip() for text in experiment.run.trainers for word in text.split(",") if word.strip()]
     if experiment.run.trainers and not named:
         names = ", ".join(sorted(exporters))
@@ -51,10 +51,12 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     Raises:
         TopoplanError: a trainer is not known, or no strategy is run by all of them.
     """
+    if not (names := trainers_of(host, experiment)):
+        return None
     exporters = _exporters(host)
     restrictions = [
         restriction
-        for name in trainers_of(host, experiment)
+        for name in names
         if (restriction := host.make(Exporter, exporters[name].name, {}).restriction()) is not None
     ]
     keeps = [host.get(Searcher, choice.name) for choice in experiment.searchers]

@@ -8,7 +8,7 @@ simulators of that transport.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
 from topoplan_engine.kernels.jit import njit
-from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import Transport, collective_rounds
 from topoplan_engine.simulation.topological import sort_tasks
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
 
 __all__ = ["bounds", "collective_bound", "longest_chain"]
 

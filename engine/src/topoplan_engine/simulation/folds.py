@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
@@ -12,10 +13,12 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import State
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import FoldedRun, Folds
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
+    from topoplan_engine.lowering.folding.patterns import MessageLoads
 
 __all__ = ["MOST_WRITTEN", "FoldedStates", "folded_taskgraph"]
 

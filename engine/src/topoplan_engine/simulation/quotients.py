@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.model.timeline import Timeline
-from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.columns import Outcome
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
+    from topoplan_engine.lowering.folding.patterns import MessageLoads
 
 __all__ = ["FoldedRun", "Folds", "KnowsPaths", "NoQuotients", "Quotients"]
 

@@ -45,7 +45,7 @@ the kernel over them, and `Model.processing_times` gives lower bounds on the tim
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 import numpy as np
@@ -55,8 +55,6 @@ from topoplan.errors import TopoplanError, shown
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.host import Host
-from topoplan_engine.lowering.folding.layout import FoldedIteration
-from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
@@ -70,13 +68,16 @@ from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
 from topoplan_simulator_fluid.bursts import BURST
-from topoplan_simulator_fluid.folded import folded_loads, link_bytes, message_loads, selections
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.packets import PS, run_packets
 from topoplan_simulator_fluid.prepared import InPackets, Prepared
 from topoplan_simulator_fluid.quotient import quotient_loads
 from topoplan_simulator_fluid.windows import LOOK
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.folding.layout import FoldedIteration
+    from topoplan_engine.lowering.folding.patterns import MessageLoads
 
 __all__ = ["MOST_PACKETS", "Model", "Prepared"]
 
@@ -172,6 +173,8 @@ class Model(NamedTuple):
 
     def selections(self, taskgraph: TaskGraph, network: Network) -> list[tuple[int, str]]:
         """Return a collective of each group, kind and size that has algorithms, and which runs; empty for rings."""
+        from topoplan_simulator_fluid.folded import selections
+
         return selections(taskgraph, network, self.algorithms)
 
     def with_seed(self, seed: int) -> Model:
@@ -263,10 +266,14 @@ class Model(NamedTuple):
 
     def message_loads(self, taskgraph: TaskGraph, network: Network) -> MessageLoads:
         """Return what messages that do not wait put on links."""
+        from topoplan_simulator_fluid.folded import message_loads
+
         return message_loads(taskgraph, network, self.algorithms)
 
     def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Prepared]:
         """Run a folded iteration; return bytes of all links, and the columns that were run."""
+        from topoplan_simulator_fluid.folded import folded_loads, link_bytes
+
         prepared = folded_loads(folded, network, self.algorithms, waits=self.waits)
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
