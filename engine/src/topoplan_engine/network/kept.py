@@ -5,7 +5,7 @@ from __future__ import annotations
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan_engine.cache import LruCache
-from topoplan_engine.network.machine import network_of
+from topoplan_engine.network.machine import network_of, spreading_network
 from topoplan_engine.network.tables import Network
 
 __all__ = ["NetworkCache"]
@@ -21,3 +21,15 @@ class NetworkCache:
         """Return the network of ``fabric`` and ``cluster``, making it if it is not kept."""
         key = fabric.key + cluster.key
         return self._networks.find(key) or self._networks.put(key, network_of(fabric, cluster))
+
+    def for_folds(self, fabric: Fabric, cluster: Cluster) -> Network:
+        """Return the network for folded iterations: where hosts have equal paths among switches, none of these is kept.
+
+        Its `topoplan_engine.network.tables.Network.spreading` is there then.
+        """
+        key = b"folds" + fabric.key + cluster.key
+        network = self._networks.find(key)
+        if network is None:
+            network = spreading_network(fabric, cluster) or self.get(fabric, cluster)
+            self._networks.put(key, network)
+        return network

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64, i32, i64
@@ -34,14 +35,38 @@ from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, rings_of
+from topoplan_engine.network.spreading import Spreading, between_switches
 from topoplan_engine.network.tables import Network
 
-__all__ = ["HostLinks", "MachineNetwork", "network_of"]
+__all__ = ["HostLinks", "MachineNetwork", "network_of", "spreading_network"]
 
 
 def network_of(fabric: Fabric, cluster: Cluster) -> Network:
     """Return the network of a cluster on a fabric: with the insides of its hosts, where they are modelled."""
     return MachineNetwork(fabric, cluster) if shares_links(cluster.host) else Network(fabric, cluster)
+
+
+def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
+    """Return a network whose messages load all equal paths between switches, and keep one; None where none is such.
+
+    Its hosts, or their NICs, hang on one switch each, and paths are the shortest ones.
+    """
+    hosts = fabric.n_hosts
+    has_equal_paths = fabric.routes is None and fabric.max_paths > 1 and between_switches(fabric).any()
+    own_rings = fabric.rings or fabric.cycles or fabric.rings_along_links
+    if not has_equal_paths or own_rings or lanes_of(fabric, cluster).most > 1:
+        return None
+    network = network_of(attrs.evolve(fabric, max_paths=1), cluster)
+    if isinstance(network, MachineNetwork):
+        single = network.ports.hang_on_one_switch
+    else:
+        degrees = (np.bincount(ends, minlength=fabric.n_nodes)[:hosts] for ends in (fabric.link_src, fabric.link_dst))
+        among_hosts = (fabric.link_src < hosts) & (fabric.link_dst < hosts)
+        single = all((degree == 1).all() for degree in degrees) and not among_hosts.any()
+    if not single:
+        return None
+    network.spreading = Spreading(fabric)
+    return network
 
 
 def _place_of(ring: I64, members: list[I64]) -> I64:

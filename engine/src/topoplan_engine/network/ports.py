@@ -173,6 +173,14 @@ class Ports:
         result: I64 = place.reshape(self.fabric.n_hosts, self._n_nics)
         return result
 
+    @property
+    def hang_on_one_switch(self) -> bool:
+        """Whether paths lead over switches alone, and each NIC hangs on no more than one of these."""
+        if not self.switched:
+            return False
+        ends = self._graph.link_src, self._graph.link_dst
+        return all((np.bincount(end, minlength=self._graph.n_nodes)[: self._graph.n_hosts] <= 1).all() for end in ends)
+
     def choose(self, src: I64, dst: I64) -> Chosen:
         """Choose the NICs of pairs of devices of different hosts; see the rule of the module."""
         own_nic, peer_nic = self._own(src, dst), self._own(dst, src)

@@ -29,7 +29,7 @@ from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, fraction, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
-__all__ = ["Paths", "full_routes", "paths"]
+__all__ = ["Core", "Paths", "Scratch", "full_routes", "paths", "search"]
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +72,7 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
     explicit = _explicit_rows(fabric.routes, sources, targets)
     nodes = _attach(fabric)
     pairs = _Pairs(np.argsort(nodes.core[sources], kind="stable"), sources, targets, explicit)
-    core, scratch = _core(fabric, nodes.core), _Scratch.of(fabric.n_nodes)
+    core, scratch = _core(fabric, nodes.core), Scratch.of(fabric.n_nodes)
     counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
     _count_paths(pairs, nodes, core, scratch, fabric.max_paths, counts)
     routes = fabric.routes or _NO_ROUTES
@@ -151,7 +151,7 @@ class _Pairs(NamedTuple):
     explicit: I64
 
 
-class _Core(NamedTuple):
+class Core(NamedTuple):
     """Links among nodes of the core as CSR, by tail and by head, in ascending order of links."""
 
     out_ptr: I64
@@ -161,7 +161,7 @@ class _Core(NamedTuple):
     in_link: I64
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Room of a search, by node.
 
     Attributes:
@@ -177,7 +177,8 @@ class _Scratch(NamedTuple):
     queue: I64
 
     @classmethod
-    def of(cls, nodes: int) -> _Scratch:
+    def of(cls, nodes: int) -> Scratch:
+        """Return room for searches among so many nodes."""
         none = np.full(nodes, -1, dtype=np.int64)
         return cls(none, none.copy(), np.zeros(nodes), np.empty(nodes, dtype=np.int64))
 
@@ -219,7 +220,7 @@ def _attach(fabric: Fabric) -> _Nodes:
     return _Nodes(attached, up, down)
 
 
-def _core(fabric: Fabric, attached: I64) -> _Core:
+def _core(fabric: Fabric, attached: I64) -> Core:
     """Return the links between nodes of the core."""
     nodes = fabric.n_nodes
     src, dst = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
@@ -228,11 +229,11 @@ def _core(fabric: Fabric, attached: I64) -> _Core:
     by_head = rows[np.argsort(dst[rows], kind="stable")]
     out_ptr = indptr(np.bincount(src[rows], minlength=nodes))
     in_ptr = indptr(np.bincount(dst[rows], minlength=nodes))
-    return _Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
+    return Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
 
 
 @inline_kernel
-def _search(root: int, depth: int, missing: int, scratch: _Scratch, core: _Core) -> int:
+def search(root: int, depth: int, missing: int, scratch: Scratch, core: Core) -> int:
     """Search breadth first from ``root``, counting shortest paths; return the number of nodes reached.
 
     ``queue`` lists the reached nodes on exit.  The search ends after level ``depth`` (if that is not negative), or
@@ -277,13 +278,13 @@ def _same_source(pairs: _Pairs, nodes: _Nodes, first: int) -> int:
 
 
 @inline_kernel
-def _forget(scratch: _Scratch, count: int) -> None:
+def _forget(scratch: Scratch, count: int) -> None:
     for k in range(count):
         scratch.distance[scratch.queue[k]] = -1
 
 
 @kernel
-def _count_paths(pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, max_paths: int, counts: _Counts) -> None:
+def _count_paths(pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, max_paths: int, counts: _Counts) -> None:
     """Write ``counts``, source by source; pairs with an explicit row are left out."""
     distance, asked = scratch.distance, scratch.asked
     first = 0
@@ -298,7 +299,7 @@ def _count_paths(pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, m
                 missing += 1
         n_reached = 0
         if missing:
-            n_reached = _search(root, -1, missing, scratch, core)
+            n_reached = search(root, -1, missing, scratch, core)
         for k in range(first, end):
             pair = pairs.order[k]
             src, dst = pairs.src[pair], pairs.dst[pair]
@@ -315,7 +316,7 @@ def _count_paths(pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, m
 
 @kernel
 def _write_paths(
-    pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, counts: _Counts, routes: _Table, table: _Table
+    pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, counts: _Counts, routes: _Table, table: _Table
 ) -> None:
     """Write links and weights of all pairs, source by source; ``routes`` are those of explicit rows."""
     first = 0
@@ -329,7 +330,7 @@ def _write_paths(
                 depth = max(depth, counts.length[pair] - (pairs.src[pair] != root) - (dst != nodes.core[dst]))
         n_reached = 0
         if depth >= 0:
-            n_reached = _search(root, depth, 0, scratch, core)
+            n_reached = search(root, depth, 0, scratch, core)
         for k in range(first, end):
             pair = pairs.order[k]
             if pairs.explicit[pair] >= 0:
@@ -352,7 +353,7 @@ def _copy_route(routes: _Table, row: int, table: _Table, pair: int) -> None:
 
 @inline_kernel
 def _write_pair(
-    pairs: _Pairs, nodes: _Nodes, core: _Core, scratch: _Scratch, counts: _Counts, table: _Table, pair: int
+    pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, counts: _Counts, table: _Table, pair: int
 ) -> None:
     """Write the paths of a pair: of all shortest ones, by rank, those at even distances from a hashed start."""
     shortest, n_paths = counts.shortest[pair], counts.kept[pair]
@@ -368,7 +369,7 @@ def _write_pair(
 
 @inline_kernel
 def _write_path(
-    nodes: _Nodes, core: _Core, scratch: _Scratch, table: _Table, src: int, dst: int, path: int, rank: float
+    nodes: _Nodes, core: Core, scratch: Scratch, table: _Table, src: int, dst: int, path: int, rank: float
 ) -> None:
     """Write the links of the shortest path of a rank, from its end to its start.
 

@@ -47,6 +47,7 @@ from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
+from topoplan_engine.network.spreading import Spreading
 from topoplan_engine.network.through_hosts import inside_shares, rows_through_hosts, stops_of
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
@@ -177,6 +178,8 @@ class Network:
         self.rings = self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
         self._link_classes = LinkClasses(self.bandwidth)
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
+        #: Of a network for folded iterations whose messages load all equal paths, of which rows have one.
+        self.spreading: Spreading | None = None
 
     @property
     def n_links(self) -> int:
@@ -207,6 +210,19 @@ class Network:
         if (lost := np.flatnonzero(rows < 0)).size:
             raise FabricError(f"{self._no_path(int(src[lost[0]]), int(dst[lost[0]]))} (link them)")
         return rows
+
+    def ends_in_fabric(self, rows: I32) -> tuple[I64, I64]:
+        """Return the first and the last link of the fabric on the first path of each row; -1 inside a host."""
+        path = self.paths.row_ptr[rows]
+        owner, entry = select(self.paths.path_ptr, path)
+        links = self.paths.links[entry]
+        outside = np.flatnonzero(links < self.fabric.n_links)
+        enters, leaves = np.full((2, len(rows)), -1)
+        begins = np.diff(owner[outside], prepend=-1) != 0
+        enters[owner[outside][begins]] = links[outside][begins]
+        ends = np.diff(owner[outside], append=len(rows)) != 0
+        leaves[owner[outside][ends]] = links[outside][ends]
+        return enters, leaves
 
     def add_loads(self, loads: Sequence[tuple[I64, I64]]) -> int:
         """Append what collectives put on links, in units of 1 / `LOAD`; return the first one's row of ``load_ptr``."""

@@ -409,19 +409,23 @@ class Simulation(Simulate):
         if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._collective != "ring":
             return False
         model = self._model
-        return isinstance(model, FoldingModel) and model.has_folds(self._networks.get(fabric, cluster))
+        return isinstance(model, FoldingModel) and model.has_folds(self._folding_network(fabric, cluster))
 
     def message_loads(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> MessageLoads:
         """Return what messages that do not wait put on links."""
         assert isinstance(fabric, Fabric)
         assert isinstance(self._model, FoldingModel)
-        return self._model.message_loads(taskgraph, self._networks.get(fabric, cluster))
+        return self._model.message_loads(taskgraph, self._folding_network(fabric, cluster))
+
+    def _folding_network(self, fabric: Fabric, cluster: Cluster) -> Network:
+        """Return the network for folded iterations; algorithms are priced on the paths of messages."""
+        return (self._networks.get if self._chosen else self._networks.for_folds)(fabric, cluster)
 
     def run_folded(self, folded: FoldedIteration, fabric: AnyFabric, cluster: Cluster) -> FoldedRun:
         """Run an iteration, given one task of each class."""
         assert isinstance(fabric, Fabric)  # `has_folds` says no to any other
         assert isinstance(self._model, FoldingModel)
-        network = self._networks.get(fabric, cluster)
+        network = self._folding_network(fabric, cluster)
         outcome, prepared = self._model.simulate_folded(folded, network)
         check_finished(folded.taskgraph, outcome.finish)
         return FoldedRun(folded, outcome, prepared, network)
@@ -451,6 +455,7 @@ class Simulation(Simulate):
         }
         first = Timeline(start=outcome.start, finish=outcome.finish, **fields)
         paths = ", each message spread over its equal paths" if folded.draws else ""
+        paths += ", those of one kind as slow as the slowest of them" if folded.evened else ""
         words = f"{folded.taskgraph.n_tasks:,} of {folded.n_tasks:,} tasks, one for all that are equal{paths}"
         return DeferredTimeline.of(lambda: self(whole(), fabric, cluster), (folded.taskgraph, first), words, **fields)
 

@@ -10,7 +10,7 @@ from topoplan.arrays import I32, I64
 from topoplan_engine.kernels.hashing import mix, mix_briefly, slot_of
 from topoplan_engine.kernels.jit import njit
 
-__all__ = ["Classes", "bits_of", "classes_of", "label"]
+__all__ = ["Classes", "bits_of", "classes_of", "few_classes_of", "label"]
 
 _TWO, _THREE = np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 #: Bits of a float's mantissa that are not looked at: 40 of 52 stay, which is 1e-12 of a value.
@@ -61,13 +61,19 @@ def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
         >>> classes_of(no_color, np.array([0, 2], np.int32), np.array([1, 1], np.int32), edges).of.tolist()
         [0, 1, 0]
     """
-    of, first = _refine(color, tail, head, labels)
+    of, first, _ = _refine(color, tail, head, labels, 0, 0)
     return Classes(of, first)
 
 
+def few_classes_of(color: Any, tail: I32, head: I32, labels: Any, among: int, most: int) -> Classes | None:
+    """Return the same as `classes_of`; None where the first ``among`` vertices are of more classes than ``most``."""
+    of, first, few = _refine(color, tail, head, labels, among, most)
+    return Classes(of, first) if few else None
+
+
 @njit()
-def _refine(color: Any, tail: I32, head: I32, labels: Any) -> tuple[I64, I64]:
-    """Color vertices by those of their neighbours until no class splits.
+def _refine(color: Any, tail: I32, head: I32, labels: Any, among: int, most: int) -> tuple[I64, I64, bool]:
+    """Color vertices by those of their neighbours until no class splits; say whether there are few (`few_classes_of`).
 
     A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
     for equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
@@ -91,6 +97,8 @@ def _refine(color: Any, tail: I32, head: I32, labels: Any) -> tuple[I64, I64]:
                 first[count] = v
                 count += 1
             of[v] = numbers[slot]
+            if v < among and count > most:
+                return of, first, False
         if count == before:
             break
         for v in range(n):
@@ -101,4 +109,4 @@ def _refine(color: Any, tail: I32, head: I32, labels: Any) -> tuple[I64, I64]:
             following[b] += mix_briefly(mix_briefly(color[a] + labels[e]) + _THREE)
         for v in range(n):
             color[v] = mix(following[v])
-    return of, first[:count].copy()
+    return of, first[:count].copy(), True

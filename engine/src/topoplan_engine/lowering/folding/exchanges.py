@@ -91,13 +91,14 @@ class Exchanges(NamedTuple):
 
     Attributes:
         collectives: axes of a communicator -> its different collectives.
-        written_out: axes of communicators whose all-to-alls, or some of them, are transfers.
+        written_out: axes of communicators whose all-to-alls, or some of them, are transfers -> how many of a
+            micro-batch are.
         uneven: those of them whose members send different numbers of bytes -> these, of all such all-to-alls.
         hops: axes along which each device sends to the next one.
     """
 
     collectives: Mapping[tuple[int, ...], set[Sent]]
-    written_out: set[tuple[int, ...]]
+    written_out: Mapping[tuple[int, ...], int]
     uneven: Mapping[tuple[int, ...], Sequence[Weights]]
     hops: tuple[int, ...]
 
@@ -119,7 +120,7 @@ class _Noting(NamedTuple):
     ) -> tuple[I64, I64]:
         task = self.join(tasks)
         if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None and copies is None):
-            self.place.written_out.add(self.axes)
+            self.place.written_out[self.axes] = self.place.written_out.get(self.axes, 0) + 1
             weights = [Weights(shares, int(by_receiver))] if shares is not None else []
             weights += [Weights(copies, 2)] if copies is not None else []
             for each in weights:
@@ -154,7 +155,7 @@ class _OnePlace:
         self.devices, self.rows = mesh.devices[:1], np.zeros(1, np.int64)
         self.order = self.rows
         self.noted: dict[tuple[int, ...], set[Sent]] = {}
-        self.written_out: set[tuple[int, ...]] = set()
+        self.written_out: dict[tuple[int, ...], int] = {}
         self.uneven: dict[tuple[int, ...], dict[object, Weights]] = {}
         self.hops: dict[int, None] = {}
 

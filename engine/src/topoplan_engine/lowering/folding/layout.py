@@ -8,18 +8,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
+from topoplan.errors import TopoplanError
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
-from topoplan_engine.lowering.folding.classes import Classes, classes_of, label
-from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns
+from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
+from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
+from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns, SpreadMessages
 from topoplan_engine.lowering.places import Communicator, CopySums, Places, Sends, TiedSum, neighbours
 from topoplan_engine.lowering.task_columns import TaskColumns
 from topoplan_engine.sharding.stage_graphs import Link
 
 __all__ = ["FoldedIteration", "FoldedLayout"]
+
+#: Passes, and messages of all-to-alls, of the largest folded iteration in which messages are told apart by the links
+#: between switches that they load.
+_MOST_PASSES = 1 << 20
+#: The same of the largest folded iteration, whose tasks take 8 GB.
+_MOST_FOLDED = 1 << 24
 
 
 class FoldedIteration(NamedTuple):
@@ -39,6 +47,8 @@ class FoldedIteration(NamedTuple):
         same_hosts: (C,) of a class of collectives, how many groups are on the hosts of its representative.
         hosts: hosts of all groups of several hosts, ascending.
         draws: see `MessageLoads`.
+        spread: what flows of classes put on routes between switches.
+        evened: whether messages of one class may load different links between switches; see `FoldedLayout`.
     """
 
     taskgraph: TaskGraph
@@ -56,6 +66,8 @@ class FoldedIteration(NamedTuple):
     same_hosts: I64
     hosts: I64
     draws: bool
+    spread: SpreadMessages | None = None
+    evened: bool = False
 
     @property
     def n_tasks(self) -> int:
@@ -65,6 +77,17 @@ class FoldedIteration(NamedTuple):
     def groups_like(self, task: int) -> tuple[int, int]:
         """Return how many collectives like a task are on its hosts, and how many there are."""
         return int(self.same_hosts[self.message[task]]), int(self.copies[task])
+
+
+class _Flows(NamedTuple):
+    """Flows of classes of messages: (N,) that of each flow of a message, and `FoldedIteration.flow_ptr`, ``variant``.
+
+    Those of messages that are not sent have none, -1.
+    """
+
+    of: I64
+    ptr: I64
+    variant: I64
 
 
 class _FoldedCommunicator(NamedTuple):
@@ -193,6 +216,36 @@ class _FoldedPlaces:
         return group[self.rows]
 
 
+def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) -> tuple[Classes, bool]:
+    """Return classes of vertices and links, and whether those of links between switches had to be left out.
+
+    Raises:
+        TopoplanError: there are too many even so.
+    """
+    tries = [(False, _MOST_PASSES), (True, _MOST_FOLDED)] if loads.spread else [(False, _MOST_FOLDED)]
+    operators = min(len(stage.operators) for stage in strategy.stages)
+    for evened, most in tries:
+        kinds = max(1, most // max(1, 2 * strategy.micro_batches * operators))
+        classes = few_classes_of(*patterns.with_loads(loads, evened=evened), patterns.n_devices, kinds)
+        if classes is not None and _passes(strategy, patterns, classes) <= most:
+            return classes, evened
+    raise TopoplanError(
+        f"plan: devices differ in what their messages load on this network, and one of each kind has more than "
+        f"{_MOST_FOLDED:,} passes and messages of all-to-alls (use fewer micro-batches or devices, or a network of "
+        "equal racks)"
+    )
+
+
+def _passes(strategy: StagedStrategy, patterns: Patterns, classes: Classes) -> int:
+    """Return how many passes of operators one device of each class runs, and messages of all-to-alls of each class."""
+    kinds = [len(np.unique(classes.of[stage.mesh.devices])) for stage in strategy.stages]
+    passes = 2 * int(np.dot(kinds, [len(stage.operators) for stage in strategy.stages]))
+    for listing in patterns.listings.values():
+        if listing.transfers is not None:
+            passes += listing.n_all_to_alls * len(np.unique(classes.of[listing.transfers.message]))
+    return passes * strategy.micro_batches
+
+
 class FoldedLayout:
     """Tasks for one device of each class.
 
@@ -200,6 +253,9 @@ class FoldedLayout:
         patterns: what the iteration sends.
         classes: of its vertices, and of links behind them.
         counted_once: all-to-alls of equal shares are one task each in the whole iteration.
+        evened: messages are not told apart by the links between switches that they load, since too many classes would
+            be left.  All messages of a class then load all of these links, are as slow as the slowest of them, and
+            have the longest latency.
     """
 
     columns: Mapping[str, Any] = {"message": -1, "copies": 1}
@@ -214,7 +270,7 @@ class FoldedLayout:
         counted_once: bool = False,
     ) -> None:
         self._loads, self.patterns, self.counted_once = patterns.multiplied(loads), patterns, counted_once
-        self.classes: Classes = classes_of(*patterns.with_loads(self._loads))
+        self.classes, self.evened = _classes(strategy, patterns, self._loads)
         self.groups = TaskColumns(one_task=one_task)
         self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]
 
@@ -277,24 +333,32 @@ class FoldedLayout:
         copies[computes] = sizes[devices[columns["device"][computes]]]
         busiest = np.bincount(columns["device"][computes], columns["seconds"][computes], n_devices).argmax()
         of_message = self.classes.of[self.patterns.messages]
-        chosen = self.patterns.first_of_classes(of_message, used, int(busiest))
+        latency = self.patterns.latencies(self._loads) if self.evened else np.zeros(len(of_message))
+        chosen = self.patterns.first_of_classes(of_message, used, int(busiest), latency)
         groups = self._label(columns, message, chosen, int(busiest))
         host_sets, hosts = self.patterns.host_sets(device_host)
         labels = label(of_message, host_sets)
         of_chosen, ordered = labels[chosen], np.sort(labels)
         same_hosts = np.searchsorted(ordered, of_chosen, "right") - np.searchsorted(ordered, of_chosen)
         first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
+        flows = self._flows(used)
+        if self.evened:
+            first_link = first_of_equal_links(self._loads, flows.of, first_link)
         return FoldedIteration(
             TaskGraph(**columns, **groups, **successors, op_names=op_names, n_devices=n_devices),
             copies,
             message,
-            *self._flows(used, first_link),
+            flows.ptr,
+            flows.variant,
+            *self._link_loads(flows, first_link),
             device_class=devices,
             first_device=self.classes.first[: int(devices.max()) + 1],
             first_link=first_link,
             same_hosts=same_hosts,
             hosts=hosts,
             draws=self._loads.draws,
+            spread=self._loads.spread and spread_of_flows(self._loads.spread, flows.of),
+            evened=self.evened,
         )
 
     def _label(self, columns: dict[str, Any], message: I64, chosen: I64, device: int) -> dict[str, Any]:
@@ -314,8 +378,8 @@ class FoldedLayout:
         columns["group"][collectives] = np.where(message >= 0, group_of[message], 0)[collectives]
         return {"group_ptr": indptr([len(each) for each in members]), "group_members": np.concatenate(members)}
 
-    def _flows(self, used: I64, first_link: I64) -> tuple[I64, I64, I64, I32, I64, I64]:
-        """Return the flows of classes of messages, and their loads on links that represent theirs."""
+    def _flows(self, used: I64) -> _Flows:
+        """Return the flows of classes of messages."""
         loads = self._loads
         dense = np.full(int(self.classes.of.max()) + 1, -1)
         dense[used] = np.arange(len(used))
@@ -330,13 +394,17 @@ class FoldedLayout:
         flow = np.full(len(loads.task), -1)
         flow[once] = place.ravel()
         of_class, variant = np.divmod(flows // numbers, variants)
-        flow_ptr = indptr(np.bincount(of_class, minlength=len(used)))
+        return _Flows(flow, indptr(np.bincount(of_class, minlength=len(used))), variant)
+
+    def _link_loads(self, flows: _Flows, first_link: I64) -> tuple[I64, I32, I64, I64]:
+        """Return the loads of flows of classes on links that represent theirs."""
+        loads = self._loads
         rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-        listed = (flow[rows] >= 0) & (first_link[loads.links] == loads.links)
-        key = flow[rows[listed]] * len(first_link) + loads.links[listed]
+        listed = (flows.of[rows] >= 0) & (first_link[loads.links] == loads.links)
+        key = flows.of[rows[listed]] * len(first_link) + loads.links[listed]
         several, place = np.unique(key, return_inverse=True)
         columns = (column[listed] for column in (loads.loads, loads.shares))
         sums = [np.bincount(place.ravel(), column, len(several)) for column in columns]
         of_entry, link = several // len(first_link), several % len(first_link)
-        load_ptr = indptr(np.bincount(of_entry, minlength=flow_ptr[-1]))
-        return flow_ptr, variant, load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)
+        load_ptr = indptr(np.bincount(of_entry, minlength=flows.ptr[-1]))
+        return load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)

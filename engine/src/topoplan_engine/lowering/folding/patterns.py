@@ -27,11 +27,28 @@ from topoplan_engine.lowering.stage_ties import TiedGroup, tied_groups
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
-__all__ = ["BY_ALGORITHM", "Listing", "MessageLoads", "Patterns", "Transfers"]
+__all__ = ["BY_ALGORITHM", "Listing", "MessageLoads", "Patterns", "SpreadMessages", "Transfers"]
 
 
 #: Operator of the tasks of `Patterns.taskgraph` that are collectives by an algorithm; that of all others is 0.
 BY_ALGORITHM = 1
+
+
+class SpreadMessages(NamedTuple):
+    """Messages that load all equal paths between two switches, a route; n of them.
+
+    Attributes:
+        source, target: (R,) switches of each route.
+        between: (E,) whether each link joins two switches.
+        flow, route, times: (n,) a flow, a route, and how many times it takes this at a time.
+    """
+
+    source: I64
+    target: I64
+    between: Any
+    flow: I64
+    route: I64
+    times: I64
 
 
 class MessageLoads(NamedTuple):
@@ -45,6 +62,8 @@ class MessageLoads(NamedTuple):
         constants: (N, k) what else tells flows apart: latencies, rates that they never exceed.
         bandwidth: (E,) bytes/s of all links.
         draws: whether some flow has several paths, of which it draws one; it loads each by its weight here.
+        spread: where flows load all equal paths between switches: which.  Of links between switches only those are in
+            ``links`` that may hold messages up.
     """
 
     task: I32
@@ -56,6 +75,7 @@ class MessageLoads(NamedTuple):
     constants: F64
     bandwidth: F64
     draws: bool
+    spread: SpreadMessages | None = None
 
     def listed(self, n_messages: int) -> np.ndarray:
         """(N,) whether the links of a flow count: those of a collective of the network are listed with each kind."""
@@ -71,6 +91,7 @@ class Listing(NamedTuple):
         message: (G,) vertex of the message of its collectives.
         transfers: of an all-to-all, if there is one.
         key: of the sets of devices.
+        n_all_to_alls: all-to-alls of a micro-batch that are such transfers.
     """
 
     groups: I64
@@ -78,6 +99,7 @@ class Listing(NamedTuple):
     message: I64
     transfers: AllToAll | None
     key: bytes
+    n_all_to_alls: int
 
 
 class AllToAll(NamedTuple):
@@ -110,6 +132,7 @@ class Patterns:
         copies: stages that are the same in several copies of the model -> (places,) vertices of their sums.
         tied: sums of weights that stages share, and the vertex of each.
         everyone: vertex of a sum among all devices, -1 if there is none.
+        n_devices: of the cluster.
         n_vertices: how many there are.
     """
 
@@ -135,7 +158,7 @@ class Patterns:
             endpoint: (D,) host of each device, where messages of an all-to-all between the same two of them are one;
                 None: none are.
         """
-        self._strategy, self._graph, self._n_devices, self._chosen = strategy, graph, n_devices, chosen
+        self._strategy, self._graph, self.n_devices, self._chosen = strategy, graph, n_devices, chosen
         self._endpoint, self._counts = endpoint, [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         self.n_vertices = n_devices
         self._colors: list[Any] = []
@@ -151,7 +174,9 @@ class Patterns:
         self._all_to_alls: dict[object, AllToAll] = {}
         self._transfers_of: dict[object, Transfers] = {}
         self.listings = {
-            (stage, axes): self._listing(stage, axes, sent, axes in several.written_out, several.uneven.get(axes, ()))
+            (stage, axes): self._listing(
+                stage, axes, sent, several.written_out.get(axes, 0), several.uneven.get(axes, ())
+            )
             for stage, several in enumerate(exchanges)
             for axes, sent in several.collectives.items()
         }
@@ -210,7 +235,7 @@ class Patterns:
             group_members=np.concatenate(members),
             succ_ptr=np.zeros(total + 1, np.int32),
             succ=[],
-            n_devices=self._n_devices,
+            n_devices=self.n_devices,
             op_names=("messages", "messages by algorithms"),
         )
 
@@ -219,20 +244,21 @@ class Patterns:
         """(M,) the vertex of each message: of the first M tasks of `taskgraph`."""
         return np.concatenate([np.zeros(0, np.int64), *(vertices for _, vertices, _ in self._messages)])
 
-    def first_of_classes(self, of_message: I64, classes: I64, device: int) -> I64:
+    def first_of_classes(self, of_message: I64, classes: I64, device: int, latency: F64) -> I64:
         """Return a message of each class: the first one that a device sends, receives or takes part in, if any does.
 
         Args:
             of_message: (M,) class of each message.
             classes: ascending.
             device: whose messages come first.
+            latency: (M,) seconds; messages with the most of a class come before all others.
         """
         mine = np.zeros(len(of_message), dtype=np.bool_)
         row = 0
         for name, vertices, ends in self._messages:
             mine[row : row + len(vertices)] = (ends == device).any(axis=0 if name == "transfer" else 1)
             row += len(vertices)
-        order = np.argsort(~mine, kind="stable")
+        order = np.lexsort((~mine, -latency))
         numbers, first = np.unique(of_message[order], return_index=True)
         chosen: I64 = order[first[np.searchsorted(numbers, classes)]]
         return chosen
@@ -289,7 +315,7 @@ class Patterns:
 
     def _color_devices(self, stages: Sequence[StageGraph], costs: Sequence[StageCosts]) -> None:
         """Color devices by their rank, and by what they compute in each of its stages."""
-        color = np.zeros(self._n_devices, np.uint64)
+        color = np.zeros(self.n_devices, np.uint64)
         for number, stage in enumerate(stages):
             rank = int(self._strategy.order.rank_of[number])
             devices = stage.stage.mesh.devices
@@ -320,7 +346,7 @@ class Patterns:
         return int(vertex)
 
     def _listing(
-        self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_all: bool, weights: Sequence[Weights]
+        self, stage: int, axes: tuple[int, ...], sent: set[Sent], all_to_alls: int, weights: Sequence[Weights]
     ) -> Listing:
         mesh, rank = self._strategy.stages[stage].mesh, int(self._strategy.order.rank_of[stage])
         key, ordered = ordered_groups(mesh, axes)
@@ -340,10 +366,11 @@ class Patterns:
         self._sent.setdefault(int(self._messages_of[listed][0]), set()).update(sent)
         # Messages that are equal in one stage may differ in another one of its rank.
         messages_key = listed, tuple((each.end, digest([each.values])) for each in weights)
-        if all_to_all and messages_key not in self._all_to_alls:
+        if all_to_alls and messages_key not in self._all_to_alls:
             number = self._number(("all-to-all", messages_key))
             self._all_to_alls[messages_key] = self._all_to_all(stage, groups, row, number, weights)
-        return Listing(groups, row, self._messages_of[listed], self._all_to_alls.get(messages_key), key)
+        transfers = self._all_to_alls.get(messages_key) if all_to_alls else None
+        return Listing(groups, row, self._messages_of[listed], transfers, key, all_to_alls)
 
     def _all_to_all(self, stage: int, groups: I64, row: I64, number: int, weights: Sequence[Weights]) -> AllToAll:
         devices = self._strategy.stages[stage].mesh.devices[groups]
@@ -417,11 +444,16 @@ class Patterns:
             count[vertices] = counts
         if (count == 1).all():
             return loads
-        of_entry = np.repeat(count[self.vertex_of(loads)], np.diff(loads.load_ptr))
-        return loads._replace(loads=loads.loads * of_entry, shares=loads.shares * of_entry)
+        times = count[self.vertex_of(loads)]
+        of_entry = np.repeat(times, np.diff(loads.load_ptr))
+        spread = loads.spread and loads.spread._replace(times=loads.spread.times * times[loads.spread.flow])
+        return loads._replace(loads=loads.loads * of_entry, shares=loads.shares * of_entry, spread=spread)
 
-    def with_loads(self, loads: MessageLoads) -> tuple[Any, Any, Any, Any]:
-        """Return colors of all vertices and links, and the edges between them, those of loads among them."""
+    def with_loads(self, loads: MessageLoads, *, evened: bool = False) -> tuple[Any, Any, Any, Any]:
+        """Return colors of all vertices and links, and the edges between them, those of loads among them.
+
+        ``evened``: those of links between switches are left out, and latencies tell no messages apart.
+        """
         messages = self.messages
         color = np.append(self.vertices(), label(np.uint64(7), bits_of(loads.bandwidth)))
         first = np.searchsorted(loads.task, loads.task)
@@ -429,7 +461,7 @@ class Patterns:
         flow = np.where(loads.variant > 0, self.n_vertices + loads.variant, flow)
         extra = np.flatnonzero(loads.task >= len(messages))
         of_task = self.vertex_of(loads)
-        constants = label(flow, *(bits_of(column) for column in loads.constants.T))
+        constants = label(flow, *(bits_of(column) for column in loads.constants.T[int(evened) :]))
         with np.errstate(over="ignore"):
             np.add.at(color, of_task, constants)
             if len(extra):
@@ -437,6 +469,8 @@ class Patterns:
         once = loads.listed(len(messages))
         rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
         listed = once[rows]
+        if evened and loads.spread is not None:
+            listed &= ~loads.spread.between[loads.links]
         tails, heads, labels = self.edges()
         return (
             color,
@@ -444,6 +478,13 @@ class Patterns:
             np.append(heads, self.n_vertices + loads.links[listed]).astype(np.int32),
             np.append(labels, label(np.uint64(8), flow[rows[listed]], loads.loads[listed])),
         )
+
+    def latencies(self, loads: MessageLoads) -> F64:
+        """(M,) seconds of each message before it flows, with the network's rings."""
+        latency = np.zeros(len(self.messages))
+        once = np.flatnonzero((loads.task < len(latency)) & (loads.variant == 0))
+        np.maximum.at(latency, loads.task[once], loads.constants[once, 0])
+        return latency
 
     def vertex_of(self, loads: MessageLoads) -> I64:
         """(N,) the vertex of the message of each flow."""

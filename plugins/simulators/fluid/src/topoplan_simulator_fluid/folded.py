@@ -17,7 +17,8 @@ from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.ring_loads import ring_loads
-from topoplan_engine.network.tables import LOAD, ONE_PATH, Network
+from topoplan_engine.network.spreading import between_switches
+from topoplan_engine.network.tables import LOAD, ONE_PATH, Network, RingColumns
 from topoplan_engine.simulation.algorithms import Selected, selected, with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import columns
@@ -26,6 +27,7 @@ from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.spread import with_spread
 
 __all__ = ["folded_loads", "link_bytes", "message_loads", "selections"]
 
@@ -40,21 +42,39 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     rings = network.rings_in_full
     draws = bool((rings.choice[np.unique(traffic.ring[traffic.ring >= 0])] != ONE_PATH).any())
     certain = rings._replace(choice=i8(np.full_like(rings.choice, ONE_PATH)))
+    if network.spreading is not None:
+        certain = _to_switches(certain, network)
     entities = build(columns(taskgraph), traffic, network.paths, certain, False, int(Transport.WIRE))
     rows = entities.path_set[entities.path_set >= 0]
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
+
+
+def _to_switches(rings: RingColumns, network: Network) -> RingColumns:
+    """Return rings without their loads of links between switches."""
+    between = np.zeros(network.n_links, dtype=bool)
+    between[: network.fabric.n_links] = between_switches(network.fabric)
+    stays = ~between[rings.load_links]
+    return rings._replace(
+        load_ptr=i64(indptr(stays)[rings.load_ptr]),
+        load_links=i32(rings.load_links[stays]),
+        load=i64(rings.load[stays]),
+    )
 
 
 def message_loads(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice = NO_ALGORITHMS) -> MessageLoads:
     """Return what each flow of each task puts on links; collectives have one for each algorithm, too."""
     entities, draws = _entities(taskgraph, network)
     loads = _network_loads(entities, network, draws)
+    if network.spreading is not None:
+        loads = with_spread(loads, entities, network)
     return _with_variants(loads, entities, taskgraph, network, algorithms) if algorithms else loads
 
 
 def _network_loads(entities: Entities, network: Network, draws: bool) -> MessageLoads:
     """Return what each flow puts on links without algorithms."""
     paths, rings, transfers = network.paths, network.rings_in_full, entities.path_set >= 0
+    if network.spreading is not None:
+        rings = _to_switches(rings, network)
     rows = entities.path_set[transfers]
     ptr, links, loads = ring_loads(
         rows,
@@ -175,11 +195,16 @@ def _flow_of(folded: FoldedIteration, entities: Entities, variant: I64) -> I64:
     return flow
 
 
-def link_bytes(folded: FoldedIteration, prepared: Prepared) -> F64:
-    """(E,) bytes that cross each link."""
+def link_bytes(folded: FoldedIteration, prepared: Prepared, network: Network) -> F64:
+    """(E,) bytes that cross each link of a network."""
     entities = prepared.entities
     sent = np.bincount(entities.ring, entities.volume * entities.rounds, len(folded.load_ptr) - 1)
     per_flow = np.repeat(sent, np.diff(folded.load_ptr))
     total = np.bincount(folded.links, per_flow * (folded.loads / LOAD), len(folded.first_link))
     crossed: F64 = total[folded.first_link].astype(np.float64)
+    spread = folded.spread
+    if spread is not None and network.spreading is not None:
+        nbytes: F64 = np.bincount(spread.route, sent[spread.flow] * spread.times, len(spread.source)).astype(np.float64)
+        between = np.flatnonzero(spread.between)
+        crossed[between] = network.spreading.carried(spread.source, spread.target, nbytes)[between]
     return crossed

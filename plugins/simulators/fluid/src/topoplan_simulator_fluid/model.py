@@ -276,7 +276,7 @@ class Model(NamedTuple):
 
         prepared = folded_loads(folded, network, self.algorithms, waits=self.waits)
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
-        return outcome._replace(link_bytes=link_bytes(folded, prepared)), prepared
+        return outcome._replace(link_bytes=link_bytes(folded, prepared, network)), prepared
 
 
 def _packets_on_links(entities: flows.Entities) -> float:

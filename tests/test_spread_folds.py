@@ -1,0 +1,150 @@
+"""Folded iterations on networks with many equal paths, none of which is written out."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import networkx as nx
+import numpy as np
+import pytest
+
+from topoplan import TopoplanError
+from topoplan_engine.lowering.folding import layout
+from topoplan_engine.lowering.staged import StagedLowering
+from topoplan_engine.network.kept import NetworkCache
+from topoplan_engine.network.machine import spreading_network
+from topoplan_engine.network.spreading import Routes, Spreading, between_switches
+from topoplan_engine.network.tables import Network
+from topoplan_estimator_roofline import Roofline
+from topoplan_samples.plans_drawn import cluster_of, fabric_of, models_in, some_plans
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import Settings
+from topoplan_simulator_fluid.folded import message_loads
+from topoplan_simulator_fluid.model import Model
+
+#: Trees whose paths are all kept, and divide messages into whole units of load: halves, quarters, eighths, sixteenths.
+TREES = [
+    {"paths": 400},
+    {"paths": 400, "oversubscription": 2},
+    {"paths": 400, "k": 8},
+    {"paths": 400, "k": 8, "oversubscription": 4},
+    {"levels": 2, "radix": 16},
+    {"levels": 2, "radix": 16, "oversubscription": 3},
+]
+SIZES = [3, 6, 8, 13], [1, 2, 4]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory):
+    return models_in(tmp_path_factory.mktemp("models"))
+
+
+def folded_on(network, graph, cluster, strategy):
+    """Return a folded iteration on a network, and what it takes."""
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+    folded = lowering.fold(strategy, lambda messages: message_loads(messages, network))
+    return folded, Model().simulate_folded(folded, network)[0]
+
+
+@pytest.mark.parametrize("options", TREES, ids=str)
+def test_messages_that_spread_take_what_they_take_where_all_paths_are_written_out(options, model_of):
+    plans = some_plans(7000, 3, model_of, options_of={"fattree": options}, topology="fattree", sizes=SIZES)
+    compared = 0
+    for graph, cluster, fabric, strategy in plans:
+        network = spreading_network(fabric, cluster)
+        if network is None:
+            continue
+        written, expected = folded_on(Network(fabric, cluster), graph, cluster, strategy)
+        folded, outcome = folded_on(network, graph, cluster, strategy)
+        assert folded.draws == written.draws
+        assert folded.taskgraph.n_tasks <= written.taskgraph.n_tasks
+        assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-9)
+        np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
+        compared += 1
+    assert compared
+
+
+def test_a_tree_that_is_not_full_takes_what_one_switch_takes(model_of):
+    """By hand: where nothing waits between switches, and links have no latency, no message knows of them."""
+    graph, cluster = model_of("experts", 4, 96), attrs.evolve(cluster_of(24, 4), latency=0.0)
+    for settings in (Settings(tp=2, pp=4), Settings(tp=4, pp=2, zero=3), Settings(tp=8, pp=4, zero=1)):
+        strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+        on_switch = fabric_of("bigswitch", cluster, {})
+        switch, expected = folded_on(Network(on_switch, cluster), graph, cluster, strategy)
+        fabric = fabric_of(
+            "fattree", cluster, {"k": 10}
+        )  # racks of 5, pods of 25 hosts; 25 paths, of which 16 are kept
+        folded, outcome = folded_on(spreading_network(fabric, cluster), graph, cluster, strategy)
+        assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-9)
+        assert folded.taskgraph.n_tasks == switch.taskgraph.n_tasks
+
+
+@pytest.mark.parametrize("topology", ["fattree", "jellyfish", "degraded:of=fattree,links=10%,seed=1"])
+def test_shares_of_links_are_those_of_all_shortest_paths(topology):
+    """networkx lists the paths, each with the same weight."""
+    cluster = cluster_of(20, 1)
+    name, _, text = topology.partition(":")
+    fabric = fabric_of(name, cluster, dict(each.split("=", 1) for each in text.split(",")) if text else {})
+    links = np.flatnonzero(between_switches(fabric))
+    graph = nx.DiGraph()
+    for link in links.tolist():
+        graph.add_edge(int(fabric.link_src[link]), int(fabric.link_dst[link]), link=link)
+    racks = np.unique(fabric.link_dst[fabric.link_src < 20])
+    source, target = (ends.ravel() for ends in np.meshgrid(racks, racks, indexing="ij"))
+    away = source != target
+    source, target = source[away].astype(np.int64), target[away].astype(np.int64)
+    nbytes, expected = np.arange(1.0, len(source) + 1), np.zeros(fabric.n_links)
+    for start, end, size in zip(source.tolist(), target.tolist(), nbytes.tolist(), strict=True):
+        paths = list(nx.all_shortest_paths(graph, start, end))
+        for path in paths:
+            for tail, head in itertools.pairwise(path):
+                expected[graph.edges[tail, head]["link"]] += size / len(paths)
+    np.testing.assert_allclose(Spreading(fabric).carried(source, target, nbytes), expected, rtol=1e-12)
+
+
+def test_links_that_may_hold_messages_up_are_listed_once_for_equal_ones():
+    """By hand: 3:1, so that the uplinks of a rack are slower than its hosts, and those of a pod are not."""
+    cluster = cluster_of(16, 1)
+    fabric = fabric_of("fattree", cluster, {"k": 8, "oversubscription": 4 / 3})
+    racks = np.unique(fabric.link_dst[fabric.link_src < 16]).astype(np.int64)
+    enters = np.bincount(fabric.link_dst[:16], fabric.link_bandwidth[:16], fabric.n_nodes)
+    limits = Spreading(fabric).limiting(Routes(racks[:1], racks[1:2], enters, enters))
+    assert limits.several
+    assert limits.shares.tolist() == pytest.approx([1 / 3] * len(limits.shares))
+    assert fabric.link_src[limits.links].tolist() == [racks[0]]  # what enters the other rack is as much
+
+
+def test_classes_that_do_not_fold_are_evened_and_the_timeline_says_so(model_of, monkeypatch):
+    graph, cluster = model_of("dense", 4, 96), cluster_of(24, 4)
+    strategy, _ = strategy_of(Settings(tp=4, pp=4, zero=1), graph, cluster.n_devices)
+    fabric = fabric_of("fattree", cluster, {"k": 10, "oversubscription": 5})
+    network = spreading_network(fabric, cluster)
+    told_apart, expected = folded_on(network, graph, cluster, strategy)
+    assert not told_apart.evened
+    monkeypatch.setattr(layout, "_MOST_PASSES", -1)
+    folded, outcome = folded_on(network, graph, cluster, strategy)
+    assert folded.evened
+    assert folded.taskgraph.n_tasks < told_apart.taskgraph.n_tasks
+    assert folded.n_tasks == told_apart.n_tasks
+    assert outcome.makespan == pytest.approx(expected.makespan, rel=0.01)
+    np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
+
+
+def test_what_does_not_fold_and_is_too_large_is_refused_before_it_is_written(model_of, monkeypatch):
+    graph, cluster = model_of("dense", 4), cluster_of(8, 2)
+    strategy, _ = strategy_of(Settings(tp=2, pp=2), graph, cluster.n_devices)
+    monkeypatch.setattr(layout, "_MOST_FOLDED", 100)
+    with pytest.raises(TopoplanError, match=r"one of each kind has more than 100 passes .* \(use fewer micro-batches"):
+        folded_on(Network(fabric_of("torus", cluster, {}), cluster), graph, cluster, strategy)
+
+
+def test_networks_whose_hosts_have_several_ways_out_keep_their_paths():
+    cluster = cluster_of(16, 4, 4)
+    networks = NetworkCache()
+    for name, options in (("torus", {}), ("rail-optimized", {}), ("bigswitch", {}), ("fattree", {"paths": 1})):
+        fabric = fabric_of(name, cluster, options)
+        assert networks.for_folds(fabric, cluster) is networks.get(fabric, cluster)
+    fabric = fabric_of("fattree", cluster, {})
+    assert networks.for_folds(fabric, cluster).spreading is not None
+    assert networks.for_folds(fabric, cluster) is networks.for_folds(fabric, cluster)
