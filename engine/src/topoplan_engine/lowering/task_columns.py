@@ -30,6 +30,9 @@ NO_TASK: dict[str, Any] = {
     "collective": -1,
 }
 
+#: Devices of edges that are sorted together with others.
+_FEW = 64
+
 
 class TaskColumns:
     """Collects tasks, edges and groups.
@@ -52,6 +55,8 @@ class TaskColumns:
         self._rows: list[tuple[int, dict[str, Any]]] = []
         self._tails: list[I64] = []
         self._heads: list[I64] = []
+        # Which of these are to be sorted, each edge once: all together, as sorting few takes hardly any time.
+        self._unsorted: list[int] = []
         self._groups: dict[bytes, int] = {} if groups is None else groups._groups
         self._members: list[I64 | I32] = [] if groups is None else groups._members
 
@@ -127,7 +132,9 @@ class TaskColumns:
 
     def follow(self, ends: I64, tasks: I64) -> None:
         """Let tasks follow others, row by row; each edge is made once."""
-        if len(ends) == 1:
+        if len(ends) <= _FEW:
+            if len(ends) > 1:
+                self._unsorted.append(len(self._tails))
             return self.edges(ends, tasks)
         edges = np.sort(ends * self.n_tasks + tasks)  # a number for each, ordered by the end, then the task
         edges = edges[np.append(True, edges[1:] != edges[:-1])]
@@ -149,7 +156,18 @@ class TaskColumns:
     def ends(self) -> tuple[I64, I64]:
         """Return the tails and heads of all edges."""
         none = [np.zeros(0, np.int64)]
-        return np.concatenate(self._tails or none), np.concatenate(self._heads or none)
+        tails, heads = np.concatenate(self._tails or none), np.concatenate(self._heads or none)
+        if not self._unsorted:
+            return tails, heads
+        block = np.repeat(np.arange(len(self._tails)), [len(each) for each in self._tails])
+        sorts = np.zeros(len(self._tails), dtype=np.bool_)
+        sorts[self._unsorted] = True
+        is_sorted = sorts[block]
+        place = np.where(is_sorted, tails * self.n_tasks + heads, np.arange(len(tails)))
+        order = np.lexsort((place, block))
+        again = is_sorted[1:] & (block[1:] == block[:-1]) & (place[order][1:] == place[order][:-1])
+        order = order[np.append(True, ~again)]
+        return tails[order], heads[order]
 
     def successors(self) -> tuple[I64, I64]:
         """Return the successors of all tasks as compressed rows."""
