@@ -1,7 +1,7 @@
 """The default searcher beside each single one, at equal CPU time: six models on 8, 64, 128 and 512 GPUs.
 
     .venv/bin/python benchmarks/default_searcher.py [--seconds 20] [--devices 8,64,128,512] [--models llama,dlrm] \
-        [--searchers spmd,pipeline,mcmc] [--page docs/guides/research.md]
+        [--searchers spmd,pipeline,mcmc] [--seed 1] [--page docs/guides/research.md]
 
 Each search is a process of its own that may take so many CPU seconds: its clock is that of its CPU time, without that
 of compilation.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps.  The last column is the time of the
@@ -57,9 +57,10 @@ AIM = 1.02
 _BEGIN, _END = "<!-- default searcher -->", "<!-- end of default searcher -->"
 
 
-def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[str, Any]:
+def searched(model: str, devices: int, searcher: str, seconds: float, seed: int) -> dict[str, Any]:
     """Search for so many CPU seconds in this process; return the plan's seconds, and what ended the search."""
-    clocks.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment, attr-defined]
+    now = time.process_time
+    clocks.time = SimpleNamespace(monotonic=now, process_time=now)  # type: ignore[assignment, attr-defined]
     frontend, options, samples, precision = MODELS[model]
     host = Host.discover()
     try:
@@ -76,6 +77,7 @@ def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[st
             batch_size=samples * devices,
             searchers=searcher,
             time_limit=f"{seconds}s",
+            seed=seed,
         )
     except TopoplanError as error:
         return {"refused": str(error)}
@@ -89,9 +91,9 @@ def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[st
     }
 
 
-def in_a_process(model: str, devices: int, searcher: str, seconds: float) -> dict[str, Any]:
+def in_a_process(model: str, devices: int, searcher: str, seconds: float, seed: int) -> dict[str, Any]:
     """Search as `searched` does, in a process of its own."""
-    command = [sys.executable, __file__, "--one", json.dumps([model, devices, searcher, seconds])]
+    command = [sys.executable, __file__, "--one", json.dumps([model, devices, searcher, seconds, seed])]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise SystemExit(process.stderr)
@@ -99,9 +101,9 @@ def in_a_process(model: str, devices: int, searcher: str, seconds: float) -> dic
     return answer
 
 
-def row(model: str, devices: int, searchers: list[str], seconds: float) -> list[str]:
+def row(model: str, devices: int, searchers: list[str], seconds: float, seed: int) -> list[str]:
     """Return a row of the table: milliseconds by each searcher, and the ratio."""
-    answers = {name: in_a_process(model, devices, name, seconds) for name in ("auto", *searchers)}
+    answers = {name: in_a_process(model, devices, name, seconds, seed) for name in ("auto", *searchers)}
     times = {name: answer.get("seconds") for name, answer in answers.items()}
     single = [found for name, found in times.items() if name != "auto" and found is not None]
     found = times["auto"]
@@ -139,6 +141,7 @@ def main() -> None:
     parser.add_argument("--devices", default="8,64,128,512")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--searchers", default=",".join(SEARCHERS))
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", type=Path, help="whose table gets the rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -150,7 +153,7 @@ def main() -> None:
     print(markdown_row(["---", *["--:"] * (2 + len(searchers)), "---", "--:"]))
     for devices in map(int, given.devices.split(",")):
         for model in given.models.split(","):
-            cells = row(model, devices, searchers, given.seconds)
+            cells = row(model, devices, searchers, given.seconds, given.seed)
             print(markdown_row(cells), flush=True)
             if given.page:
                 write_row(given.page, cells)

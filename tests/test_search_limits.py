@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+import time
 
 import attrs
 import numpy as np
@@ -20,6 +22,7 @@ from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.reporting.report import outcome_rows
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.draws import Draws
+from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.optimize import Ends
 from topoplan_engine.search.setup import set_up_search
@@ -69,7 +72,7 @@ def walk(monkeypatch):
     """Return a searcher whose clock is that of the driver."""
     ticks = Ticks()
     for module in ("driver", "ends", "islands", "optimize", "unpriced"):
-        monkeypatch.setattr(sys.modules[f"topoplan_engine.search.{module}"], "clock", ticks)
+        monkeypatch.setattr(importlib.import_module(f"topoplan_engine.search.{module}"), "clock", ticks)
     members = {"__doc__": "Walks.", "name": "walk", "axis": "strategy", "build": lambda *_: Walk(ticks)}
     return type(Searcher)("Walker", (Searcher,), {"__module__": __name__, **members})
 
@@ -298,6 +301,20 @@ def test_shares_of_time_follow_the_progress_of_each_searcher():
     assert weights() == [1.0, 1.0, 2.0]  # nothing better for long
     shares.take(0, [trial_of(0.5)])
     assert weights()[2] == 0.25  # far behind
+
+
+def test_shares_of_time_are_those_of_work():
+    """Who waits, because the machine does something else, has not used its share."""
+
+    class Waiting(IdleSearch):
+        def ask(self):
+            time.sleep(0.05)
+            return [Candidate(base=self.state)]
+
+    evaluator, first = set_up()
+    run = SearchRun(evaluator, first, [("strategy", PortfolioMember(Waiting())), ("strategy", IdleSearch())])
+    run.advance(4, Stop())
+    assert 0.0 < run._shares.spent[0] < 0.1
 
 
 def test_until_a_plan_fits_planners_plan_one_after_the_other():

@@ -1,4 +1,4 @@
-"""A clock that stands still while kernels are compiled: for rates, and for times of planning.
+"""Clocks that stand still while kernels are compiled: for rates, for times of planning, and for shares of work.
 
 Kernels are compiled once on a machine; a time that holds for every other run leaves that out.
 """
@@ -9,24 +9,26 @@ import time
 
 from numba.core import event
 
-__all__ = ["clock", "seconds_of_compilation"]
+__all__ = ["clock", "cpu_clock", "seconds_of_compilation"]
 
 
 class _Watch(event.Listener):  # type: ignore[misc]
     """Adds up how long this process has compiled; one kernel's compilation may hold those of others."""
 
     def __init__(self) -> None:
-        self.seconds, self._depth, self._started = 0.0, 0, 0.0
+        self.seconds, self.cpu_seconds, self._depth = 0.0, 0.0, 0
+        self._started, self._cpu_started = 0.0, 0.0
 
     def on_start(self, event: object) -> None:
         if self._depth == 0:
-            self._started = time.monotonic()
+            self._started, self._cpu_started = time.monotonic(), time.process_time()
         self._depth += 1
 
     def on_end(self, event: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self.seconds += time.monotonic() - self._started
+            self.cpu_seconds += time.process_time() - self._cpu_started
 
 
 _watch = _Watch()
@@ -41,3 +43,8 @@ def seconds_of_compilation() -> float:
 def clock() -> float:
     """Return a time in seconds that stands still while kernels are compiled."""
     return time.monotonic() - _watch.seconds
+
+
+def cpu_clock() -> float:
+    """Return CPU seconds of this process, those of compilation left out: they do not depend on what else runs."""
+    return time.process_time() - _watch.cpu_seconds

@@ -30,7 +30,7 @@ from topoplan.search.stopping import Stopped
 from topoplan_engine.guarded import KnowsBest, strategy_fault
 from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
-from topoplan_engine.kernels.clock import clock
+from topoplan_engine.kernels.clock import clock, cpu_clock
 from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search import asking
 from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
@@ -211,13 +211,15 @@ class SearchRun:
                 if self._shares_time and not self._shares.has_turn(number, self.elapsed):
                     more = True
                     continue
-                started = clock()
+                started = cpu_clock()
                 rejected, candidates = self._proposed_by(number, remaining)
                 asked += rejected + len(candidates)
                 remaining -= rejected
                 if candidates:
                     remaining -= self._step(number, candidates, until, stop)
-                self._shares.end_turn(number, clock() - started, bool(rejected or candidates or self._plans(number)))
+                self._shares.end_turn(
+                    number, cpu_clock() - started, bool(rejected or candidates or self._plans(number))
+                )
             if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"

@@ -38,7 +38,8 @@ class TimeShares:
     """Who has used how much of a time limit.
 
     Attributes:
-        spent: (searchers,) seconds that each took to propose, and its candidates to be priced.
+        spent: (searchers,) CPU seconds that each took to propose, and its candidates to be priced: what else the
+            machine does is no searcher's share.
         begins_with: the state at the start, once it is priced.
     """
 
