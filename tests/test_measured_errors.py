@@ -66,7 +66,9 @@ def test_what_no_run_had_is_said():
     assert known["memory"]["rows"] > 0
     assert "none of" not in known["text"]
     assert "none of 2 or in fp32" in measured_errors("h100", 2, "fp32", 1.0)["text"]
+    assert "by constants fitted to them (products" in known["text"]
     assert "here 1.3)" in measured_errors("h100", 64, "bf16", 1.3)["text"]
+    assert "by constants from elsewhere (products 1.54; here 1)" in measured_errors("h800", 2048, "fp8", 1.0)["text"]
     assert measured_errors("mi300x", 64, "bf16", 1.0)["text"].startswith("no measured run on MI300X")
 
 

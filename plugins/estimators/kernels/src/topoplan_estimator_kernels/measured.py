@@ -75,9 +75,9 @@ def measured_errors(device: str, gpus: int, precision: str, products: float) -> 
     if time is None and memory is None:
         text = f"no measured run on {name}, neither time nor memory (docs/validation.md)"
     else:
-        used = [line.products for line in _lines().get((device, "time"), [])]
+        of_times = _lines().get((device, "time"), [])
         parts = [
-            _text("time", time, name, _beyond(time, gpus, precision)) + _software(used, products),
+            _text("time", time, name, _beyond(time, gpus, precision)) + _software(of_times, products),
             _text("memory", memory, name, _beyond(memory, gpus, precision)),
         ]
         text = f"{'; '.join(parts)} (docs/validation.md)"
@@ -125,10 +125,15 @@ def _text(quantity: str, errors: dict[str, Any] | None, device: str, beyond: str
     return f"{quantity}: mean {mean}, {worst}, {runs} on {sizes} {device}{beyond}"
 
 
-def _software(used: Sequence[float], products: float) -> str:
-    """Say that times had constants that were fitted to them, of which the plan has that of products."""
-    if not used:
+def _software(lines: Sequence[_Line], products: float) -> str:
+    """Say that times had constants, whether fitted to them, of which the plan has that of products.
+
+    Constants that were fitted have errors of what was left out.
+    """
+    if not lines:
         return ""
+    used = [line.products for line in lines]
+    source = "from elsewhere" if all(math.isnan(line.left_out) for line in lines) else "fitted to them"
     smallest, largest = min(used), max(used)
     values = f"{smallest:.3g}" if smallest == largest else f"{smallest:.3g} to {largest:.3g}"
-    return f", by constants fitted to them (products {values}; here {products:.3g})"
+    return f", by constants {source} (products {values}; here {products:.3g})"
