@@ -127,7 +127,7 @@ def test_a_clock_that_jumps_at_any_read_ends_a_search_that_is_repeated(tmp_path,
     [
         (("pausing", "relink"), {"budget": 4}),
         (("pausing", "relink"), {"budget": 8, "chains": 2}),
-        ("mcmc", {"patience": 0.2}),
+        ("mcmc", {"budget": 20, "patience": 0.2}),  # four candidates that are not better
         ("auto", {"budget": 20}),
     ],
 )

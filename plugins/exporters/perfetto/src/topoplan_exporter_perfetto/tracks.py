@@ -70,8 +70,7 @@ def link_rates(rows: LinkUse) -> Levels:
     rate = rows.nbytes / (rows.finish - rows.start)
     owner = np.concatenate([rows.link, rows.link]).astype(np.int64)
     time = nanoseconds(np.concatenate([rows.start, rows.finish]))
-    level = _sums(owner, time, np.concatenate([rate, -rate]))
-    running = _sums(owner, time, np.repeat([1.0, -1.0], len(rate)))
+    level, running = _sums(owner, time, np.concatenate([rate, -rate]), np.repeat([1.0, -1.0], len(rate)))
     value = np.where(running.value > 0, np.maximum(level.value, 0), 0)  # what rounding leaves over is nothing
     return _changes(level._replace(value=value))
 
@@ -83,17 +82,23 @@ def memory_totals(levels: MemoryLevels) -> Levels:
     nbytes = levels.nbytes[order]
     before = np.concatenate([[0.0], nbytes[:-1]])
     before[np.flatnonzero(np.diff(owner, prepend=-1))] = 0.0
-    return _changes(_sums(levels.device[order].astype(np.int64), nanoseconds(levels.time[order]), nbytes - before))
+    (total,) = _sums(levels.device[order].astype(np.int64), nanoseconds(levels.time[order]), nbytes - before)
+    return _changes(total)
 
 
-def _sums(owner: I64, time: I64, change: F64) -> Levels:
-    """Add up changes, owner by owner; the last level of each nanosecond stays."""
+def _sums(owner: I64, time: I64, *changes: F64) -> list[Levels]:
+    """Add up changes of one or several kinds, owner by owner; the last level of each nanosecond stays."""
     order = np.lexsort((time, owner))
-    owner, time, level = owner[order], time[order], np.cumsum(change[order])
-    first = np.searchsorted(owner, owner)
-    level = level - np.where(first > 0, level[first - 1], 0.0)
+    owner, time = owner[order], time[order]
     last = np.flatnonzero((np.diff(owner, append=-1) != 0) | (np.diff(time, append=-1) != 0))
-    return Levels(owner[last], time[last], np.rint(level[last]).astype(np.int64))
+    first = np.flatnonzero(np.diff(owner, prepend=-1))  # rows of an owner begin here
+    of_last = np.searchsorted(first, last, side="right") - 1
+    sums = []
+    for change in changes:
+        level = np.cumsum(change[order])
+        before = np.where(first > 0, level[first - 1], 0.0)
+        sums.append(Levels(owner[last], time[last], np.rint(level[last] - before[of_last]).astype(np.int64)))
+    return sums
 
 
 def _changes(levels: Levels) -> Levels:
