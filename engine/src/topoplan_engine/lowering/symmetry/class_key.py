@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from topoplan.arrays import I8, I32, I64, U64
 from topoplan.model.strategy import Strategy
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
-from topoplan_engine.kernels.jit import kernel, njit
+from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.pieces import (
     FIRST_FLAG,
@@ -218,7 +218,7 @@ def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
     return _refine(f, parts, devices, neighbours, n_pairs, n_groups) + common, devices.color
 
 
-@kernel
+@part(_nrt=False)
 def _list_parts(f: _Fragments, parts: _Parts, devices: _Devices) -> None:
     """Weigh all parts, and color devices by the lists of theirs."""
     latest = devices.latest
@@ -245,7 +245,7 @@ def _list_parts(f: _Fragments, parts: _Parts, devices: _Devices) -> None:
         parts.spread[op] = spread
 
 
-@kernel
+@part(_nrt=False)
 def _is_alike(f: _Fragments, parts: _Parts, e: int) -> bool:
     """Whether an edge sends each device as much of every part of the producer."""
     number, u, v = f.numbers[len(f.op_class) + e], f.edge_ops[0, e], f.edge_ops[1, e]
@@ -261,7 +261,7 @@ def _is_alike(f: _Fragments, parts: _Parts, e: int) -> bool:
     return bool(f.uniform[number] == _UNIFORM)
 
 
-@kernel
+@part(_nrt=False)
 def _join_groups(f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Neighbours) -> tuple[int, Any]:
     """List the all-reduces that tell devices apart; return how many, and the sum over those that do not."""
     listed, common = 0, np.uint64(0)
@@ -288,7 +288,7 @@ def _join_groups(f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _N
     return listed, common
 
 
-@kernel
+@part(_nrt=False)
 def _join_pairs(f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Neighbours, in_turn_bytes: int) -> int:
     """Mix pairs on one device into its color, list those on two, and return how many."""
     listed = 0
@@ -320,7 +320,7 @@ def _join_pairs(f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Ne
     return listed
 
 
-@kernel
+@part(_nrt=False)
 def _mix_channels(neighbours: _Neighbours, n_pairs: int, channels: ChannelTable, channel: U64) -> None:
     """Mix into pairs whose messages wait what goes the same way, there and back.
 
@@ -339,7 +339,7 @@ def _mix_channels(neighbours: _Neighbours, n_pairs: int, channels: ChannelTable,
             neighbours.weight[k] = mix_briefly(neighbours.weight[k] + ways)
 
 
-@kernel
+@part(_nrt=False)
 def _refine(
     f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Neighbours, n_pairs: int, n_groups: int
 ) -> Any:
@@ -360,7 +360,7 @@ def _refine(
     return total
 
 
-@kernel
+@part(_nrt=False)
 def _mix_neighbours(
     f: _Fragments, parts: _Parts, devices: _Devices, neighbours: _Neighbours, n_pairs: int, n_groups: int
 ) -> None:
@@ -390,7 +390,7 @@ def _mix_neighbours(
         color[d] = mix_briefly(color[d])
 
 
-@kernel
+@part(_nrt=False)
 def _count(devices: _Devices) -> int:
     """Return how many different colors there are."""
     keys, numbers, count = devices.keys, devices.numbers, 0

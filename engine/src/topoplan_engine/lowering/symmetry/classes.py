@@ -14,7 +14,7 @@ import numpy as np
 
 from topoplan.arrays import I32, I64, U64
 from topoplan_engine.kernels.hashing import slot_of
-from topoplan_engine.kernels.jit import kernel, njit
+from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.order import device_order, group_order, pair_order, part_order, renumber
 from topoplan_engine.lowering.symmetry.refinement import (
@@ -121,7 +121,7 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
     )
 
 
-@kernel
+@part(_nrt=False)
 def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waiting: I32, channels: I32) -> bool:
     """Write the first of the channels that are like that of each class of pairs that waits, there and back; else -1.
 
@@ -156,7 +156,7 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
     return True
 
 
-@njit()
+@part()
 def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, places: int, channels: I32) -> None:
     """Write `Classes.channels`, given those that `_name_channels` has written.
 
@@ -181,7 +181,7 @@ def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, plac
             channels[c, way] = number[channel]
 
 
-@njit()
+@part()
 def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
     """Return the columns of `Classes` from ``sends`` to ``load_count``."""
     rows = len(graph.group_devices)
@@ -198,7 +198,7 @@ def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int
     return (loads.sends, loads.receives, *of_groups)
 
 
-@kernel
+@part(_nrt=False)
 def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, loads: _Loads) -> int:
     """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
     of_device = work.device_class

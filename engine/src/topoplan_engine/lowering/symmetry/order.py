@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import I32, I64, U64
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.parts import PartTable
 
 __all__ = ["device_order", "group_order", "pair_order", "part_order", "renumber"]
 
 
-@njit()
+@part()
 def part_order(table: PartTable, op_class: U64, place: I32, color: U64, first: I32) -> Any:
     """Order classes of parts by operator, place among the operator's parts on the device, and color.
 
@@ -40,13 +40,13 @@ def part_order(table: PartTable, op_class: U64, place: I32, color: U64, first: I
     return _by(op_class[table.op[first]], order)
 
 
-@njit()
+@part()
 def group_order(table: PartTable, op_class: U64, color: U64, first: I32) -> Any:
     """Order classes of all-reduces by operator and color."""
     return _by(op_class[table.group_op[first]], _by(color[first], np.arange(len(first))))
 
 
-@njit()
+@part()
 def pair_order(
     table: PartTable, edge_class: U64, turn: I32, color: U64, first: I32, src: I32, dst: I32, part_class: I32
 ) -> Any:
@@ -72,12 +72,12 @@ def pair_order(
     return _by(table.edge_dst_op[edge].astype(np.uint64), order)
 
 
-@njit()
+@part()
 def device_order(device: I32, first_part: I32, device_class: I32, count: int) -> Any:
     """Order classes of devices by their first class of parts; those without parts come last."""
     order, listed, n = np.empty(count, np.int64), np.zeros(count, np.bool_), 0
-    for part in first_part:
-        number = device_class[device[part]]
+    for first in first_part:
+        number = device_class[device[first]]
         if not listed[number]:
             listed[number] = True
             order[n] = number
@@ -89,7 +89,7 @@ def device_order(device: I32, first_part: I32, device_class: I32, count: int) ->
     return order
 
 
-@njit()
+@part()
 def renumber(order: I64, classes: I32, first: I32) -> Any:
     """Write the new numbers of classes into ``classes``; return their first members in the new order."""
     number = np.empty(len(order), np.int32)

@@ -13,7 +13,7 @@ import numpy as np
 
 from topoplan.arrays import I32, I64, U64
 from topoplan.model.taskgraph import TaskGraph
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.build import task_columns, taskgraph_of
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.classes import Classes
@@ -91,7 +91,7 @@ def _quotient(of_table: Any, of_classes: Any, op_class: U64) -> Any:
     return columns, groups[_DEVICE_PTR], groups[_GROUP_DEVICES], rows
 
 
-@njit()
+@part()
 def _reduced_parts(table: PartTable, classes: Classes, op_class: U64) -> Any:
     """Columns of a `PartTable` from ``op_base`` to ``backward``; the first of automorphic operators has all parts."""
     count = len(classes.first_part)
@@ -108,7 +108,7 @@ def _reduced_parts(table: PartTable, classes: Classes, op_class: U64) -> Any:
     return base, device, op, forward, backward
 
 
-@njit()
+@part()
 def _reduced_groups(table: PartTable, classes: Classes, op_class: U64, base: I32) -> Any:
     """Columns of a `PartTable` from ``group_op`` to ``group_devices``.
 
@@ -146,7 +146,7 @@ def _reduced_groups(table: PartTable, classes: Classes, op_class: U64, base: I32
     return op, size, seconds, part_ptr, parts[: part_ptr[count]].copy(), device_ptr, devices
 
 
-@njit()
+@part()
 def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> Any:
     """Columns of a `PartTable` from ``edge_ptr``, every pair being an edge of its own; the rows of a `Quotient`.
 

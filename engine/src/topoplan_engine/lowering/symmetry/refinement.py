@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import I32, U64
 from topoplan_engine.kernels.hashing import mix_briefly, slot_of
-from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.channels import ChannelTable, channel_place, channel_table
 
@@ -184,7 +184,7 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
     )
 
 
-@njit()
+@part()
 def workspace(graph: ColoredGraph, n_devices: int) -> Any:
     """Allocate a workspace; all is undefined before a kernel writes it."""
     parts, groups, pairs, waiting = len(graph.device), len(graph.group_color), len(graph.src), len(graph.in_turn)
@@ -215,7 +215,7 @@ def workspace(graph: ColoredGraph, n_devices: int) -> Any:
     )
 
 
-@kernel
+@part(_nrt=False)
 def _count_before(table: PartTable, op_class: U64, latest: I32, turn: I32, place: I32) -> None:
     """Write `ColoredGraph.turn` and ``place``.
 
@@ -233,7 +233,7 @@ def _count_before(table: PartTable, op_class: U64, latest: I32, turn: I32, place
         turn[p], place[p] = latest[2, d], latest[3, d]
 
 
-@kernel
+@part(_nrt=False)
 def _color(
     table: PartTable, bits: _Bits, op_class: U64, edge_class: U64, in_turn_bytes: int, graph: ColoredGraph
 ) -> None:
@@ -255,7 +255,7 @@ def _color(
             graph.in_turn[k] = not table.local[k] and table.size[k] <= in_turn_bytes
 
 
-@kernel
+@part(_nrt=False)
 def _find_channels(
     graph: ColoredGraph, channels: ChannelTable, visited: NDArray[np.bool_], forth: I32, back: I32
 ) -> bool:
@@ -357,7 +357,7 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
     return mix_briefly(graph.pair_color[k] + forth * _TWO + mix_briefly(back + _ONE))
 
 
-@kernel
+@part(_nrt=False)
 def partition(graph: ColoredGraph, work: Workspace, device_color: U64) -> tuple[int, int, int, int]:
     """Write colors and class numbers; return how many classes of parts, all-reduces, pairs and devices there are.
 

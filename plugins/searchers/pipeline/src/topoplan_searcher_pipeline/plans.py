@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topoplan import OperatorGraph, Strategy
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel, part
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_searcher_pipeline.columns import Bools, Columns, StageColumns
 from topoplan_searcher_pipeline.machine import Counts, Devices, Machine, allreduce_seconds, transfer_loads
@@ -400,7 +400,7 @@ def memory_of(costs: PipelineCosts, kind: str, micro_batches: int) -> F64:
     return peaks
 
 
-@kernel  # type: ignore[untyped-decorator]
+@part(_nrt=False)  # type: ignore[untyped-decorator]
 def _schedule(
     costs: PipelineCosts,
     order: int,
@@ -515,7 +515,7 @@ def _fill_peaks(costs: PipelineCosts, order: int, micro_batches: int, peaks: F64
         peaks[1, s] = base + share * costs.input_bytes[s] + costs.activations[s] / micro_batches
 
 
-@kernel  # type: ignore[untyped-decorator]
+@part(_nrt=False)  # type: ignore[untyped-decorator]
 def _fill_times(costs: PipelineCosts, micro_batches: int, room: ScheduleRoom) -> None:
     """Write the `StageTimes` of a micro-batch, with recomputation where ``room`` says so."""
     share = 1.0 / micro_batches

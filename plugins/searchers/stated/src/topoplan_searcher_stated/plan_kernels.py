@@ -15,7 +15,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.kernels.jit import inline_kernel, kernel, part
 
 __all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
 
@@ -230,7 +230,7 @@ def _fill_chunks(seconds: F64, n_layers: int, tail: float, most: float, counts: 
     return position == 0
 
 
-@kernel  # type: ignore[untyped-decorator]
+@part(_nrt=False)  # type: ignore[untyped-decorator]
 def balance(seconds: F64, n_layers: int, counts: I64) -> None:
     """Say how many layers each chunk has, at least one, so that the slowest chunk takes the least time.
 
@@ -337,8 +337,8 @@ def _price_chunks(
     fetched, accumulated = plans.fetched[plan], plans.accumulated[plan]
     for chunk in range(len(order.rank_of)):
         low = 0
-        for part in range(order.part[chunk]):
-            low += counts[part]
+        for before in range(order.part[chunk]):
+            low += counts[before]
         high = low + counts[order.part[chunk]]
         if order.part[chunk] == len(counts) - 1:
             high = len(units)

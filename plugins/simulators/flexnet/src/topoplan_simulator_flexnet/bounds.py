@@ -9,7 +9,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
 from topoplan.model.taskgraph import TaskKind
-from topoplan_engine.kernels.jit import kernel, njit
+from topoplan_engine.kernels.jit import kernel, njit, part
 from topoplan_engine.network.tables import PathColumns, RingColumns, Traffic
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.critical_path import LinkUses
@@ -136,7 +136,7 @@ def processing_times(
     return result
 
 
-@njit()
+@part()
 def _message(row: int, size: int, paths: PathColumns, segment: int) -> float:
     path = paths.row_ptr[row]
     segments = max(1, (size + segment - 1) // segment)
