@@ -50,6 +50,21 @@ def test_straight_pipelines_of_many_devices_have_the_least_slowest_stage_on_cons
         assert ((devices == 0) | (devices == 4)).all()
 
 
+def test_straight_pipelines_of_many_layers_are_those_of_large_machines():
+    """HPGO's take 1,022 maxima of all pairs of layers on 512 devices: 80 layers of a transformer took minutes."""
+    layers = chain([1.0, 2.0] * 600)
+    found = dict(baselines(lambda: layers, machine(64, 8), 512))
+    assert list(found) == ["data_parallel", "straight"]
+    straight = list(found["straight"]())
+    assert [len(pipeline.cuts) for pipeline in straight] == [2, 4, 8, 16, 32, 64, 128, 256]
+    assert straight[0].cuts == (0, 600)  # both halves take equally long
+    assert list(dict(baselines(lambda: chain([1.0] * 100), machine(64, 8), 512))) == [
+        "data_parallel",
+        "straight",
+        "hpgo",
+    ]
+
+
 def test_the_dynamic_program_looks_at_a_few_hundred_numbers_of_devices_at_most():
     for devices in (512, 1024, 16384, 100_000):
         sizes = coarse_sizes(devices, tuple(1 << k for k in range(14)))

@@ -2,9 +2,10 @@
 
 `plans_of` runs `topoplan_searcher_pipeline.fastest` for every number of micro-batches and every schedule.  The
 *baselines* give its first cutoff: data parallelism, straight pipelines (equally many devices for each stage) and the
-plans of HPGO.  HPGO looks at devices one by one; on machines of more than `MOST_SINGLE` straight pipelines have
-consecutive devices, and are planned for their computation alone.  All pipelines are simulated stage by stage under
-every schedule (`topoplan_searcher_pipeline.stage_simulation`) and sorted by their times.
+plans of HPGO.  HPGO looks at devices one by one; on machines of more than `MOST_SINGLE`, or for models of so many
+layers that this takes long, straight pipelines have consecutive devices, and are planned for their computation alone.
+All pipelines are simulated stage by stage under every schedule (`topoplan_searcher_pipeline.stage_simulation`) and
+sorted by their times.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ __all__ = ["Planner", "baselines", "orders_of"]
 _MOST, _ENOUGH, _SLOWER = 64, 12, 1.3
 #: No pipeline of the dynamic program has more stages.
 _MOST_STAGES = 32
-#: Numbers of stages of straight pipelines on large machines, at most.
-_MOST_STRAIGHT = 512
+#: Numbers of stages of straight pipelines on large machines, at most; and maxima of two stages that are taken for all
+#: of them, each some nanoseconds, which models of thousands of layers exceed on hundreds of devices.
+_MOST_STRAIGHT, _MOST_MAXIMA = 512, 500_000_000
 
 
 def orders_of(schedule: str) -> tuple[str, ...]:
@@ -239,12 +241,11 @@ def baselines(
     """
     all_devices = tuple(np.bincount(machine.host).tolist())
     yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
-    if machine.n_devices > MOST_SINGLE:
-        yield "straight", lambda: _consecutive(layers_of(), machine)
+    count, layers = machine.n_devices, functools.cache(layers_of)
+    if count > MOST_SINGLE or _maxima(count, layers().count) > _MOST_MAXIMA:
+        yield "straight", lambda: _consecutive(layers(), machine)
         return
     hpgo = HpgoMachine(host=tuple(machine.host.tolist()), bandwidths=RELEASED)
-    count = machine.n_devices
-    layers = functools.cache(layers_of)
 
     def straight() -> Iterator[Pipeline]:
         for stages in range(2, min(count, layers().count) + 1):
@@ -260,6 +261,11 @@ def baselines(
     yield "hpgo", released
 
 
+def _maxima(devices: int, layers: int) -> int:
+    """Return how many maxima of two stages HPGO's straight pipelines take at least."""
+    return sum(stages for stages in range(2, min(devices, layers) + 1) if devices % stages == 0) * layers**2
+
+
 def _pipeline(starts: Iterable[int], devices: Iterable[Devices], machine: Machine) -> Pipeline:
     return Pipeline(tuple(starts), tuple(tuple(machine.counts(members).tolist()) for members in devices))
 
@@ -272,7 +278,8 @@ def _consecutive(layers: Layers, machine: Machine) -> Iterator[Pipeline]:
     """
     count, compute = machine.n_devices, np.where(layers.before, layers.seconds[:, None] - layers.seconds, np.inf)
     slowest, cuts = layers.seconds, [np.zeros(layers.count, dtype=np.int64)]
-    for stages in range(2, min(count, layers.count, _MOST_STRAIGHT) + 1):
+    most = min(_MOST_STRAIGHT, max(_MOST_STAGES, _MOST_MAXIMA // layers.count**2))
+    for stages in range(2, min(count, layers.count, most) + 1):
         stop_if_wanted()
         candidates = np.maximum(compute, slowest)
         cuts.append(candidates.argmin(axis=1))
