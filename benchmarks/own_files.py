@@ -56,7 +56,6 @@ NETWORKS = (
 )
 #: Relative difference that has to be said.
 WORTH_SAYING = 0.01
-_DRAWS = 16
 
 
 @attrs.frozen
@@ -131,8 +130,8 @@ def _row(kind: str, network: str, file: Path, plan: Path, text: str, host: Host)
     same = simulate_file(file, simulator="fluid:transport=wire", host=host)
     assert alone.timeline is not None
     assert same.timeline is not None
-    draws = draws_of(alone, draws=_DRAWS, host=host)
-    times = [alone.timeline.makespan] if draws is None else [alone.timeline.makespan, *draws.tolist()]
+    draws = draws_of(alone, host=host)
+    times = [alone.timeline.makespan] if draws is None else [alone.timeline.makespan, *draws.seconds.tolist()]
     return Row(
         kind=kind,
         network=network,

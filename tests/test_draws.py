@@ -291,3 +291,16 @@ def test_comparisons_tell_means_and_other_networks_are_priced_by_means(host):
     assert sum(note.startswith(means) for note in said) == 1
     trial = mean_trial(set_up_search(host, experiment).evaluator, State(outcome.plan.strategy, outcome.plan.fabric))
     assert trial.cost == pytest.approx(outcome.seconds, rel=1e-12)
+
+
+def test_commands_that_read_a_plan_report_the_draws_of_its_search(run):
+    words = "moe --batch-size 64 -t random --servers 8 --degree 3 -s mcmc --budget 0 -x json=plan.json --json"
+    report = json.loads(run("optimize", *words.split())[1])
+    draws = json.loads(run("simulate", "plan.json", "--json")[1])["draws"]
+    assert draws["count"] == report["draws"]["count"]
+    assert draws["mean_iteration_time_s"] == report["iteration_time_s"]
+    assert draws["standard_deviation_s"] == report["draws"]["standard_deviation_s"]
+    for command in ("simulate", "show"):
+        said = " ".join(run(command, "plan.json")[1].replace("│", " ").split())
+        assert f"over {draws['count']} draws of equal paths" in said
+        assert "in the draw that is shown" in said

@@ -12,7 +12,6 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
@@ -32,15 +31,13 @@ from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.network.building import build_fabric
 from topoplan_engine.provenance import component_record
 from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of, recorded_simulator
+from topoplan_engine.simulation.draws import REPORTING, Draws, draws_of_tasks, reported_of
 from topoplan_engine.simulation.gradients import recorded_components
 from topoplan_engine.simulation.phases import phased_demand
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.work import RateOptions, priced
 
 __all__ = ["between_ends", "draws_of", "simulate_file", "simulator_of", "written_seconds"]
-
-#: Tasks up to which a replayed file is simulated under several draws.
-_TASKS = 100_000
 
 
 def simulate_file(
@@ -122,30 +119,37 @@ def _run(plan: Plan, simulate: Simulate, host: Host, where: str, *, record: bool
     return folded.timeline, None
 
 
-def draws_of(plan: Plan, *, draws: int = 8, host: Host | None = None) -> F64 | None:
-    """(draws,) seconds of a simulated plan under further draws of equal paths, by the simulator that it names.
+def draws_of(plan: Plan, *, host: Host | None = None) -> Draws | None:
+    """Return what a simulated plan takes under draws of equal paths, by the simulator that it names.
 
-    None where it draws nothing, and where the draws would take long.
+    They are those that a search reports of it: as many as its file says.  None where it draws nothing, and where the
+    draws would take long.
     """
     host = host or Host.discover()
-    simulate = build_simulate(simulator_of(plan).make(host, Simulator), host)
-    if plan.taskgraph.n_tasks > _TASKS or not simulate.draws(plan.taskgraph, plan.fabric, plan.cluster):
-        return None
+    component = simulator_of(plan).make(host, Simulator)
+    simulate, reported = build_simulate(component, host), reported_of(plan.provenance)
+    seed = None if reported is None else reported.first_seed
     with naming_plugins(host):
-        return simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
+        return draws_of_tasks(
+            simulate,
+            plan.taskgraph,
+            plan.fabric,
+            plan.cluster,
+            first_draw=component.first_draw if seed is None else seed - REPORTING[0],
+            count=None if reported is None else reported.taken,
+        )
 
 
-def written_seconds(
-    exporter: Exporter, path: Path | str, *, draws: int = 8, host: Host | None = None
-) -> tuple[str, F64] | None:
+def written_seconds(exporter: Exporter, path: Path | str, *, host: Host | None = None) -> tuple[str, Draws] | None:
     """Return what runs a file as the program that it is written for does, and its iteration times under each draw.
+
+    There is one where nothing is drawn.
 
     None if the format of the file names no such simulator.
 
     Args:
         exporter: what wrote the file.
         path: a task graph that was written.
-        draws: of equal paths, where there are several.
         host: where components come from; all installed plugins unless given.
     """
     host = host or Host.discover()
@@ -154,9 +158,12 @@ def written_seconds(
     choice = Choice.parse(exporter.runs_as, "simulator")
     with naming_plugins(host):
         plan = exporter.read(read_file(Path(path)), str(path))
-        simulate = build_simulate(choice.make(host, Simulator), host)
-        seconds = simulate.makespans(plan.taskgraph, plan.fabric, plan.cluster, range(draws))
-    return choice.text, seconds
+        component = choice.make(host, Simulator)
+        simulate = build_simulate(component, host)
+        draws = draws_of_tasks(simulate, plan.taskgraph, plan.fabric, plan.cluster, first_draw=component.first_draw)
+        if draws is None:
+            draws = Draws(seconds=[simulate.makespan(plan.taskgraph, plan.fabric, plan.cluster)])
+    return choice.text, draws
 
 
 def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:

@@ -164,8 +164,8 @@ def _as_run(host: Host, outputs: Written) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "simulator": as_run[0],
-            "iteration_time_s": float(as_run[1].mean()),
-            "standard_deviation_s": float(as_run[1].std(ddof=1)),
+            "iteration_time_s": as_run[1].mean,
+            "standard_deviation_s": as_run[1].deviation,
         }
         for name, as_run in times.items()
         if as_run is not None

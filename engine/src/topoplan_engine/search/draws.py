@@ -5,7 +5,7 @@ that prices every candidate under one draw settles on a state that is lucky in i
 shortlist of the search is priced under draws that the search has not used, and the best mean wins.  The reported time
 of the winner is the mean over draws that did not choose it.  So many of them are taken that it is known to a quarter
 of a percent, unless that takes longer than the search or than most searches: large task graphs are simulated less often
-(`_MOST_TASKS`).  The states beside it, the initial one first of all, are priced under the same draws, or a few of them
+(`MOST_TASKS`).  The states beside it, the initial one first of all, are priced under the same draws, or a few of them
 if they are clearly slower (`_CLEAR`).
 
 Data flow: `judge` asks an evaluator for the times of a shortlist (`topoplan_engine.search.bests`) and returns a
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, F64, f64
+from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
@@ -32,63 +32,15 @@ from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.simulation.draws import AT_LEAST, FEW, MOST_TASKS, REPORTING, SOME_TASKS, Draws, reported_draws
 
 __all__ = ["Draws", "Judged", "JudgedPlans", "finish_times", "judge", "mean_trial"]
 
-#: Draws that choose from the shortlist, and those that time the winner, counted from those of the search.
+#: Draws that choose from the shortlist, counted from those of the search.
 _CHOOSING = range(1000, 1008)
-_REPORTING = range(2000, 2256)
-
-#: Draws that are reported at least, and are taken at a time.
-_AT_LEAST = 8
-
-#: Draws that choose, at least, where task graphs are large.
-_FEW = 2
-
-#: Tasks after which no more draws are begun, all draws of a state together: some twenty seconds; and those that draws
-#: may have even if the search itself has simulated fewer: some five seconds.
-_MOST_TASKS, _SOME_TASKS = 1 << 19, 1 << 17
 
 #: How many times as long as the best a state takes under one draw that no other draws make it the best.
 _CLEAR = 1.5
-
-#: Standard error of a mean, as a share of it, that asks for no more draws.
-_PRECISE = 0.0025
-
-
-@attrs.frozen(kw_only=True)
-class Draws:
-    """Seconds of one state's iteration over draws of its paths.
-
-    Attributes:
-        seconds: (n,) of each draw; a single time if nothing is drawn.
-        seeds: (n) of the draws, as the simulator's option ``seed`` takes them; empty if nothing is drawn.
-    """
-
-    seconds: F64 = attrs.field(converter=f64, eq=ARRAY_EQ)
-    seeds: tuple[int, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """Mean of the seconds."""
-        return float(self.seconds.mean())
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of a single draw, in seconds; 0 if there is only one."""
-        return float(self.seconds.std(ddof=1)) if len(self.seconds) > 1 else 0.0
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean, in seconds."""
-        return self.deviation / float(np.sqrt(len(self.seconds)))
-
-    @property
-    def nearest(self) -> int | None:
-        """Seed of the draw that is nearest to the mean; None if nothing is drawn."""
-        if not self.seeds:
-            return None
-        return self.seeds[int(np.argmin(np.abs(self.seconds - self.seconds.mean())))]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -138,9 +90,9 @@ class _Limits:
 
     remaining: Callable[[], float] = lambda: math.inf
     clocked: Clocked = attrs.field(factory=Clocked)
-    tasks: int = _MOST_TASKS
+    tasks: int = MOST_TASKS
 
-    def draws(self, evaluator: Evaluator, state: State, states: int = 1, tasks: int = _MOST_TASKS) -> int:
+    def draws(self, evaluator: Evaluator, state: State, states: int = 1, tasks: int = MOST_TASKS) -> int:
         """Return how many draws of each of some states have so many tasks, or as many as there may be."""
         return min(self.tasks, tasks) // max(1, evaluator.n_tasks(state) * states)
 
@@ -171,7 +123,7 @@ def judge(
     *,
     constructed: bool,
     stop: Stop,
-    evaluations: int = _MOST_TASKS,
+    evaluations: int = MOST_TASKS,
     remaining: Callable[[], float] = lambda: math.inf,
     clocked: Clocked = Clocked(),  # noqa: B008 - it is frozen
 ) -> JudgedPlans:
@@ -191,7 +143,7 @@ def judge(
     """
     best, draws = shortlist[-1], functools.cache(evaluator.draws)
     searched = evaluations * evaluator.n_tasks(best.state)
-    limits = _Limits(remaining, clocked, min(_MOST_TASKS, max(_SOME_TASKS, searched)))
+    limits = _Limits(remaining, clocked, min(MOST_TASKS, max(SOME_TASKS, searched)))
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
     if len(rivals) > 1 and not limits.is_up and draws(best.state):
@@ -202,14 +154,14 @@ def judge(
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))
 
-    most = max(_FEW, limits.draws(evaluator, best.state))
-    plan = judged(best, min(_AT_LEAST, most), most)
+    most = max(FEW, limits.draws(evaluator, best.state))
+    plan = judged(best, min(AT_LEAST, most), most)
     judged_states = {plan.entry.state: plan}
     for entry in baselines:
         if entry.state not in judged_states:
-            count, most = len(plan.draws.seconds), max(_FEW, limits.draws(evaluator, entry.state))
+            count, most = len(plan.draws.seconds), max(FEW, limits.draws(evaluator, entry.state))
             if entry.cost > _CLEAR * plan.cost:
-                most = max(_FEW, min(count, limits.draws(evaluator, entry.state, tasks=_SOME_TASKS)))
+                most = max(FEW, min(count, limits.draws(evaluator, entry.state, tasks=SOME_TASKS)))
             judged_states[entry.state] = judged(entry, min(count, most), most)
     first, fastest = judged_states[initial.state], min(judged_states.values(), key=lambda entry: entry.rank)
     if not constructed:
@@ -223,8 +175,8 @@ def mean_trial(evaluator: Evaluator, state: State) -> Trial:
     if trial.cost == float("inf"):
         return trial
     entry = ShortlistEntry(state=state, cost=trial.cost, origin=Origin(""))
-    most = max(_FEW, _Limits().draws(evaluator, state))
-    times = _times(evaluator, entry, evaluator.draws, min(_AT_LEAST, most), most, Stop(), _Limits())
+    most = max(FEW, _Limits().draws(evaluator, state))
+    times = _times(evaluator, entry, evaluator.draws, min(AT_LEAST, most), most, Stop(), _Limits())
     return attrs.evolve(trial, cost=times.mean + evaluator.penalty(state.strategy)) if times.seeds else trial
 
 
@@ -238,7 +190,7 @@ def finish_times(simulate: Simulate, taskgraph: TaskGraph, fabric: AnyFabric, cl
     """
     if not simulate.draws(taskgraph, fabric, cluster):
         return simulate(taskgraph, fabric, cluster).finish[None]
-    runs = [simulate.with_seed(first_draw + number) for number in _REPORTING[:_AT_LEAST]]
+    runs = [simulate.with_seed(first_draw + number) for number in REPORTING[:AT_LEAST]]
     return np.stack([run(taskgraph, fabric, cluster).finish for run in runs])
 
 
@@ -257,7 +209,7 @@ def _best_of(
     """Return the rival with the best mean over the draws that choose, the first of equal ones; the first one draws."""
     ranks: dict[ShortlistEntry, tuple[bool, float]] = {}
     count = limits.draws(evaluator, rivals[0].state, len(rivals))
-    seeds = [evaluator.first_draw + number for number in _CHOOSING[: max(_FEW, count)]]
+    seeds = [evaluator.first_draw + number for number in _CHOOSING[: max(FEW, count)]]
     for entry in rivals:
         if ranks and (stop.wanted or limits.is_up):
             break
@@ -290,17 +242,7 @@ def _times(
     of_search = [entry.cost - evaluator.penalty(entry.state.strategy) if entry.cost < np.inf else np.inf]
     if limits.is_up or not draws(entry.state):
         return Draws(seconds=of_search)
-    seeds = tuple(evaluator.first_draw + number for number in _REPORTING)
-    times = Draws(seconds=[])
-    while len(times.seeds) < at_least or (
-        len(times.seeds) < most and times.error > _PRECISE * times.mean and not stop.wanted
-    ):
-        batch = seeds[len(times.seeds) :][: min(_AT_LEAST, at_least)]
-        if not batch:
-            break
-        try:
-            seconds = limits.makespans(evaluator, entry.state, batch)
-        except Stopped:
-            break
-        times = Draws(seconds=np.concatenate([times.seconds, seconds]), seeds=(*times.seeds, *batch))
+    times = reported_draws(
+        lambda seeds: limits.makespans(evaluator, entry.state, seeds), evaluator.first_draw, at_least, most, stop
+    )
     return times if times.seeds else Draws(seconds=of_search, seeds=(evaluator.first_draw,))

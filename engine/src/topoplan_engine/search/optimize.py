@@ -62,6 +62,7 @@ from topoplan_engine.search.setup import SearchSetup, chosen_components, named, 
 from topoplan_engine.search.trainer_software import with_trainer_kernels
 from topoplan_engine.search.trainers import for_no_trainer, launchable
 from topoplan_engine.search.whole_run import drive
+from topoplan_engine.simulation.draws import record_of
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
@@ -513,13 +514,7 @@ def _in_full(
     assert plan.timeline is not None
     if not draws.seeds:
         return plan, Draws(seconds=[plan.timeline.makespan])
-    iteration_time = {
-        "mean_s": draws.mean,
-        "standard_deviation_s": draws.deviation,
-        "draws": len(draws.seeds),
-        "timeline_seed": draws.nearest,
-    }
-    return attrs.evolve(plan, provenance={**record, "iteration_time": iteration_time}), draws
+    return attrs.evolve(plan, provenance={**record, **record_of(draws)}), draws
 
 
 def _found(judged_plans: JudgedPlans, result: Result) -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ def test_a_file_whose_messages_draw_paths_says_what_other_draws_take(tmp_path, m
     replayed = json.loads(simulate(capsys, "a.fbuf", "--json"))
     assert replayed["draws"]["mean_iteration_time_s"] == pytest.approx(as_run["iteration_time_s"])
     assert replayed["draws"]["standard_deviation_s"] == pytest.approx(as_run["standard_deviation_s"])
-    assert "from draw to draw" in simulate(capsys, "a.fbuf")
+    assert "draws of equal paths; " in simulate(capsys, "a.fbuf")
 
 
 def test_a_file_whose_messages_draw_nothing_says_nothing_of_draws(file, capsys):

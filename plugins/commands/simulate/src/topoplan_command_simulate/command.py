@@ -15,10 +15,10 @@ from topoplan_engine.simulation.idle import exposed_communication
 from topoplan_engine.work import RateOptions
 
 if TYPE_CHECKING:
-    from topoplan.arrays import F64
     from topoplan.model.plan import Plan
     from topoplan.plugin.host import Host
     from topoplan_engine.exporting import Written
+    from topoplan_engine.simulation.draws import Draws
 
 __all__ = ["simulate"]
 
@@ -66,10 +66,9 @@ def simulate(
     if as_json:
         print_json(_as_json(plan, file, simulator, agreement, written, draws))
     else:
-        (time_row, *other_rows) = simulation_rows(plan)
+        (time_row, *other_rows) = simulation_rows(_with_draws(plan, draws))
         rows = [
             time_row,
-            *([] if draws is None else [("mean of 8 draws of equal paths", _spread(draws))]),
             *([("typical error", agreement)] if agreement else []),
             *other_rows,
             *memory_rows(plan),
@@ -83,11 +82,12 @@ def simulate(
     exit_after(written)
 
 
-def _spread(seconds: F64) -> str:
-    """Return the mean over draws, and how far a single one is from it."""
-    from topoplan_engine.reporting.printing import spelled_time
+def _with_draws(plan: Plan, draws: Draws | None) -> Plan:
+    """Return a plan that says what it takes over these draws, and nothing of those before."""
+    from topoplan_engine.simulation.draws import record_of
 
-    return f"{spelled_time(float(seconds.mean()))}, +- {seconds.std(ddof=1) / seconds.mean():.2%} from draw to draw"
+    provenance = {name: value for name, value in plan.provenance.items() if name != "iteration_time"}
+    return attrs.evolve(plan, provenance=provenance if draws is None else {**provenance, **record_of(draws)})
 
 
 def _agreement(host: Host, plan: Plan) -> str:
@@ -102,7 +102,7 @@ def _agreement(host: Host, plan: Plan) -> str:
 
 
 def _as_json(
-    plan: Plan, file: str, simulator: str, agreement: str, written: Written, draws: F64 | None
+    plan: Plan, file: str, simulator: str, agreement: str, written: Written, draws: Draws | None
 ) -> dict[str, Any]:
     """Return what is found as JSON-ready values."""
     from topoplan_engine.network.building import used_interfaces
@@ -116,9 +116,9 @@ def _as_json(
         "draws": None
         if draws is None
         else {
-            "count": len(draws),
-            "mean_iteration_time_s": float(draws.mean()),
-            "standard_deviation_s": float(draws.std(ddof=1)),
+            "count": len(draws.seeds),
+            "mean_iteration_time_s": draws.mean,
+            "standard_deviation_s": draws.deviation,
         },
         "lower_bound_s": plan.timeline.bounds.best,
         "bounds": attrs.asdict(plan.timeline.bounds),
