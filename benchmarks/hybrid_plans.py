@@ -178,7 +178,7 @@ def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[st
         return {"refused": str(error)}
     report = outcome.origin.report or {}
     return {
-        "seconds": outcome.seconds if outcome.fits else None,
+        "seconds": outcome.seconds if outcome.fits or outcome.memory_ignored else None,
         "origin": outcome.origin.name,
         "plan": report.get("plan", ""),
         "left_out": list(outcome.result.left_out),

@@ -287,3 +287,41 @@ def test_a_turn_of_planning_in_vain_is_one_of_its_last_turn():
         (0, True, True),
         (1, False, False),
     ]
+
+
+def test_a_planner_that_follows_pipelines_is_built_once_one_is_the_best():
+    built = []
+
+    class Plans(Search):
+        plans = True
+
+        def ask(self):
+            return [Candidate(base=self.state)]
+
+    class Planner(Searcher):
+        name = "planner"
+        axis = "strategy"
+        constructs = True
+
+        def follows_pipelines(self, problem):
+            return True
+
+        def build(self, problem, rng):
+            built.append(1)
+            return Plans()
+
+    problem = landscape.problem()
+    member = build_member(Planner(), problem, np.random.default_rng(0))
+    member.adopt(landscape.trial(landscape.start(problem)))
+    for _ in range(30):
+        assert member.ask() == []
+        member.know_stages(1)
+    assert not built
+    assert not member.plans
+    assert member.left_out == "planner: not asked, for no pipeline was the best plan (-s planner asks it)"
+    member.know_stages(2)
+    assert member.plans
+    assert len(member.ask()) == 1
+    assert built
+    member.know_stages(1)
+    assert member.plans

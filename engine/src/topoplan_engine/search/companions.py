@@ -37,7 +37,7 @@ from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.guarded import KnowsBest, PlansInVain, SaysLeftOut, TakesTurns, build_search
 
-__all__ = ["BringsCompanions", "PortfolioMember", "build_member", "companions_of", "writable"]
+__all__ = ["BringsCompanions", "FollowsPipelines", "PortfolioMember", "build_member", "companions_of", "writable"]
 
 #: Turns after which planners are built and asked: about as many as `auto` has plans by estimates.  On large problems,
 #: where a chain takes seconds for each turn, fewer: as many as have so many parts of operators.
@@ -109,6 +109,14 @@ def companions_of(
     return tuple(companions)
 
 
+@runtime_checkable
+class FollowsPipelines(Protocol):
+    """What a `topoplan.Searcher` has that may have better plans only where pipelines are good ones."""
+
+    def follows_pipelines(self, problem: Problem) -> bool:
+        """Return whether it takes part in a portfolio only once a pipeline of stages is the best plan."""
+
+
 def build_member(
     searcher: Searcher, problem: Problem, rng: np.random.Generator, before: Sequence[PortfolioMember] = ()
 ) -> PortfolioMember:
@@ -126,7 +134,9 @@ def build_member(
         turns, in_vain = _PARTS_BEFORE // parts, max(_FEWEST_IN_VAIN, _PARTS_IN_VAIN // parts)
         planners = [member for member in before if member.constructs] if turns < _TURNS_BEFORE else ()
         begins = min(_TURNS_BEFORE, turns)
-        return PortfolioMember(build, _SHARE, searcher.name, begins=begins, before=planners, patience=in_vain)
+        member = PortfolioMember(build, _SHARE, searcher.name, begins=begins, before=planners, patience=in_vain)
+        member.idles = isinstance(searcher, FollowsPipelines) and searcher.follows_pipelines(problem)
+        return member
     try:
         return PortfolioMember(build(), name=searcher.name)
     except TopoplanError as error:
@@ -157,6 +167,7 @@ class PortfolioMember(Search):
         leads: whether it proposed the best state so far.
         behind: whether it has had less than its share of a time limit.
         in_vain: whether its last turn was worth a proposal in work, though it brought none.
+        idles: whether it waits for a pipeline to be the best plan.
     """
 
     def __init__(
@@ -178,7 +189,7 @@ class PortfolioMember(Search):
         self._patience, self._idle = patience, 0
         self._turns = self._candidates = 0
         self._best_cost = math.inf
-        self.leads = self.behind = self.in_vain = False
+        self.leads = self.behind = self.in_vain = self.idles = False
 
     @property
     def who(self) -> str | None:
@@ -188,16 +199,20 @@ class PortfolioMember(Search):
     @property
     def plans(self) -> bool:
         """Whether it is still to be built, or plans."""
-        return not self._is_over and (self._build is not None or (self._search is not None and self._search.plans))
+        if self._is_over or self.idles:
+            return False
+        return self._build is not None or (self._search is not None and self._search.plans)
 
     @property
     def plans_next(self) -> str:
         """Name of the planner that is built in the next turn, which may take a minute; empty if none is."""
-        return self._name if self._build is not None and self._begins(self._turns) else ""
+        return self._name if self.plans and self._build is not None and self._begins(self._turns) else ""
 
     @property
     def left_out(self) -> str:
         """Why it takes, or took, no part, or gave up one: in a line that begins with its name; empty if it does not."""
+        if self.idles:
+            return f"{self._name}: not asked, for no pipeline was the best plan (-s {self._name} asks it)"
         if self._build is not None:
             return f"{self._name}: the search ended before its first turn"
         if self._search is None:
@@ -241,6 +256,8 @@ class PortfolioMember(Search):
     def ask(self) -> Sequence[Candidate]:
         """Propose what the companion proposes, if it is its turn."""
         self._turns, self.in_vain = self._turns + 1, False
+        if self.idles:
+            return []
         if self._build is not None and not self._begins(self._turns - 1):
             return []
         try:
@@ -274,6 +291,10 @@ class PortfolioMember(Search):
             self._states.append(trial)
         elif self._search is not None:
             self._search.adopt(trial)
+
+    def know_stages(self, stages: int) -> None:
+        """Take note of how many stages the best plan so far has."""
+        self.idles = self.idles and stages < 2
 
     def know_best(self, cost: float) -> None:
         """Take note of the seconds of the best plan so far that fits."""

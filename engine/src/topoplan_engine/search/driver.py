@@ -400,6 +400,7 @@ class SearchRun:
             for index, (across, peer) in enumerate(self._searchers):
                 if isinstance(peer, PortfolioMember):
                     peer.leads = peer is search
+                    peer.know_stages(self.best.state.strategy.n_stages)
                 if self.best.fits and isinstance(peer, KnowsBest):
                     peer.know_best(self.best.cost)
                 if peer is not search and (across != axis or axis == "network"):

@@ -18,6 +18,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.placement import Placement
 from topoplan.model.problem import Demand, Problem
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan.search.protocol import State, Trial
 from topoplan_testing import reference
@@ -110,14 +111,18 @@ def _build_fabric(demand: Demand | None, rng: np.random.Generator) -> Fabric:
 
 
 def _strategy_seconds(strategy: Strategy) -> float:
-    """Compute shrinks with the parts; cut samples are all-reduced, cut inputs summed, moved tensors sent."""
-    total, before = 0.0, strategy.placements[0]
-    for placement in strategy.placements:
+    """Compute shrinks with the parts; cut samples are all-reduced, cut inputs summed, moved tensors sent.
+
+    Ranks of a pipeline work at the same time: the slowest one counts.
+    """
+    rank_of = strategy.rank_of if isinstance(strategy, StagedStrategy) else [0] * len(strategy.placements)
+    total, before = [0.0] * (1 + int(max(rank_of))), strategy.placements[0]
+    for placement, rank in zip(strategy.placements, rank_of, strict=True):
         sample, _, reduction = placement.degrees
-        total += 2e-3 / placement.parts + 1e-3 * (sample > 1) + 1e-3 * (reduction > 1)
-        total += 1e-4 * (not np.array_equal(before.devices, placement.devices))
+        total[rank] += 2e-3 / placement.parts + 1e-3 * (sample > 1) + 1e-3 * (reduction > 1)
+        total[rank] += 1e-4 * (not np.array_equal(before.devices, placement.devices))
         before = placement
-    return total
+    return max(total)
 
 
 def _network_seconds(fabric: AnyFabric) -> float:

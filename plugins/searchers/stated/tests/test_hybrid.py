@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from topoplan import Host, Problem, TopoplanError, optimize, stated_plan
+from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.keywords import experiment_of
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.search.setup import set_up_search
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_operators import GraphBuilder
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.grid import shapes
+from topoplan_searcher_stated.grid import data_degrees, shapes
 from topoplan_searcher_stated.plan_kernels import balance
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
@@ -118,15 +120,34 @@ def test_a_small_model_has_each_kind_of_layer_once(llama):
     assert len(small.operators) < len(graph.operators)
 
 
+@kernel
+def divide(layers, n_layers, room, counts):
+    """Call `balance`, which kernels alone can."""
+    balance(layers, n_layers, room, counts)
+
+
+def balanced_by(seconds, chunks, nbytes=None, per_byte=0.0):
+    n_layers, counts = len(seconds) - 1, np.empty(chunks, dtype=np.int64)
+    layers = np.array([seconds, nbytes or [0.0] * len(seconds), [per_byte] * len(seconds)])
+    divide(layers, n_layers, np.empty((chunks, n_layers + 1)), counts)
+    return counts.tolist()
+
+
 def test_layers_are_balanced_by_seconds():
-    counts = np.empty(16, dtype=np.int64)
-    balance(np.array([1.0] * 126 + [1.5]), 126, counts)
+    counts = balanced_by([1.0] * 126 + [1.5], 16)
     assert sum(counts) == 126
     assert max([*counts[:-1], counts[-1] + 1.5]) == 8
-    for seconds, balanced in (([1.0] * 8, (2, 2, 2, 1)), ([3.0, 1.0, 1.0, 1.0, 1.0, 0.0], (1, 4))):
-        counts = np.empty(len(balanced), dtype=np.int64)
-        balance(np.array(seconds), len(seconds) - 1, counts)
-        assert tuple(counts) == balanced
+    for seconds, balanced in (([1.0] * 8, [2, 2, 2, 1]), ([3.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1, 4])):
+        assert balanced_by(seconds, len(balanced)) == balanced
+
+
+def test_layers_are_balanced_by_what_is_sent_where_that_takes_longer():
+    """Of five layers of 1 s the third makes 1 byte, the others 5: at 1 s a byte the border is behind the third."""
+    seconds, nbytes = [1.0] * 5 + [0.0], [5.0, 5.0, 1.0, 5.0, 0.0, 0.0]
+    assert balanced_by(seconds, 2) == [2, 3]
+    assert balanced_by(seconds, 2, nbytes, per_byte=1.0) == [3, 2]
+    assert balanced_by(seconds, 2, nbytes, per_byte=0.5) == [2, 3]
+    assert balanced_by(seconds, 3, nbytes, per_byte=1.0) == [1, 2, 2]
 
 
 def test_shapes_cut_experts_and_positions(llama, mixture):
@@ -136,14 +157,30 @@ def test_shapes_cut_experts_and_positions(llama, mixture):
     assert {plan.ep for plan in shapes(problem_of(mixture), 4)} == {1, 2, 4}
 
 
-def test_a_model_without_layers_is_refused():
-    with pytest.raises(TopoplanError, match="searcher hybrid: model 'ncf' has no numbered layers"):
-        optimize("ncf", searchers=["hybrid:without-layers=false"], servers=1, gpus_per_server=4)
+def test_shapes_have_whole_experts_beside_those_that_tensor_parallelism_cuts(mixture):
+    problem = problem_of(mixture)
+    whole = [plan for plan in shapes(problem, 4) if plan.etp and plan.micro_batch == 1]
+    assert {(plan.tp, plan.ep, plan.pp) for plan in whole} == {
+        *((2, 1, 1), (2, 2, 1), (2, 4, 1), (4, 1, 1), (4, 2, 1), (4, 4, 1)),
+        *((2, 1, 2), (2, 2, 2)),
+    }
+    for plan in whole:
+        strategy, degrees = strategy_of(plan, problem.graph, 4)
+        assert strategy.why_invalid(problem.graph, 4) is None
+        assert data_degrees(plan, 4) == (degrees.of("ep"), degrees.of("dp") * degrees.shard)
+    assert not any(plan.etp for plan in shapes(problem_of("alexnet"), 8))
+
+
+def test_a_model_that_cannot_be_divided_is_refused():
+    b = GraphBuilder("single", 16)
+    b.linear(b.input((8,)), 8)
+    with pytest.raises(TopoplanError, match="searcher hybrid: model 'single' has no layers or blocks"):
+        optimize(b.build(), searchers=["hybrid:without-layers=false"], servers=1, gpus_per_server=4)
 
 
 @pytest.mark.slow
-def test_auto_proposes_hybrid_plans_and_says_where_there_are_none(llama):
+def test_auto_proposes_hybrid_plans_and_of_blocks_where_a_pipeline_is_the_best(llama):
     result = optimize(llama, searchers=["auto"], budget=40, **OPTIONS).result
     assert not any("hybrid" in line for line in result.left_out)
     result = optimize("ncf", searchers=["auto"], budget=30, servers=1, gpus_per_server=4).result
-    assert any(line.startswith("hybrid: ") and "no numbered layers" in line for line in result.left_out)
+    assert any(line.startswith("hybrid: not asked, for no pipeline was the best plan") for line in result.left_out)

@@ -454,7 +454,7 @@ def test_one_line_says_what_would_divide(model, options, message):
 def test_a_model_without_layers_or_matrices_has_no_such_plan():
     b = GraphBuilder("plain", 16)
     b.relu(b.input((8,)))
-    for options, message in (({"pp": 2}, "has no numbered layers"), ({"tp": 2}, "has no matrices to cut")):
+    for options, message in (({"pp": 2}, "has no parts with weights to divide"), ({"tp": 2}, "has no matrices to cut")):
         with pytest.raises(TopoplanError, match=message):
             strategy_of(Stated(**options), b.build(), 2)
 

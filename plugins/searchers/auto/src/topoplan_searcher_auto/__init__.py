@@ -38,7 +38,10 @@ class Auto(Searcher):
     plans: bool = option(True, help="begin with plans that are the best by estimates")
     programs: bool = option(True, help="a planner of SPMD programs takes turns")
     pipelines: bool = option(True, help="a planner of pipelines takes turns")
-    hybrids: bool = option(True, help="a planner of pipelines of sharded programs takes turns, for models with layers")
+    hybrids: bool = option(
+        True,
+        help="a planner of pipelines of sharded programs takes turns, where layers have numbers or a pipeline leads",
+    )
     unequal_layers: bool = option(
         False, help="programs may plan equal layers unequally, where that is more than 1 % faster"
     )

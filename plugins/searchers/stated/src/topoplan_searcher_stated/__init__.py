@@ -138,7 +138,7 @@ class Stated(Searcher):
     layers: str = option(
         "",
         help="layers of each stage: 15+16+16+15, 1+2*62+1, or embedding+head, which count as a layer each then; unset: "
-        "equally many",
+        "equally many; of a model without numbers of layers, its blocks; unset: about equal work",
     )
     layout: str = option("", help="order of ranks, the axis that changes fastest first; unset: tp-cp-ep-dp-pp")
     bucket_mb: float = option(
@@ -180,7 +180,9 @@ class Hybrid(Searcher):
         24, help="plans that are simulated, those with the best estimates", minimum=1, maximum=10**4
     )
     without_layers: bool = option(
-        True, help="models whose operators have no layer's number get plans of one stage; no: they are refused"
+        True,
+        help="models without numbers of layers are divided into blocks, in a portfolio as in a search alone; no: "
+        "in a portfolio only once a pipeline is the best plan, and models that cannot be divided are refused",
     )
     joint: bool = option(True, help="at the end, move collective algorithms, layout and wiring of the best plan")
 
@@ -188,6 +190,13 @@ class Hybrid(Searcher):
     def finisher(self) -> Choice | None:
         """Who improves its best plan at the end."""
         return Choice("joint") if self.joint else None
+
+    def follows_pipelines(self, problem: Problem) -> bool:
+        """Return whether it divides blocks, of which other planners have plans sooner, beside a pipeline alone."""
+        from topoplan_searcher_stated.small_model import layer_numbers
+
+        layers = layer_numbers(problem.graph)
+        return not self.without_layers and layers.n_layers > 1 and not layers.named
 
     def build(self, problem: Problem, rng: np.random.Generator) -> Search:
         """Begin to estimate plans."""

@@ -1,6 +1,6 @@
 """The best plans so far, in columns: estimated thousands at a time, of which few become plans with names.
 
-shapes of a family (equal tp, cp, ep) ─► bound of each ─► those that may be among the best, the fastest first
+shapes of a family (equal tp, cp, ep, etp) ─► bound of each ─► those that may be among the best, the fastest first
 shape × schedule × layers ─► the first step that saves enough memory ─► the best of each shape
 """
 
@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 
 from topoplan.arrays import F64
-from topoplan_searcher_stated.estimates import BALANCED, EVEN, Estimates, PlanColumns, Prices, shape_of
-from topoplan_searcher_stated.grid import SCHEDULES, ladders
+from topoplan_searcher_stated.estimates import BALANCED, EVEN, LIGHT, Estimates, PlanColumns, Prices, shape_of
+from topoplan_searcher_stated.grid import SCHEDULES, data_degrees, ladders
 from topoplan_searcher_stated.layers import text_of
 from topoplan_searcher_stated.settings import Settings
 
@@ -72,8 +72,7 @@ class Candidates:
 
     def add_shapes(self, shapes: Sequence[Settings]) -> None:
         """Estimate all schedules and layers of shapes, each with the first steps that save enough memory."""
-        data = [self._n_devices // (shape.tp * shape.cp * shape.ep * shape.pp) for shape in shapes]
-        several = [len(ladders(shape, replicas)) > 1 for shape, replicas in zip(shapes, data, strict=True)]
+        several = [len(ladders(shape, data_degrees(shape, self._n_devices)[1])) > 1 for shape in shapes]
         pipelines = np.array([shape.pp > 1 for shape in shapes])
         number = np.arange(len(shapes))
         columns = [np.array([number, np.zeros(len(shapes)), np.full(len(shapes), EVEN)], dtype=np.int64)]
@@ -87,20 +86,30 @@ class Candidates:
             if which and not any(several):
                 continue
             chosen = np.array(several)[plans.shape] if which else np.ones(len(plans.shape), dtype=bool)
-            self._climb(shapes, PlanColumns(*(column[chosen] for column in plans)), ladder)
+            too_large = self._climb(shapes, PlanColumns(*(column[chosen] for column in plans)), ladder)
+            if not self._estimates.named_layers:  # blocks are unequal: one may have most of the weights
+                light = (too_large.layers == BALANCED) & pipelines[too_large.shape]
+                rows = PlanColumns(*(column[light] for column in too_large))
+                self._climb(shapes, rows._replace(layers=np.full(len(rows.shape), LIGHT)), ladder)
 
-    def _climb(self, shapes: Sequence[Settings], plans: PlanColumns, ladder: Sequence[tuple[int, str]]) -> None:
-        """Estimate plans step by step until they fit; sharing optimizer state is tried even for those that do."""
+    def _climb(self, shapes: Sequence[Settings], plans: PlanColumns, ladder: Sequence[tuple[int, str]]) -> PlanColumns:
+        """Estimate plans step by step until they fit; sharing optimizer state is tried even for those that do.
+
+        Returned are plans that do not fit.
+        """
+        unfit = plans
         for zero, recompute in ladder:
             if not len(plans.shape):
-                return
+                break
             saving = [attrs.evolve(shape, zero=zero, recompute=recompute) for shape in shapes]
             prices = self._estimates.prices(saving, SCHEDULES, (), plans)
             fits = self._take(saving, SCHEDULES, (), plans, prices)
             remain = np.isfinite(prices.seconds)
+            unfit = PlanColumns(*(column[remain & ~fits] for column in plans))
             if zero:  # nothing but activations shrinks from here on
                 remain &= ~fits & (prices.resting <= self._usable)
             plans = PlanColumns(*(column[remain] for column in plans))
+        return unfit
 
     def add(self, plans: Sequence[Settings]) -> list[float]:
         """Estimate some plans; return their seconds, infinite for those that do not fit or cannot be built."""
@@ -125,8 +134,17 @@ class Candidates:
         """Return layers of chunks of a plan: equally many if that goes, and such that the slowest chunk is fastest."""
         columns = PlanColumns(np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([EVEN, BALANCED]))
         prices = self._estimates.prices([shape_of(plan)], [plan.schedule], (), columns)
-        rows = prices.layers[np.isfinite(prices.seconds)]
-        return tuple(dict.fromkeys(_text(row[row >= 0].tolist()) for row in rows))
+        built = np.isfinite(prices.seconds)
+        texts = (
+            self._text(row[row >= 0].tolist(), number)
+            for row, number in zip(prices.layers[built], columns.layers[built].tolist(), strict=True)
+        )
+        return tuple(dict.fromkeys(texts))
+
+    def _text(self, layers: Sequence[int], number: int) -> str:
+        """Return layers of chunks as a plan says them; what it means where they are left out is not said."""
+        equal = len(set(layers)) == 1 if self._estimates.named_layers else number == EVEN
+        return "" if equal or len(layers) == 1 else text_of(layers)
 
     def _take(
         self,
@@ -143,7 +161,7 @@ class Candidates:
 
         def name(row: int) -> Settings:
             layers, number = prices.layers[row], int(plans.layers[row])
-            text = texts[number] if number >= 0 else _text(layers[layers >= 0].tolist())
+            text = texts[number] if number >= 0 else self._text(layers[layers >= 0].tolist(), number)
             shape: Settings = shapes[plans.shape[row]]
             return attrs.evolve(shape, schedule=schedules[plans.schedule[row]], layers=text)
 
@@ -169,7 +187,8 @@ class Candidates:
     ) -> None:
         """Keep a plan if it is one of the best of its degrees."""
         shape = shapes[plans.shape[row]]
-        degrees = Settings(tp=shape.tp, cp=shape.cp, ep=shape.ep, pp=shape.pp, micro_batch=shape.micro_batch)
+        names = ("tp", "cp", "ep", "etp", "pp", "micro_batch")
+        degrees = Settings(**{name: getattr(shape, name) for name in names})
         members, seconds = self._of_degrees.setdefault(degrees, []), float(prices.seconds[row])
         if len(members) == _OF_SHAPE and seconds >= members[-1][0]:
             return
@@ -183,14 +202,9 @@ class Candidates:
             del self.best[members.pop()[1]]
 
 
-def _text(layers: Sequence[int]) -> str:
-    """Return layers of chunks as a plan says them."""
-    return text_of(layers) if len(set(layers)) > 1 else ""
-
-
 def families(shapes: Sequence[Settings]) -> Iterator[list[Settings]]:
     """Go through groups of shapes whose units are on one mesh, in the order in which the first of each comes."""
-    members: dict[tuple[int, int, int], list[Settings]] = {}
+    members: dict[tuple[int, ...], list[Settings]] = {}
     for shape in shapes:
-        members.setdefault((shape.tp, shape.cp, shape.ep), []).append(shape)
+        members.setdefault((shape.tp, shape.cp, shape.ep, shape.etp), []).append(shape)
     yield from members.values()

@@ -5,8 +5,8 @@
     shape × schedule × layers of chunks ─► `plan_kernels`: the order of passes, run with these seconds and bytes
 
 Passes are what the lowering makes of them, the order is that of the plan, memory is the peak over the order of passes
-that is counted for plans.  What is left out: messages that wait for each other on links, and weights that several
-stages share.
+that is counted for plans.  Messages from one rank to another wait for those before.  What is left out: messages that
+wait for those of other ranks on links, and weights that several stages share.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import layer_numbers, small_model
 from topoplan_searcher_stated.unit_costs import MeshCosts, UnitColumns, UnitMesh
 
-__all__ = ["BALANCED", "EVEN", "Estimate", "Estimates", "PlanColumns", "Prices", "shape_of"]
+__all__ = ["BALANCED", "EVEN", "LIGHT", "Estimate", "Estimates", "PlanColumns", "Prices", "shape_of"]
 
-#: Layers of chunks: equally many, or such that the slowest chunk is fastest; further numbers are those of given texts.
-EVEN, BALANCED = -1, -2
+#: Layers of chunks: those of plans that leave them out, which is equally many where layers have numbers; or such that
+#: the slowest chunk is fastest, or such that the chunk with the most bytes has the least.  Further numbers are those of
+#: given texts.
+EVEN, BALANCED, LIGHT = -1, -2, -3
 #: What plans have of each unit; see `PlanRows`.
 _OF_UNITS = (
     *("ran", "sent", "stays", "gathered", "placeholders", "change", "rise", "passed"),
@@ -60,7 +62,7 @@ class PlanColumns(NamedTuple):
     Attributes:
         shape: (P,) number of the shape of each.
         schedule: (P,) number of its schedule.
-        layers: (P,) `EVEN`, `BALANCED`, or the number of a text.
+        layers: (P,) `EVEN`, `BALANCED`, `LIGHT`, or the number of a text.
     """
 
     shape: I64
@@ -132,6 +134,9 @@ class Estimates:
         micro_batches: sizes of micro-batches that are priced together, as they are likely to be asked for.
         periodic: the ``recompute`` of all plans, where it is of every second layer or such: which layers are equal then
             depends on it.
+
+    Attributes:
+        named_layers: whether layers have numbers in the names of operators; see `LayerNumbers`.
     """
 
     def __init__(
@@ -149,13 +154,14 @@ class Estimates:
         self._links, self._costs = GroupLinks(problem, fabric), MeshCosts(problem, self._small)
         self._periodic, self._by_period = periodic, dict[str, Estimates]()
         numbers = layer_numbers(problem.graph)
-        self._n_layers = numbers.n_layers
+        self._n_layers, self.named_layers = numbers.n_layers, numbers.named
         layer = numbers.of
         self._tied = any(layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users)
         tail = [self._small.behind] if self._small.behind >= 0 else []
         self._units = np.array([*self._small.layers, *tail], dtype=np.int64)
         self._shapes: dict[tuple[Settings, _Form], _Shape | TopoplanError] = {}
         self._even: set[object] = set()
+        self._even_of: dict[tuple[int, int], list[int]] = {}
 
     def of(self, plan: Settings) -> Estimate:
         """Estimate a plan.
@@ -245,7 +251,7 @@ class Estimates:
         Args:
             shapes: plans without schedule and layers (`shape_of`).
             schedules: that plans have.
-            texts: layers of chunks that plans have beside `EVEN` and `BALANCED`.
+            texts: layers of chunks that plans have beside `EVEN`, `BALANCED` and `LIGHT`.
             plans: which of these each has.
         """
         groups = self._by_layers(shapes)
@@ -305,8 +311,9 @@ class Estimates:
         of_plan = [self._shapes[shapes[shape], form] for shape in plans.shape[rows].tolist()]
         usable = np.array([isinstance(shape, _Shape) for shape in of_plan])
         n_layers, parts = max(1, self._n_layers), order.parts
-        usable &= (number != EVEN) | (n_layers % parts == 0)
-        usable &= (number != BALANCED) | (1 < parts <= n_layers)
+        even = self._even_counts(order)
+        usable &= (number != EVEN) | (even[0] > 0)
+        usable &= (number > BALANCED) | (1 < parts <= n_layers)
         counts_of = {}
         for text in np.unique(number[number >= 0]).tolist():
             try:
@@ -318,7 +325,7 @@ class Estimates:
         rows = rows[usable]
         if not len(rows):
             return
-        counts = np.full((len(rows), parts), n_layers // parts)
+        counts = np.tile(np.array(even, dtype=np.int64), (len(rows), 1))
         for text, each in counts_of.items():
             counts[text_at[rows] == text] = each
         built = [
@@ -331,14 +338,16 @@ class Estimates:
             end=np.empty(len(columns.kind)),
             passes=np.empty((4, chunks)),
             change=np.empty((5, chunks)),
-            between=np.empty(2 * chunks),
+            between=np.empty((2, 2 * chunks)),
+            links=np.empty((2, 2, order.order.n_ranks)),
             chunks=np.empty((9, chunks)),
             bounds=np.empty((2, chunks), dtype=np.int64),
-            layers=np.empty(len(self._units) + 1),
+            layers=np.empty((3, len(self._units) + 1)),
+            cuts=np.empty((chunks, len(self._units) + 1)),
         )
         table = PlanRows(
             counts=counts,
-            balanced=plans.layers[rows] == BALANCED,
+            balanced=np.select([plans.layers[rows] == BALANCED, plans.layers[rows] == LIGHT], [1, 2], 0),
             micro_batches=np.array([shape.degrees.micro_batches - shown for shape in built]),
             zero=np.array([shape.zero for shape in built]),
             hop=np.stack([self._links.between_ranks(shape.degrees.strides["pp"], shape.degrees.pp) for shape in built]),
@@ -347,6 +356,18 @@ class Estimates:
         )
         price_plans(columns, shown, order.splits, self._units, n_layers, table, room, prices)
         values[rows], layers[rows, :parts] = prices, counts
+
+    def _even_counts(self, order: EstimatedOrder) -> list[int]:
+        """(parts,) layers of each part of a model where a plan leaves them out; zeros where that cannot be."""
+        if not self._n_layers:
+            return [int(order.parts == 1)] * order.parts
+        key = order.order.n_ranks, order.parts
+        if key not in self._even_of:
+            try:
+                self._even_of[key] = layer_counts(self._graph, order.order, "")
+            except TopoplanError:  # layers do not divide, or are too few
+                self._even_of[key] = [0] * order.parts
+        return self._even_of[key]
 
     # ── Shapes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,7 +439,7 @@ class Estimates:
         self._check(rules, degrees)
         shared = degrees.of("dp") // _few(degrees.of("dp"))
         options = attrs.evolve(
-            plan, tp=1, cp=1, ep=1, pp=1, dp=None, micro_batch=1, schedule="", layout="", layers="", sp=None
+            plan, tp=1, cp=1, ep=1, etp=0, pp=1, dp=None, micro_batch=1, schedule="", layout="", layers="", sp=None
         )
         mesh = UnitMesh(rules=rules, sizes=sizes, options=options, splits=form.splits, apart=form.apart)
         return mesh, degrees.micro_batches * shared

@@ -20,9 +20,18 @@ from topoplan_searcher_stated.degrees import divisors
 from topoplan_searcher_stated.megatron import positions_dims
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["SCHEDULES", "ladders", "layouts", "moved_borders", "neighbours", "shapes"]
+__all__ = [
+    "SCHEDULES",
+    "data_degrees",
+    "degrees_of_model",
+    "ladders",
+    "layouts",
+    "moved_borders",
+    "neighbours",
+    "shapes",
+]
 
-#: Largest micro-batch of a data parallel device that is tried.
+#: Largest micro-batch of a data parallel device that is tried of models with attention, whose samples are long.
 _LARGEST_MICRO_BATCH = 16
 #: Widest tensor parallel group: so many hosts, or so many devices of hosts that have few.
 _HOSTS, _DEVICES = 2, 16
@@ -42,6 +51,7 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
     graph, cluster = problem.graph, problem.cluster
     n_devices, batch = cluster.n_devices, graph.batch_size
     experts, positions = _experts(problem), _positions(problem)
+    largest = _LARGEST_MICRO_BATCH if positions > 1 else batch
     widest = max(_DEVICES, _HOSTS * n_devices // cluster.n_hosts)
     plans = []
     for tp, pp, cp in itertools.product(divisors(n_devices), divisors(n_devices), divisors(n_devices)):
@@ -52,9 +62,9 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
         dp = n_devices // (tp * pp * cp)
         if batch % dp:
             continue
-        for ep, micro_batch in itertools.product(divisors(math.gcd(dp, experts or 1)), divisors(batch // dp)):
-            if micro_batch <= _LARGEST_MICRO_BATCH:
-                plans.append(Settings(tp=tp, cp=cp, ep=ep, pp=pp, micro_batch=micro_batch))
+        for (ep, etp), micro_batch in itertools.product(_expert_degrees(experts, dp, tp), divisors(batch // dp)):
+            if micro_batch <= largest:
+                plans.append(Settings(tp=tp, cp=cp, ep=ep, etp=etp, pp=pp, micro_batch=micro_batch))
     parts, per_host = _parts_that_hold_weights(problem), n_devices / cluster.n_hosts
 
     def unlikely(plan: Settings) -> float:
@@ -65,10 +75,35 @@ def shapes(problem: Problem, n_layers: int) -> list[Settings]:
     return sorted(plans, key=unlikely)
 
 
+def _expert_degrees(experts: int, dp: int, tp: int) -> list[tuple[int, int]]:
+    """Return pairs of ``ep`` and ``etp``: of experts that are cut as all else is, and of whole ones.
+
+    >>> _expert_degrees(8, 2, 2)
+    [(1, 0), (2, 0), (1, 1), (2, 1), (4, 1)]
+    """
+    pairs = [(ep, 0) for ep in divisors(math.gcd(dp, experts or 1))]
+    if experts and tp > 1:
+        pairs += [(ep, 1) for ep in divisors(math.gcd(dp * tp, experts)) if ep % tp == 0 or tp % ep == 0]
+    return pairs
+
+
+def data_degrees(plan: Settings, n_devices: int) -> tuple[int, int]:
+    """Return the factor of ``ep`` that is one of data parallelism, and how many devices are left there.
+
+    >>> data_degrees(Settings(tp=2, ep=4, etp=1), 8)
+    (2, 2)
+    """
+    dp, ep = n_devices // (plan.tp * plan.cp * plan.pp), plan.ep
+    if plan.etp:
+        ep //= math.gcd(ep, plan.tp // plan.etp)
+        ep //= math.gcd(ep, plan.cp)
+    return ep, dp // ep
+
+
 def layouts(plan: Settings, cluster: Cluster) -> list[str]:
     """Return layouts that differ in where the devices of a plan lie."""
-    degrees = {axis: getattr(plan, axis) for axis in ("tp", "cp", "ep", "pp")}
-    degrees["dp"] = cluster.n_devices // (plan.tp * plan.cp * plan.pp * plan.ep)
+    degrees = {axis: getattr(plan, axis) for axis in ("tp", "cp", "pp")}
+    degrees["ep"], degrees["dp"] = data_degrees(plan, cluster.n_devices)
     different: dict[tuple[str, ...], str] = {}
     for layout in _LAYOUTS if cluster.n_hosts > 1 else _LAYOUTS[:1]:
         different.setdefault(tuple(axis for axis in layout.split("-") if degrees[axis] > 1), layout)
@@ -81,6 +116,12 @@ def ladders(plan: Settings, replicas: int) -> tuple[tuple[tuple[int, str], ...],
     Weights are stored in slices (ZeRO's third level) where they are not gathered for each micro-batch of a pipeline.
     """
     return _LADDERS if plan.pp == 1 and replicas > 1 else _LADDERS[:1]
+
+
+def degrees_of_model(problem: Problem) -> tuple[str, ...]:
+    """Return the degrees beside data parallelism that a model can have: of positions and of experts if it has any."""
+    can = {"cp": _positions(problem) > 1, "ep": _experts(problem) > 0}
+    return tuple(name for name in ("tp", "cp", "ep", "pp") if can.get(name, True))
 
 
 def _experts(problem: Problem) -> int:
@@ -103,12 +144,15 @@ def _parts_that_hold_weights(problem: Problem) -> float:
     return max(1.0, 8.0 * nbytes / (0.6 * float(problem.cluster.usable_memory.min())))
 
 
-def neighbours(plan: Settings, layers: Sequence[str], layouts: Sequence[str]) -> Iterator[Settings]:
+def neighbours(
+    plan: Settings, layers: Sequence[str], layouts: Sequence[str], degrees: Sequence[str] = ("tp", "cp", "ep", "pp")
+) -> Iterator[Settings]:
     """Go through plans that differ from one in one setting.
 
     Args:
         plan: in full.
         layers, layouts: that are tried.
+        degrees: that are doubled and halved.
     """
     for layout in layouts:
         yield attrs.evolve(plan, layout=layout)
@@ -126,12 +170,13 @@ def neighbours(plan: Settings, layers: Sequence[str], layouts: Sequence[str]) ->
         yield attrs.evolve(plan, recompute=recompute)
     if plan.tp > 1:
         yield attrs.evolve(plan, sp=plan.sp is False)
-    yield from _traded_degrees(plan)
+    if plan.tp > 1 and (plan.ep > 1 or plan.etp):
+        yield from (attrs.evolve(plan, etp=etp) for etp in (0, *divisors(plan.tp)[:-1]))
+    yield from _traded_degrees(plan, degrees)
 
 
-def _traded_degrees(plan: Settings) -> Iterator[Settings]:
+def _traded_degrees(plan: Settings, names: Sequence[str]) -> Iterator[Settings]:
     """Go through plans with twice and half as much of one degree, from data parallelism or another degree."""
-    names = ("tp", "cp", "ep", "pp")
     for name in names:
         degree = getattr(plan, name)
         for value in (2 * degree, degree // 2 if degree % 2 == 0 else 0):

@@ -21,7 +21,7 @@ from topoplan_searcher_stated.candidates import Candidates, families
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.grid import layouts, moved_borders, neighbours, shapes
+from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
@@ -57,10 +57,14 @@ class HybridSearch(Search):
 
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
-        self._rules, self._n_layers = Rules(problem.graph), layer_numbers(problem.graph).n_layers
+        layers = layer_numbers(problem.graph)
+        self._rules, self._n_layers = Rules(problem.graph), layers.n_layers
+        #: Degrees that are searched: in a portfolio no slices of blocks, of which another planner makes better ones.
+        in_portfolio = not (layers.named or options.without_layers)
+        self._degrees = tuple(name for name in degrees_of_model(problem) if not (in_portfolio and name == "tp"))
         if self._n_layers < 2 and not options.without_layers:
             raise TopoplanError(
-                f"searcher hybrid: model {problem.graph.name!r} has no numbered layers to divide among stages "
+                f"searcher hybrid: model {problem.graph.name!r} has no layers or blocks to divide among stages "
                 "(what spmd and pipeline find needs none)"
             )
         self._launchable = Launchable(problem, self._rules)
@@ -87,7 +91,9 @@ class HybridSearch(Search):
         if self._candidates is None:
             problem = self._problem
             all_shapes = [
-                attrs.evolve(shape, grads=self._launchable.grads) for shape in shapes(problem, self._n_layers)
+                attrs.evolve(shape, grads=self._launchable.grads)
+                for shape in shapes(problem, self._n_layers)
+                if shape.tp == 1 or "tp" in self._degrees
             ]
             sizes = sorted({shape.micro_batch for shape in all_shapes})
             runs = None if problem.restriction is None else self._launchable.runs
@@ -259,7 +265,7 @@ class HybridSearch(Search):
         stop_if_wanted()
         moved = moved_borders(self._counts(plan)) if plan.pp > 1 else ()
         layers = [*self._layers(attrs.evolve(plan, layers="")), *map(text_of, moved)]
-        for each in neighbours(plan, layers, layouts(plan, self._problem.cluster)):
+        for each in neighbours(plan, layers, layouts(plan, self._problem.cluster), self._degrees):
             if each.pp > 1 and not each.layers:
                 yield from (attrs.evolve(each, layers=option) for option in self._layers(each))
             else:

@@ -6,7 +6,9 @@
     0+16+16+16            the embedding alone on the first stage
     embedding+head        equally many, where the embedding and the head count as a layer each (or one of both alone)
 
-The first stage has what comes before the first layer, the last one what comes behind the last.
+The first stage has what comes before the first layer, the last one what comes behind the last.  Layers of a model
+whose operators have no numbers are its blocks (`topoplan_searcher_stated.blocks`); left out, they are divided so that
+the stage with the most work has the least.
 
 Source: NVIDIA/Megatron-LM@d98e8a64, ``--account-for-embedding-in-pipeline-split`` and
 ``--pipeline-model-parallel-layout``, whose letters `topoplan_trainer_plans` turns into numbers.
@@ -22,8 +24,9 @@ import numpy as np
 
 from topoplan import OperatorGraph, Pass, PassOrder, TopoplanError
 from topoplan.arrays import I32
+from topoplan_searcher_stated.blocks import shared_evenly, work_of
 from topoplan_searcher_stated.degrees import divisors, nearest
-from topoplan_searcher_stated.small_model import layer_numbers
+from topoplan_searcher_stated.small_model import LayerNumbers, layer_numbers
 
 __all__ = ["layer_counts", "stages_of", "text_of"]
 
@@ -55,16 +58,19 @@ def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
 
 def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]:
     """(stages,) layers of each stage of a copy of the model; see `stages_of`."""
-    n_layers, ranks = layer_numbers(graph).n_layers, order.n_ranks
+    numbers, ranks = layer_numbers(graph), order.n_ranks
+    n_layers = numbers.n_layers
     chunks = int((order.row_of[Pass.FORWARD, :, 0] >= 0).sum())  # of one copy of the model
     if not n_layers and (chunks > 1 or text):
-        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no numbered layers to divide (pp=1)")
+        raise TopoplanError(f"plan: pp={ranks}: model {graph.name!r} has no parts with weights to divide (pp=1)")
     if chunks == 1 and not text:
         return [n_layers]
     ends = text.split("+")
+    if not numbers.named:
+        return _counts(text, graph, numbers, chunks) if text else _of_blocks(graph, numbers.of, ranks, chunks)
     if all(end in _ENDS for end in ends):
         return _even(graph, n_layers, ranks, chunks, ends)
-    return _counts(text, graph, n_layers, chunks) if text else _even(graph, n_layers, ranks, chunks, [])
+    return _counts(text, graph, numbers, chunks) if text else _even(graph, n_layers, ranks, chunks, [])
 
 
 def text_of(counts: Sequence[int]) -> str:
@@ -101,19 +107,39 @@ def _even(graph: OperatorGraph, n_layers: int, ranks: int, chunks: int, ends: li
     return counts
 
 
-def _counts(text: str, graph: OperatorGraph, n_layers: int, chunks: int) -> list[int]:
-    counts: list[int] = []
+def _of_blocks(graph: OperatorGraph, block_of: Sequence[int], ranks: int, chunks: int) -> list[int]:
+    """Return blocks for each stage, about equally much work.
+
+    Raises:
+        TopoplanError: there are fewer blocks.
+    """
+    work: list[float] = np.bincount(block_of, weights=[work_of(op) for op in graph.operators]).tolist()
+    if chunks > len(work):
+        per_rank = chunks // ranks
+        what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
+        most = f"pp={len(work) // per_rank}" if len(work) >= per_rank else "schedule=1f1b"
+        raise TopoplanError(
+            f"plan: {what}: model {graph.name!r} has {len(work)} blocks between cuts that few tensors cross "
+            f"(at most {most})"
+        )
+    return shared_evenly(work, chunks)
+
+
+def _counts(text: str, graph: OperatorGraph, numbers: LayerNumbers, chunks: int) -> list[int]:
+    counts, what = list[int](), "layers" if numbers.named else "blocks"
     for part in text.split("+"):
         match = re.fullmatch(r"(\d+)(?:\*(\d+))?", part)
         if match is None:
             raise TopoplanError(
-                f"plan: layers={text}: {part!r} is no number of layers (15+16+16+15, 1+2*62+1 or embedding+head)"
+                f"plan: layers={text}: {part!r} is no number of {what} (15+16+16+15, 1+2*62+1 or embedding+head)"
             )
         counts += [int(match[1])] * int(match[2] or 1)
     if len(counts) != chunks:
         raise TopoplanError(
             f"plan: layers={text}: has {len(counts)} stages, the schedule {chunks} (one number for each)"
         )
-    if sum(counts) != n_layers:
-        raise TopoplanError(f"plan: layers={text}: has {sum(counts)} layers, model {graph.name!r} has {n_layers}")
+    if sum(counts) != numbers.n_layers:
+        raise TopoplanError(
+            f"plan: layers={text}: has {sum(counts)} {what}, model {graph.name!r} has {numbers.n_layers}"
+        )
     return counts

@@ -36,6 +36,7 @@ _F, _B, _W, _SUMS, _END = range(5)
 #: A backward pass with gradients of weights, behind `Pass` in `StageBytes.change`.
 _WHOLE = len(Pass)
 _ALL_GATHER = int(Collective.ALL_GATHER)
+_BY_BYTES = 2
 #: Halvings of the range in which the seconds of the slowest chunk lie.
 _HALVINGS = 40
 
@@ -71,8 +72,9 @@ class PlanRows(NamedTuple):
     """N plans of one pass order, whose units have the numbers 0 to U - 1.
 
     Attributes:
-        counts: (N, parts) layers of each part of the model; balanced by the kernel where ``balanced``.
-        balanced: (N,) whether layers are divided so that the slowest chunk takes the least time.
+        counts: (N, parts) layers of each part of the model; divided by the kernel where ``balanced``.
+        balanced: (N,) 0 for ``counts`` as they are, 1 for layers divided so that the slowest chunk takes the least
+            time, 2 for those such that the most bytes that stay on a chunk are least.
         micro_batches: (N,) of the batch, beyond those of the order.
         zero: (N,) level of ZeRO.
         ran: (N, U, kinds, RAN) seconds of units.
@@ -88,7 +90,7 @@ class PlanRows(NamedTuple):
     """
 
     counts: I64
-    balanced: np.ndarray
+    balanced: I64
     micro_batches: I64
     zero: I64
     ran: F64
@@ -114,20 +116,25 @@ class Room(NamedTuple):
     Attributes:
         end: (n,) of passes.
         passes: (4, C) seconds; change: (5, C) bytes.
-        between: (2 * C,) seconds over each border, forward and back.
+        between: (2, 2 * C) over each border, forward and back: seconds of sending, and by how much earlier the pass
+            behind it begins, with what waits for nothing.
+        links: (2, 2, R) of the way to the next rank and to the one before: when it is free again, and seconds of
+            sending of all passes.
         chunks: (9, C) ahead, end, last pass, stays, rise, gathered, accumulated of each chunk; passes that are left,
             and whether gradients are being summed.
         bounds: (2, C) first layer of each chunk, and the first behind it.
-        layers: (L + 1,) seconds of all passes of each layer, and of what is behind the last one.
+        layers: (3, L + 1) and cuts: (C, L + 1) for `balance`.
     """
 
     end: F64
     passes: F64
     change: F64
     between: F64
+    links: F64
     chunks: F64
     bounds: I64
     layers: F64
+    cuts: F64
 
 
 _AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT, _SUMMING = range(9)
@@ -215,11 +222,11 @@ def _pass_seconds(ran: F64, kind: int, zero: int, units: I64, low: int, high: in
 
 
 @inline_kernel
-def _fill_chunks(seconds: F64, n_layers: int, tail: float, most: float, counts: I64) -> bool:
+def _fill_chunks(seconds: F64, n_layers: int, most: float, counts: I64) -> bool:
     """Give chunks layers that take ``most`` seconds at most, from the last one; whether that goes."""
     position = n_layers
     for chunk in range(len(counts) - 1, -1, -1):
-        took, count = tail if chunk == len(counts) - 1 else 0.0, 0
+        took, count = seconds[n_layers] if chunk == len(counts) - 1 else 0.0, 0
         while position > chunk and (count == 0 or took + seconds[position - 1] <= most):
             position -= 1
             took += seconds[position]
@@ -230,29 +237,88 @@ def _fill_chunks(seconds: F64, n_layers: int, tail: float, most: float, counts: 
     return position == 0
 
 
+@inline_kernel
+def _fill_within(layers: F64, n_layers: int, most: float, widest: float, room: F64, counts: I64) -> bool:
+    """Do the same where what a chunk sends takes ``widest`` seconds at most; see `balance`."""
+    seconds, nbytes, per_byte, chunks = layers[0], layers[1], layers[2], len(counts)
+    room[:] = 0.0  # (chunks, L + 1) whether the chunks before one can have so many layers
+    room[0, 0] = 1.0
+    for chunk in range(1, chunks):
+        took, start = 0.0, -1
+        for end in range(1, n_layers + 1):
+            if room[chunk - 1, end - 1] > 0:
+                took, start = 0.0, end - 1
+            took += seconds[end - 1]
+            if start >= 0 and took <= most and nbytes[end - 1] * per_byte[chunk - 1] <= widest:
+                room[chunk, end] = 1.0
+    end = n_layers
+    for chunk in range(chunks - 1, -1, -1):
+        took = seconds[n_layers] if chunk == chunks - 1 else 0.0
+        start, first = end, end
+        while first > 0 and took + seconds[first - 1] <= most:
+            first -= 1
+            took += seconds[first]
+            if room[chunk, first] > 0:
+                start = first
+        if start == end:
+            return False
+        counts[chunk], end = end - start, start
+    return True
+
+
+@inline_kernel
+def _longest_border(layers: F64, counts: I64) -> float:
+    """Return the most seconds that a chunk takes to send what it makes."""
+    end, longest = 0, 0.0
+    for chunk in range(len(counts) - 1):
+        end += counts[chunk]
+        longest = max(longest, layers[1, end - 1] * layers[2, chunk])
+    return longest
+
+
 @part(_nrt=False)  # type: ignore[untyped-decorator]
-def balance(seconds: F64, n_layers: int, counts: I64) -> None:
+def balance(layers: F64, n_layers: int, room: F64, counts: I64) -> None:
     """Say how many layers each chunk has, at least one, so that the slowest chunk takes the least time.
 
-    Where there is a choice, later chunks have more: activations of theirs are kept for a shorter time.
+    Where there is a choice, later chunks have more: activations of theirs are kept for a shorter time.  Where a chunk
+    sends for longer than the slowest one takes, the longest of all of that is least first.
 
     Args:
-        seconds: (L + 1,) of each layer, and of what is behind the last one, in the last chunk.
+        layers: (3, L + 1) seconds of each layer, and of what is behind the last one, in the last chunk; bytes that each
+            layer makes; seconds per byte that each chunk sends.
         n_layers: L, no fewer than chunks.
+        room: (at least chunks, L + 1) to work in.
         counts: (chunks,) gets the layers of each.
     """
-    tail = seconds[n_layers]
-    total = tail
-    for layer in range(n_layers):
-        total += seconds[layer]
+    total = 0.0
+    for layer in range(n_layers + 1):
+        total += layers[0, layer]
     low, high = 0.0, 2 * total + 1e-9
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if _fill_chunks(seconds, n_layers, tail, middle, counts):
+        if _fill_chunks(layers[0], n_layers, middle, counts):
             high = middle
         else:
             low = middle
-    _fill_chunks(seconds, n_layers, tail, high, counts)
+    _fill_chunks(layers[0], n_layers, high, counts)
+    most = _longest_border(layers, counts)
+    if most <= high:
+        return
+    low, widest = high, most
+    for _ in range(_HALVINGS):
+        middle = (low + widest) / 2
+        if _fill_within(layers, n_layers, middle, middle, room, counts):
+            widest = middle
+        else:
+            low = middle
+    low, most = 0.0, widest
+    for _ in range(_HALVINGS):
+        middle = (low + most) / 2
+        if _fill_within(layers, n_layers, middle, widest, room, counts):
+            most = middle
+        else:
+            low = middle
+    _fill_within(layers, n_layers, most, widest, room, counts)
 
 
 @inline_kernel
@@ -405,13 +471,32 @@ def _price_borders(order: OrderColumns, plans: PlanRows, plan: int, units: I64, 
         if order.hop[chunk]:
             per_byte = plans.hop[plan, order.hop[chunk] - 1, order.rank_of[chunk]]
             seconds = plans.sent[plan, units[room.bounds[1, chunk] - 1]] * per_byte
-        room.between[chunk] = seconds
-        room.between[n_chunks - 1 + chunk] = seconds - room.chunks[_AHEAD_ROW, chunk]
+        room.between[0, chunk] = room.between[0, n_chunks - 1 + chunk] = seconds
+        room.between[1, chunk], room.between[1, n_chunks - 1 + chunk] = 0.0, room.chunks[_AHEAD_ROW, chunk]
+
+
+@inline_kernel
+def _arrival(order: OrderColumns, border: int, sent: float, room: Room) -> float:
+    """Return when what is sent over a border arrives: what was sent the same way before comes first."""
+    seconds, last = room.between[0, border], len(order.rank_of) - 1
+    chunk, is_back = border % last, border >= last
+    if seconds == 0.0:
+        return sent
+    way, rank = order.hop[chunk] - 1, order.rank_of[chunk + is_back]
+    if room.links.shape[2] == 2:
+        way = 0  # the next rank is the one before
+    elif is_back:
+        way = 1 - way
+    arrived: float = max(sent, room.links[0, way, rank]) + seconds
+    room.links[0, way, rank] = arrived
+    room.links[1, way, rank] += seconds
+    return arrived
 
 
 @inline_kernel
 def _run_order(order: OrderColumns, room: Room) -> None:
     """Fill in when each pass ends, and when the last pass of each chunk does."""
+    room.links[:] = 0.0
     for chunk in range(len(order.rank_of)):
         room.chunks[_LAST_ROW, chunk] = 0.0
     for number in range(len(order.in_turn)):
@@ -421,7 +506,7 @@ def _run_order(order: OrderColumns, room: Room) -> None:
         if need >= 0:
             start = room.end[need]
             if order.border[row] >= 0:
-                start += room.between[order.border[row]]
+                start = _arrival(order, order.border[row], start, room) - room.between[1, order.border[row]]
         if row > order.rank_ptr[order.rank_of[chunk]]:
             start = max(start, room.end[row - 1])
         seconds = room.passes[kind, chunk]
@@ -523,15 +608,23 @@ def _rank_stays(
 
 
 @inline_kernel
-def _balance_layers(plans: PlanRows, plan: int, units: I64, n_layers: int, room: Room) -> None:
-    """Divide the layers of a plan among its parts so that the slowest takes the least time."""
-    room.layers[n_layers] = 0.0
+def _balance_layers(order: OrderColumns, plans: PlanRows, plan: int, units: I64, n_layers: int, room: Room) -> None:
+    """Divide the layers of a plan among its parts by their seconds, or by their bytes; see `PlanRows.balanced`."""
+    room.layers[:] = 0.0
     for layer in range(len(units)):
-        seconds = 0.0
+        if plans.balanced[plan] == _BY_BYTES:
+            room.layers[0, layer] = plans.stays[plan, units[layer]]
+            continue
         for kind in (_F, _B, _W):
-            seconds += _pass_seconds(plans.ran[plan], kind, plans.zero[plan], units, layer, layer + 1)
-        room.layers[layer] = seconds
-    balance(room.layers, n_layers, plans.counts[plan])
+            seconds = _pass_seconds(plans.ran[plan], kind, plans.zero[plan], units, layer, layer + 1)
+            room.layers[0, layer] += seconds
+        room.layers[1, layer] = plans.sent[plan, units[layer]]
+    for chunk in range(len(order.rank_of) - 1):
+        part = order.part[chunk]
+        if order.hop[chunk] and part < plans.counts.shape[1] - 1:
+            per_byte = plans.hop[plan, order.hop[chunk] - 1, order.rank_of[chunk]]
+            room.layers[2, part] = max(room.layers[2, part], per_byte)
+    balance(room.layers, n_layers, room.cuts, plans.counts[plan])
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -559,19 +652,19 @@ def price_plans(
     """
     for plan in range(len(prices)):
         if plans.balanced[plan]:
-            _balance_layers(plans, plan, units, n_layers, room)
+            _balance_layers(order, plans, plan, units, n_layers, room)
         _price_chunks(order, plans, plan, splits, units, n_layers, room)
         _price_borders(order, plans, plan, units, room)
         _run_order(order, room)
-        seconds = memory = resting = busiest = 0.0
+        seconds = memory = resting = busiest = sending = 0.0
         for rank in range(len(order.rank_ptr) - 1):
             busiest = max(busiest, _rank_work(order, rank, room))
+            sending = max(sending, room.links[1, 0, rank], room.links[1, 1, rank])
             last_kind = _W if splits else _B
             seconds = max(seconds, _rank_end(order, rank, plans.ran[plan], plans.zero[plan], last_kind, units, room))
             stays = _rank_stays(order, plans, plan, rank, micro_batches, units, room)
             resting = max(resting, stays)
             memory = max(memory, stays + _rank_bytes(order, rank, room))
-        each = busiest / micro_batches
-        prices[plan, 0] = seconds + plans.micro_batches[plan] * each
+        prices[plan, 0] = seconds + plans.micro_batches[plan] * max(busiest, sending) / micro_batches
         prices[plan, 1], prices[plan, 2] = memory, resting
-        prices[plan, 3] = (micro_batches + plans.micro_batches[plan]) * each
+        prices[plan, 3] = (micro_batches + plans.micro_batches[plan]) * (busiest / micro_batches)

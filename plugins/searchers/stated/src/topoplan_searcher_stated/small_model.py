@@ -20,6 +20,7 @@ from topoplan.arrays import F64, I32, i32
 from topoplan_engine.equal_operators import first_equal, layers_of
 from topoplan_engine.of_graphs import of_last_graphs
 from topoplan_engine.optimizer import OptimizerCosts
+from topoplan_searcher_stated.blocks import blocks_of
 
 __all__ = ["CostsOfSome", "LayerNumbers", "SmallModel", "layer_numbers", "small_model"]
 
@@ -54,16 +55,19 @@ class LayerNumbers(NamedTuple):
     Attributes:
         of: (n_ops,) layer of each operator: -1 before the first one, ``n_layers`` behind the last one.  An operator
             without a layer belongs to the layer before it.
-        n_layers: how many there are; 0 for a model whose operators have no numbers in their names.
+        n_layers: how many there are; 0 for a model that cannot be divided.
+        named: whether numbers in the names of operators count them; otherwise they are blocks
+            (`topoplan_searcher_stated.blocks`), which are unequal.
     """
 
     of: tuple[int, ...]
     n_layers: int
+    named: bool = True
 
 
 @of_last_graphs
 def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
-    """Return the layers of a model.
+    """Return the layers of a model: those that have numbers, if two of them are equal or blocks are no more.
 
     Examples:
         >>> from topoplan_frontend_transformer import Transformer
@@ -71,8 +75,13 @@ def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
         >>> numbers.of[0], numbers.of[-1], numbers.n_layers
         (0, 24, 24)
     """
-    names = layers_of(graph).layer
+    layers = layers_of(graph)
+    names = layers.layer
     numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+    if len(numbers) < 2 or all(names[op] == names[first] for op, first in enumerate(layers.first)):
+        blocks = blocks_of(graph)
+        if blocks[-1] and blocks[-1] + 1 > len(numbers):
+            return LayerNumbers(blocks, blocks[-1] + 1, named=False)
     last = max((index for index, name in enumerate(names) if name), default=len(names))
     current, result = -1, []
     for index, name in enumerate(names):
@@ -88,7 +97,7 @@ def small_model(graph: OperatorGraph, repeated: np.ndarray | None = None) -> Sma
         graph: the model.
         repeated: (n_ops,) whether operators run again, where only some layers do: those are another kind.
     """
-    (numbers, n_layers), equal = layer_numbers(graph), first_equal(graph)
+    (numbers, n_layers, _), equal = layer_numbers(graph), first_equal(graph)
     if repeated is not None:
         equal = tuple(2 * first + repeats for first, repeats in zip(equal, repeated.tolist(), strict=True))
     members: dict[int, list[int]] = {}
