@@ -71,7 +71,8 @@ class StageWriter(TaskColumns):
         self._last: I64 | None = None
         self._streams: dict[tuple[int, ...], tuple[I64, I64]] = {}
         self._parts: list[tuple[I64, I64, bool]] = []
-        self._ends: list[tuple[I64, bool]] = []  # of exchanges of this pass, and whether experts got or gave it
+        #: Identity of the ends of exchanges of this pass -> these, and whether experts got or gave what was exchanged.
+        self._ends: dict[int, tuple[I64, bool]] = {}
         self.busy: dict[Reshard, tuple[F64, bool]] = {}
         self.copies: dict[Reshard, F64] = {}
         self.smaller: dict[Reshard, tuple[float, float]] = {}
@@ -87,7 +88,7 @@ class StageWriter(TaskColumns):
         parts = tuple((first, last) for first, last, _ in self._parts)
         part = Part(computed, self._streams, parts, tuple(each for *_, each in self._parts))
         self._first = self._last = None
-        self._streams, self._parts, self._ends = {}, [], []
+        self._streams, self._parts, self._ends = {}, [], {}
         return part
 
     def compute(self, kind: TaskKind, op: int, seconds: F64, before: Before) -> I64:
@@ -143,12 +144,12 @@ class StageWriter(TaskColumns):
             last, before = end, []
             of_experts |= kind is Collective.ALL_TO_ALL
         if last is not None:
-            self._ends.append((last, of_experts))
+            self._ends[id(last)] = last, of_experts
         return last
 
     def _waits(self, before: Before) -> list[bool]:
         """Return, of the exchanges of this pass that a task waits for, whether experts got or gave them."""
-        return [of_experts for end in before for each, of_experts in self._ends if end is each]
+        return [self._ends[id(end)][1] for end in before if id(end) in self._ends]
 
     def join(self, axis: int, op: int, before: Before) -> I64:
         """Add a point at which the devices along an axis are all there, in the stream of their communicator."""
