@@ -195,3 +195,11 @@ def test_bad_input_ends_with_one_line_and_runs_nothing(run, tmp_path, args, mess
     assert err.startswith("error: ")
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_says_the_rates_of_hosts_that_differ(run):
+    """A DGX A100 has eight NICs of 200 Gbps, a DGX H100 eight of 400."""
+    words = ("-n", "bigswitch", "-m", "dgx-h100*1+dgx-a100*1", "--batch-size", "64", "--searcher", "baseline")
+    status, out, err = run("compare", "alexnet", *words, "--budget", "0")
+    assert (status, err) == (0, "")
+    assert "8 x 200..400" in out

@@ -68,10 +68,19 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "interfaces": int(plan.cluster.interfaces.min()),
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
+        **_most_interfaces(plan.cluster),
         "devices": _gpus(plan.cluster),
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric)],
         **({"priced_as": UNSTATED} if plan.fabric.switching is None else {}),
     }
+
+
+def _most_interfaces(cluster: Cluster) -> dict[str, Any]:
+    """Return the most interfaces of a host, and Gbps of one, of hosts that differ in them; nothing where none do."""
+    counts, rates = cluster.interfaces, cluster.interface_bandwidth
+    if (counts == counts[0]).all() and (rates == rates[0]).all():
+        return {}
+    return {"most_interfaces": [int(counts.max()), float(rates.max()) * 8e-9]}
 
 
 def _gpus(cluster: Cluster) -> dict[str, int]:

@@ -41,6 +41,7 @@ class NetworkResult:
         label: what is compared, as `topoplan_studies.study.label` names it.
         fits, lacks: whether the plan of that run fits into memory, and if not what it lacks; plans that fit go first.
         interfaces, used, gbps: of a host, those of them that the network uses, and the bandwidth of each.
+        most: interfaces of a host, and the bandwidth of each, where hosts that differ have more.
         cost: of the network, in the prices' currency.
         hosts_cost: of the hosts, without the network; None where a device has no price.
         target: the cost that the network should have; None if the study sets none.
@@ -67,6 +68,7 @@ class NetworkResult:
     basis: Basis
     runs: tuple[Mapping[str, Any], ...]
     breakdown: Mapping[str, float] = attrs.field(factory=dict)
+    most: tuple[int, float] | None = None
     planner: str = ""
     label: str = attrs.field()
     fits: bool = True
@@ -84,9 +86,12 @@ class NetworkResult:
 
     @property
     def links(self) -> str:
-        """What a host has and the network uses of it: ``4 x 25``, or ``1 of 4 x 25``."""
+        """What a host has and the network uses of it: ``4 x 25``, or ``1 of 4 x 25``; of several ``8 x 200..400``."""
         used = f"{self.used} of " if self.used < self.interfaces else ""
-        return f"{used}{self.interfaces} x {self.gbps:.4g}"
+        count, rate = self.most or (self.interfaces, self.gbps)
+        counts = "..".join(dict.fromkeys([f"{self.interfaces}", f"{count}"]))
+        rates = "..".join(dict.fromkeys([f"{self.gbps:.4g}", f"{rate:.4g}"]))
+        return f"{used}{counts} x {rates}"
 
     @property
     def total_cost(self) -> float:
@@ -158,6 +163,7 @@ def _network_result(group: list[tuple[RunSpec, Mapping[str, Any]]], prices: Pric
         interfaces=middle["interfaces"],
         used=middle["interfaces_used"],
         gbps=middle["interface_bandwidth_gbps"],
+        most=tuple(middle["most_interfaces"]) if "most_interfaces" in middle else None,
         cost=cost(parts, prices),
         hosts_cost=prices.hosts(middle["devices"]),
         target=spec.target,

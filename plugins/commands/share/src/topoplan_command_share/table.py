@@ -42,7 +42,9 @@ def _links(plan: NetworkPlan) -> str:
     cluster = plan.cluster
     used = int((cluster.interfaces if plan.fabric is None else used_interfaces(plan.fabric, cluster)).max())
     share = f"{used} of " if used < cluster.interfaces.min() else ""
-    return f"{share}{cluster.interfaces.min()} x {cluster.interface_bandwidth.min() * 8e-9:.4g}"
+    counts, rates = cluster.interfaces, cluster.interface_bandwidth * 8e-9
+    count = "..".join(dict.fromkeys([str(counts.min()), str(counts.max())]))
+    return f"{share}{count} x " + "..".join(dict.fromkeys([f"{rates.min():.4g}", f"{rates.max():.4g}"]))
 
 
 def cost_notes(networks: Sequence[NetworkPlan]) -> list[str]:
