@@ -15,7 +15,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -108,6 +108,16 @@ programs sent less than these models do. Which of the two is true is not known.
 """
 
 
+#: Why programs that gather parameters again are slower over slow links than those that keep them; {} takes seconds.
+KEPT = """The plan of the last row gathers parameters again for the backward pass. By hand: the first gradients are ready after
+0.149 s (0.098 s of forward pass, 0.051 s of the head's backward pass), each host sends 960 MB of them, which takes
+0.256 s at 30 Gbps, and 95 sums wait 40 us each for latencies. That is 0.409 s, if the link is never idle. It is idle
+for 0.071 s: a program has one stream of collectives ([0031](decisions/0031-two-streams.md)), in which sums between
+hosts wait for gathers and exchanges inside hosts, and these for computation. Programs that keep what they gather (`-s
+spmd:gathered=kept`, which takes more memory) leave it idle for 0.005 s, and take {} s.
+"""
+
+
 def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | None = None) -> Problem:
     """Return a model on hosts that are joined by one switch."""
     devices = hosts * each
@@ -130,13 +140,20 @@ def problem_of(model: str, hosts: int, each: int, gbps: float, experts: int | No
 
 
 def run(
-    model: str, hosts: int, each: int, gbps: float, *, experts: int | None = None, shortlist: int = 3
+    model: str,
+    hosts: int,
+    each: int,
+    gbps: float,
+    *,
+    experts: int | None = None,
+    shortlist: int = 3,
+    gathered: Literal["again", "kept"] = "again",
 ) -> dict[str, Any]:
     """Plan, simulate and return the searcher's report, with the CPU seconds of everything."""
     started = time.process_time()
     problem = problem_of(model, hosts, each, gbps, experts)
     evaluator = Evaluator(problem, Fluid().build(), "limit")
-    search = SpmdSearch(Spmd(shortlist=shortlist), problem)
+    search = SpmdSearch(Spmd(shortlist=shortlist, gathered=gathered), problem)
     state = State(problem.space.initial(), problem.build_fabric(None, np.random.default_rng(0)))
     search.adopt(Trial(state=state, cost=np.inf, demand=lambda: evaluator.demand(state.strategy)))
     while candidates := search.ask():
@@ -232,7 +249,8 @@ def main() -> None:
             text.append(f"{row(report, str(hosts), str(hosts * each), str(gbps))} {mine:.3f} |")
             table.append((report["simulated_s"]["hidup"], mine))
             beside.append((f"bert-sgmoe, 8 devices in {hosts} hosts, {gbps} Gbps", *table[-1], report["best"]))
-        text += ["", f"{agreement(table)}.".capitalize(), ""]
+        kept = run("bert-sgmoe", *TABLE_4[-1][:3], gathered="kept")
+        text += ["", f"{agreement(table)}.".capitalize(), "", KEPT.format(seconds(kept["best"]))]
     if "bert-sgmoe" in given.models:
         text += [AXES]
         for hosts, each, gbps, experts in LARGE:
@@ -243,7 +261,7 @@ def main() -> None:
             print(hosts, each, gbps, experts, least, flush=True)
         text.append("")
     text += [f"The slowest row of the tables of eight hosts took {slowest:.0f} CPU seconds to plan and simulate."]
-    text += ["", "[What one device or one host for all saves](speed.md#spmd-programs-one-device-or-host-for-all)."]
+    text += ["", "[What one device or one host for all saves](speed.md#spmd-programs-one-task-for-all-that-are-equal)."]
     write_file(given.write, ("\n".join(text) + "\n").encode())
     if given.write == ROOT / PAGE and len(pairs) == len(MODELS) * len(DEVICES):
         told = [f"Figure 6: {agreement(pairs)}.  Up to 16 devices: {agreement(by_size[8] + by_size[16])}.\n"]

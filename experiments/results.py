@@ -46,8 +46,8 @@ PAGES = {
         "hidup-memory",
     ),
 }
-#: Studies of which no sample is made: one is no comparison of networks one by one, the other takes minutes.
-UNSAMPLED = ("shared-cluster", "all-to-all")
+#: Studies of which no sample is made: jobs that share a cluster are no comparison of networks one by one.
+UNSAMPLED = ("shared-cluster",)
 STUDIES = tuple(study for studies in PAGES.values() for study in studies)
 
 HEAD = """# Networks compared, study by study
@@ -62,8 +62,8 @@ not, and why.  One command writes the whole page, and each section shows its own
   that the page can be made anew in a night.  More candidates shorten all times, but not equally on all networks.
   `topoplan compare FILE --budget N --seeds 1,2,3 --interface-bandwidth-gbps 10,25,40,100,200` runs more; if the times
   of the seeds of a row differ much, the search has not converged.
-- NCF, the sixth model of the publication, is left out: a simulation of its all-to-alls on 128 servers takes a second,
-  and a place of a table several minutes.
+- NCF, the sixth model of the publication, is left out: on 128 servers that are wired to each other, a simulation of
+  its all-to-alls takes a third of a second or more, and each of its places as long as those of all other models.
 - *Of equal cost*: the bandwidth at which the network costs as much as TopoOpt's.  The prices are
   `libs/studies/src/topoplan_studies/prices/default.toml` unless `--prices` names others; hypotheses at
   equal cost depend on them.
