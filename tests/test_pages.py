@@ -88,6 +88,16 @@ def test_what_does_not_matter_is_not_listed(pages, monkeypatch, capsys, tmp_path
     assert (status, len(out.splitlines())) == (0, 1)
 
 
+def test_columns_of_one_header_are_compared_in_their_order(pages, monkeypatch, capsys, tmp_path):
+    table = (
+        "# Errors\n\n| model | ours | error | others | error |\n|---|--:|--:|--:|--:|\n| bert | 1 | 5 % | 2 | 9 % |\n"
+    )
+    (tmp_path / "page.md").write_text(table)
+    assert listed(pages, monkeypatch, capsys, tmp_path, table)[0] == 0
+    status, out = listed(pages, monkeypatch, capsys, tmp_path, table.replace("9 %", "7 %"))
+    assert (status, out.splitlines()[0]) == (1, "page.md: Errors: bert: error: 9 % in the page, now 7 %")
+
+
 def test_a_sample_that_fails_is_listed_with_what_it_says(pages, monkeypatch, capsys, tmp_path):
     (tmp_path / "make.py").write_text("raise SystemExit('no such model')\n")
     status, out = listed(pages, monkeypatch, capsys, tmp_path, PAGE)

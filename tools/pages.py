@@ -17,6 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ PAGES: dict[str, Page] = {
     "docs/agreement.md": Page(
         "benchmarks/agreement.py --write docs/agreement.md",
         "benchmarks/agreement.py --only 100transformer_16 --write {file}",
-        ("task graph", "network", "Gbit/s"),
+        ("task graph", "model", "network", "Gbit/s"),
     ),
     "docs/results.md": Page(
         "experiments/results.py", "experiments/results.py --page results --sample {file}", _STUDIES
@@ -164,17 +165,25 @@ def differences(page: str, made: str, names: tuple[str, ...] = (), machine: tupl
     lines = []
     for table in tables(made):
         below = (each for each in old_tables if each.heading == table.heading)
-        old = next((each for each in below if set(each.headers) >= set(table.headers)), None)
+        old = next((each for each in below if not Counter(table.headers) - Counter(each.headers)), None)
         if old is None:
             lines.append(f"{table.heading}: the page has no table of {', '.join(table.headers)}")
             continue
-        place = [old.headers.index(header) for header in table.headers]
+        place = _places(table.headers, old.headers)
         old_rows = [tuple(row[i] for i in place) for row in old.rows]
         naming = [i for i, header in enumerate(table.headers) if header in names] or [0]
         compared = [i for i, header in enumerate(table.headers) if header not in machine]
         for row in table.rows:
             lines += _row_differences(table, row, old_rows, naming, compared)
     return lines
+
+
+def _places(headers: tuple[str, ...], among: tuple[str, ...]) -> list[int]:
+    """Return the place of each header among others: of headers that repeat, the first is the first, and so on."""
+    left: dict[str, list[int]] = {}
+    for place, header in enumerate(among):
+        left.setdefault(header, []).append(place)
+    return [left[header].pop(0) for header in headers]
 
 
 def _row_differences(
