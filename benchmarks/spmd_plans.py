@@ -109,13 +109,12 @@ programs sent less than these models do. Which of the two is true is not known.
 
 
 #: Why programs that gather parameters again are slower over slow links than those that keep them; {} takes seconds.
-KEPT = """The plan of the last row gathers parameters again for the backward pass. By hand: the first gradients are ready
-after
-0.149 s (0.098 s of forward pass, 0.051 s of the head's backward pass), each host sends 960 MB of them, which takes
-0.256 s at 30 Gbps, and 95 sums wait 40 us each for latencies. That is 0.409 s, if the link is never idle. It is idle
-for 0.071 s: a program has one stream of collectives ([0031](decisions/0031-two-streams.md)), in which sums between
-hosts wait for gathers and exchanges inside hosts, and these for computation. Programs that keep what they gather (`-s
-spmd:gathered=kept`, which takes more memory) leave it idle for 0.005 s, and take {} s.
+KEPT = """The plan of the last row gathers parameters again for the backward pass. By hand: the first gradients are
+ready after 0.149 s (0.098 s of forward pass, 0.051 s of the head's backward pass), each host sends 960 MB of them,
+which takes 0.256 s at 30 Gbps, and 95 sums wait 40 us each for latencies. That is 0.409 s, if the link is never idle.
+It is idle for 0.071 s: a program has one stream of collectives ([0031](decisions/0031-two-streams.md)), in which sums
+between hosts wait for gathers and exchanges inside hosts, and these for computation. Programs that keep what they
+gather (`-s spmd:gathered=kept`, which takes more memory) leave it idle for 0.005 s, and take {} s.
 """
 
 
