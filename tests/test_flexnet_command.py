@@ -209,6 +209,16 @@ def test_the_line_that_is_shown_finds_the_same(flexnet):
     assert reports[0] == reports[1]
 
 
+@pytest.mark.parametrize("command", ["flexnet", "flexflow"])
+def test_details_that_the_table_promises_are_printed(flexnet, command):
+    program = "./alexnetsim --nsimnode 2 --topology fattree" if command == "flexnet" else "./alexnet -b 64"
+    assert "more: --details" in flexnet(program, command=command)[1]
+    status, out, err = flexnet(program, "--details", command=command)
+    assert status == 0, err
+    assert re.search(r"network of a host +│ +1 x 2\d", out) or command == "flexflow"
+    assert re.search(r"evaluations +│ +1 ", out)
+
+
 def test_a_strategy_that_was_exported_is_imported_whatever_its_name(flexnet):
     line = "dlrmsim --arch-embedding-size 1000-1000 --nsimnode 4 --topology fc --net-opt 1"
     first = json.loads(flexnet(f"{line} --budget 60 --export best.txt", "--json")[1])

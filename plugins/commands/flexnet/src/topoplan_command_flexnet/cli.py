@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Flags, with_flags
+from topoplan_engine.flags import AsJson, Details, Flags, with_flags
 from topoplan_engine.options import RunOptions
 from topoplan_engine.text_command import TextCommand
 
@@ -35,6 +35,7 @@ def flexnet(
     ],
     words: Annotated[list[str] | None, typer.Argument(metavar="FLAG", help="Its flags, as they are.")] = None,
     as_json: AsJson = False,
+    details: Details = False,
 ) -> None:
     """Run a FlexNet command line as it is; options of this command stand before PROGRAM.
 
@@ -51,7 +52,7 @@ def flexnet(
         typer.echo(f"warning: {warning}", err=True)
     experiment = experiment_of_line(line, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
-    run_and_report(experiment, as_json=as_json)
+    run_and_report(experiment, as_json=as_json, details=details)
 
 
 def show(rows: list[Row], *, err: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from topoplan_engine.flags import AsJson, Flags, with_flags
+from topoplan_engine.flags import AsJson, Details, Flags, with_flags
 from topoplan_engine.options import RunOptions
 from topoplan_engine.text_command import TextCommand
 
@@ -27,6 +27,7 @@ def flexflow(
     ],
     words: Annotated[list[str] | None, typer.Argument(metavar="FLAG", help="Its flags, as they are.")] = None,
     as_json: AsJson = False,
+    details: Details = False,
 ) -> None:
     """Plan and simulate what a FlexFlow command line trains; options of this command stand before PROGRAM.
 
@@ -45,4 +46,4 @@ def flexflow(
         typer.echo(f"warning: {warning}", err=True)
     experiment = experiment_of(line.program, line.settings, run.seed)
     typer.echo(f"\nthe same in one line: {command_line(experiment)}\n", err=as_json)
-    run_and_report(experiment, as_json=as_json)
+    run_and_report(experiment, as_json=as_json, details=details)
