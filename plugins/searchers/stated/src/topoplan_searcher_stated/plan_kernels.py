@@ -15,7 +15,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.kernels.jit import inline_kernel, kernel, part
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 
 __all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
 
@@ -276,7 +276,7 @@ def _longest_border(layers: F64, counts: I64) -> float:
     return longest
 
 
-@part(_nrt=False)  # type: ignore[untyped-decorator]
+@kernel  # type: ignore[untyped-decorator]
 def balance(layers: F64, n_layers: int, room: F64, counts: I64) -> None:
     """Say how many layers each chunk has, at least one, so that the slowest chunk takes the least time.
 
