@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from pipeline_models import random_case
 
 from topoplan_searcher_pipeline import DapplePipeline, planning
 from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan
-from topoplan_searcher_pipeline.search import plan_pipelines
+from topoplan_searcher_pipeline.search import PipelineSearch, plan_pipelines
 from topoplan_searcher_pipeline.selection import drop_others, reach, select
 
 #: Seconds with many ties, and numbers of stages.
@@ -66,3 +67,12 @@ def test_simulations_that_stop_early_do_not_change_what_is_selected(seed, monkey
     assert plan_pipelines(DapplePipeline(shortlist=12), problem, stop=False).plans == found.plans
     assert len(found.plans) == 12
     assert min(reaches) < math.inf
+
+
+def test_what_a_known_plan_beats_by_half_is_not_simulated():
+    """The first five are simulated up to 1.5 times the known plan, others to 1.05 times; baselines were cut before."""
+    plans = [SimpleNamespace(seconds=seconds) for seconds in (1.0, 1.2, 1.4, 1.6, 1.7, 1.03, 1.2)]
+    shortlist = SimpleNamespace(plans=plans, named={"straight": [SimpleNamespace(seconds=1.3)]})
+    seconds = [plan.seconds for plan in PipelineSearch._first(shortlist, 1.0)]
+    assert seconds == [1.3, 1.0, 1.2, 1.4, 1.03]
+    assert len(PipelineSearch._first(shortlist)) == 8

@@ -40,7 +40,8 @@ _NEAR = 1.02
 #: Plans of the dynamic program whose stage simulation is so many times as slow as the best known plan are not
 #: simulated, but for as many as local search begins with.
 _KNOWN = 1.05
-#: Baselines whose stage simulation is so many times as slow as another one are not simulated.
+#: Baselines whose stage simulation is so many times as slow as another one, or as the best known plan, are not
+#: simulated, and neither is any other plan.
 _HOPELESS = 1.5
 #: A plan within this factor of the lower bound (all devices are always busy) is not improved further.
 _GOOD_ENOUGH = 1.001
@@ -131,7 +132,7 @@ def planning_steps(
         for pipeline_of_layers in make():
             pipeline = _renumbered(pipeline_of_layers, places)
             if pipeline not in plan_cache:
-                plan_cache[pipeline] = planner.fastest(pipeline, best * _HOPELESS)
+                plan_cache[pipeline] = planner.fastest(pipeline, min(best, best_known()) * _HOPELESS)
             plan = plan_cache[pipeline]
             if plan is not None:
                 named.setdefault(name, []).append(plan)
@@ -210,7 +211,7 @@ class PipelineSearch(Search):
         """Take a step of planning."""
         self._steps = None  # unless this step ends well
         self._shortlist = next(steps)
-        fresh = [plan for plan in self._first(self._shortlist, self._best_cost * _KNOWN) if plan not in self._planned]
+        fresh = [plan for plan in self._first(self._shortlist, self._best_cost) if plan not in self._planned]
         self._planned.update(fresh)
         self._next += self._new(self._shortlist, fresh)
         if not self._shortlist.finished:
@@ -255,9 +256,13 @@ class PipelineSearch(Search):
                 self._next += self._new(shortlist, candidates, _TOGETHER)
 
     @staticmethod
-    def _first(shortlist: Shortlist, cutoff: float = math.inf) -> list[PipelinePlan]:
-        """Return the baselines, and the selected plans that take less than the cutoff, but at least some of them."""
-        selected = [plan for n, plan in enumerate(shortlist.plans) if n < _CLIMBING or plan.seconds <= cutoff]
+    def _first(shortlist: Shortlist, known: float = math.inf) -> list[PipelinePlan]:
+        """Return the baselines, and the selected plans that may be faster than a known one; of the first, more may."""
+        selected = [
+            plan
+            for number, plan in enumerate(shortlist.plans)
+            if plan.seconds <= known * (_HOPELESS if number < _CLIMBING else _KNOWN)
+        ]
         return [*(plan for plans in shortlist.named.values() for plan in plans), *selected]
 
     def _new(self, shortlist: Shortlist, plans: Sequence[PipelinePlan], most: int | None = None) -> list[PipelinePlan]:
