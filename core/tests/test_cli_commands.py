@@ -293,6 +293,7 @@ def test_what_a_plugin_prints_while_it_is_imported_is_no_result(install, capsys)
 
 def test_a_plugin_that_takes_long_to_import_is_shown(install, capsys, monkeypatch):
     monkeypatch.setattr("topoplan.cli._plugins._SLOW", 0.05)
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "command-slow")  # no other one is loaded and built
     install("acme-slow", "slow", "import time\ntime.sleep(0.06)\n" + textwrap.dedent(PLUGIN))
     _, out, _ = run(capsys, "plugins", "doctor")
     (line,) = [line for line in out.splitlines() if line.startswith("SLOW") and "acme-slow" in line]
