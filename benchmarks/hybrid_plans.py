@@ -159,7 +159,8 @@ def order_row(name: str, seconds: float) -> list[str]:
 
 def searched(model: str, devices: int, searcher: str, seconds: float) -> dict[str, Any]:
     """Search for so many CPU seconds in this process; return what was found."""
-    clocks.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment, attr-defined]
+    now = time.process_time
+    clocks.time = SimpleNamespace(monotonic=now, process_time=now)  # type: ignore[assignment, attr-defined]
     limit = {"searchers": searcher, "time_limit": f"{seconds}s"}
     try:
         if model in MODELS:

@@ -269,6 +269,7 @@ def test_experts_are_neighbours_among_replicas():
     grid = grid_of(plan, TARGET)
     assert (grid.data, grid.experts, grid.tensor) == (4, 2, 1)
     assert flags(plan)["--expert-model-parallel-size"] == "2"
+    assert flags(plan)["--moe-token-dispatcher-type"] == "alltoall"
     assert json.loads(DeepSpeed().write(plan))["expert_parallel"] == {"enabled": True, "autoep_size": 2}
 
 

@@ -211,7 +211,7 @@ USUAL = {
 
 def numbers_of(grid):
     """Degrees and batch sizes that Megatron-LM reads of a plan."""
-    degrees = [grid.pipeline, grid.chunks, grid.data, grid.tensor, grid.experts, grid.context, grid.tensor]
+    degrees = [grid.pipeline, grid.chunks, grid.data, grid.tensor, grid.experts, grid.context, grid.expert_tensor]
     return {"degrees": degrees, "batch": [grid.samples, grid.samples * grid.micro_batches * grid.data]}
 
 

@@ -125,7 +125,8 @@ def flags_of(plan: PlanLike, grid: Grid) -> list[str]:
             raise TARGET.unsuited("the plan has positions in one piece on each device, not in pairs from both ends")
         lines.append(f"--context-parallel-size {grid.context} --cp-comm-type {_CONTEXT[grid.context_way]}")
     if grid.experts > 1:
-        lines.append(f"--expert-model-parallel-size {grid.experts}")
+        # Its default gathers all tokens, and does not overlap.
+        lines.append(f"--expert-model-parallel-size {grid.experts} --moe-token-dispatcher-type alltoall")
     if grid.expert_tensor != grid.tensor:
         lines.append(f"--expert-tensor-parallel-size {grid.expert_tensor}")
     if _pipelines_inside(grid):
