@@ -15,7 +15,7 @@ from topoplan_engine.network.machine import network_of
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.written_out import written_out
 from topoplan_estimator_roofline import Roofline
-from topoplan_samples.plans_drawn import LARGE, ONE_PATH, drawn_plan, models_in, some_plans
+from topoplan_samples.plans_drawn import LARGE, ONE_PATH, cluster_of, drawn_plan, fabric_of, models_in, some_plans
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_simulator_fluid.max_min import ALWAYS
@@ -67,6 +67,12 @@ def test_folded_plans_with_algorithms_take_what_whole_ones_take(text, model_of):
     for protocol, plan in zip(("none", "auto"), plans, strict=True):
         _, chosen = assert_equal(*plan, text, protocol)
         assert chosen
+
+
+def test_a_plan_without_collectives_folds_where_algorithms_are_chosen(model_of):
+    graph, cluster = model_of("dense", 4), cluster_of(2, 1)
+    strategy, _ = strategy_of(Settings(pp=2), graph, 2)
+    assert_equal(graph, cluster, fabric_of("bigswitch", cluster, {}), strategy, AUTO)
 
 
 @pytest.mark.slow

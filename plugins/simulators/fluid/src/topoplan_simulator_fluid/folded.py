@@ -111,8 +111,8 @@ def _with_variants(
 
     A collective that no algorithm can run is refused when it is to be run, by the name of its operator.
     """
-    groups = np.diff(taskgraph.group_ptr)[taskgraph.group]
-    tasks = np.flatnonzero((taskgraph.op == BY_ALGORITHM) & (groups > 1))
+    tasks = np.flatnonzero(taskgraph.op == BY_ALGORITHM)
+    tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
     seconds = processing_times(columns(taskgraph), entities, network.paths, int(Transport.WIRE))
     first, _, kinds = selected(algorithms, taskgraph, tasks, network, seconds)
     # By group and algorithm: several sizes have the same.
@@ -144,9 +144,9 @@ def _with_variants(
 
 def selections(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice) -> list[tuple[int, str]]:
     """Return a collective of each group, kind and size, and the name of the algorithm that runs it; empty for rings."""
-    groups = np.diff(taskgraph.group_ptr)[taskgraph.group]
-    is_collective = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & (groups > 1)
+    is_collective = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
     tasks = np.flatnonzero(is_collective & np.isin(taskgraph.collective, [int(each) for each in algorithms.algorithms]))
+    tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
     if not len(tasks):
         return []
     entities, _ = _entities(taskgraph, network)
