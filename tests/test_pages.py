@@ -118,5 +118,5 @@ def test_every_page_and_script_is_there():
             assert (ROOT / path).exists(), path
         if "{file}" in page.sample:
             headers = {header for table in module.tables((ROOT / name).read_text()) for header in table.headers}
-            assert set(page.machine) <= headers, name
+            assert set(page.ignored) <= headers, name
             assert not page.names or headers & set(page.names), name
