@@ -304,3 +304,12 @@ def test_commands_that_read_a_plan_report_the_draws_of_its_search(run):
         said = " ".join(run(command, "plan.json")[1].replace("│", " ").split())
         assert f"over {draws['count']} draws of equal paths" in said
         assert "in the draw that is shown" in said
+
+
+def test_draws_that_a_search_has_taken_are_taken_again_however_large_the_task_graph_is(run, monkeypatch):
+    """A task graph of 0.4 million tasks had the mean of two draws when it was planned, and one of them when read."""
+    words = "moe --batch-size 64 -t random --servers 8 --degree 3 -s mcmc --budget 0 -x json=plan.json --json"
+    report = json.loads(run("optimize", *words.split())[1])
+    monkeypatch.setattr("topoplan_engine.simulation.draws.MOST_TASKS", 1)
+    draws = json.loads(run("simulate", "plan.json", "--json")[1])["draws"]
+    assert (draws["count"], draws["mean_iteration_time_s"]) == (report["draws"]["count"], report["iteration_time_s"])

@@ -123,7 +123,7 @@ def draws_of(plan: Plan, *, host: Host | None = None) -> Draws | None:
     """Return what a simulated plan takes under draws of equal paths, by the simulator that it names.
 
     They are those that a search reports of it: as many as its file says.  None where it draws nothing, and where the
-    draws would take long.
+    file says no number and the draws would take long.
     """
     host = host or Host.discover()
     component = simulator_of(plan).make(host, Simulator)

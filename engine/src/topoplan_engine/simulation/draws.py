@@ -165,11 +165,12 @@ def draws_of_tasks(
         count: how many draws a search has reported; as many as it would take at least where None is known.
 
     Returns:
-        None where nothing is drawn, and where the draws would take long.
+        None where nothing is drawn, and where the draws would take long and no search has taken them.
     """
     few = min(AT_LEAST, max(FEW, SOME_TASKS // max(1, taskgraph.n_tasks)))
     most = count or max(FEW, SOME_TASKS // max(1, taskgraph.n_tasks))
-    if taskgraph.n_tasks * few > MOST_TASKS or not simulate.draws(taskgraph, fabric, cluster):
+    takes_long = count is None and taskgraph.n_tasks * few > MOST_TASKS
+    if takes_long or not simulate.draws(taskgraph, fabric, cluster):
         return None
     return reported_draws(
         lambda seeds: simulate.makespans(taskgraph, fabric, cluster, seeds), first_draw, count or few, most, Stop()
