@@ -12,6 +12,7 @@ from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
+from topoplan_frontend_dlrm import Dlrm
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_samples.fabrics import star
 from topoplan_samples.stated import (
@@ -365,6 +366,13 @@ def test_words_are_padded_by_the_model(tmp_path):
     message = r"tp=4 does not divide the 50257 words of operator 'transformer.wte' \(Megatron-LM pads them to 50688"
     with pytest.raises(TopoplanError, match=message):
         strategy_of(Stated(tp=4), graph, 4)
+
+
+def test_tables_of_few_rows_are_padded_by_no_one():
+    """Four words padded to 128 for each of three devices would be 96 times as many."""
+    message = r"tp=3 does not divide the 4 words of operator 'emb0' \(nearest: tp=2 or 4\)"
+    with pytest.raises(TopoplanError, match=message):
+        strategy_of(Stated(tp=3), Dlrm().build(6), 6)
 
 
 def test_a_matrix_in_front_of_a_norm_is_whole_and_those_of_layers_are_not(tmp_path):
