@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import TopoplanError, stated_plan
 from topoplan_engine.lowering.folding import layout
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.kept import NetworkCache
@@ -148,3 +148,12 @@ def test_networks_whose_hosts_have_several_ways_out_keep_their_paths():
     fabric = fabric_of("fattree", cluster, {})
     assert networks.for_folds(fabric, cluster).spreading is not None
     assert networks.for_folds(fabric, cluster) is networks.for_folds(fabric, cluster)
+
+
+@pytest.mark.slow
+def test_the_published_layout_of_deepseek_v3_is_not_too_large():
+    """17 million passes and messages: 120 micro-batches, in two directions, of 61 layers with experts on 64 devices."""
+    words = "pp=16,ep=64,zero=1,schedule=dualpipe,layers=3+4*14+2"
+    machine = {"machine": "dgx-h100", "servers": 256, "topology": "rail-optimized", "precision": "bf16"}
+    plan = stated_plan("huggingface:preset=deepseek-v3,sequence-length=4096", words, batch_size=15360, **machine)
+    assert plan.timeline.makespan > 0

@@ -26,8 +26,8 @@ __all__ = ["FoldedIteration", "FoldedLayout"]
 #: Passes, and messages of all-to-alls, of the largest folded iteration in which messages are told apart by the links
 #: between switches that they load.
 _MOST_PASSES = 1 << 20
-#: The same of the largest folded iteration, whose tasks take 8 GB.
-_MOST_FOLDED = 1 << 24
+#: The same of the largest folded iteration, whose tasks take some 11 GB.
+_MOST_FOLDED = 1 << 26
 
 
 class FoldedIteration(NamedTuple):
