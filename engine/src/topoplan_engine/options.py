@@ -220,8 +220,8 @@ class RunOptions:
 
     time_limit: str | float | None = option(
         None,
-        help="give the result after so much time (60s, 5m, 1h), without compilation; what it finds then depends on the "
-        "machine",
+        help="give the result after so much time (60s, 5m, 1h), without compilation and the writing of files; what it "
+        "finds then depends on the machine",
         metavar="DURATION",
     )
     batch_size: int | None = option(
