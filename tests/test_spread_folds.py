@@ -120,13 +120,13 @@ def test_classes_that_do_not_fold_are_evened_and_the_timeline_says_so(model_of, 
     strategy, _ = strategy_of(Settings(tp=4, pp=4, zero=1), graph, cluster.n_devices)
     fabric = fabric_of("fattree", cluster, {"k": 10, "oversubscription": 5})
     network = spreading_network(fabric, cluster)
-    told_apart, expected = folded_on(network, graph, cluster, strategy)
-    assert not told_apart.evened
+    distinguished, expected = folded_on(network, graph, cluster, strategy)
+    assert not distinguished.evened
     monkeypatch.setattr(layout, "_MOST_PASSES", -1)
     folded, outcome = folded_on(network, graph, cluster, strategy)
     assert folded.evened
-    assert folded.taskgraph.n_tasks < told_apart.taskgraph.n_tasks
-    assert folded.n_tasks == told_apart.n_tasks
+    assert folded.taskgraph.n_tasks < distinguished.taskgraph.n_tasks
+    assert folded.n_tasks == distinguished.n_tasks
     assert outcome.makespan == pytest.approx(expected.makespan, rel=0.01)
     np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
 

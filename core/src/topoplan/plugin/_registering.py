@@ -211,8 +211,8 @@ def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken
 
 def distribution_of(kind: Kind, name: str) -> str:
     """Return the distribution of this project that has a component; empty if there is none."""
-    wanted = (kind, name.lower())
-    return next((dist for dist, components in components_of().items() if wanted in components), "")
+    component = (kind, name.lower())
+    return next((dist for dist, components in components_of().items() if component in components), "")
 
 
 @functools.cache

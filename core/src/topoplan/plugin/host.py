@@ -335,10 +335,10 @@ class Host:
         self._load_waiting(lambda rows: (kind, name) in rows)
         return self._index.get((kind, name), [])
 
-    def _load_waiting(self, wanted: Callable[[Collection[tuple[Kind, str]]], bool] = lambda rows: True) -> None:
-        """Load the plugins that wait, in order, whose components, kinds and names, are wanted."""
+    def _load_waiting(self, condition: Callable[[Collection[tuple[Kind, str]]], bool] = lambda rows: True) -> None:
+        """Load the plugins that wait, in order, of whose components, kinds and names, a condition holds."""
         for provider, plugin in list(self._waiting.items()):
-            if provider in self._waiting and wanted(components_of()[plugin.dist]):
+            if provider in self._waiting and condition(components_of()[plugin.dist]):
                 del self._waiting[provider]  # before it is loaded: it may ask for others
                 self._load(plugin, provider)
 

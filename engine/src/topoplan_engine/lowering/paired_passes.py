@@ -41,9 +41,9 @@ def in_turns(forward: Sequence[_Item], backward: Sequence[_Item]) -> list[_Item]
     ['B1', 'F1', 'B2', 'F2', 'B3', 'F3', 'B4']
     """
     first, second = (forward, backward) if len(backward) == 1 < len(forward) else (backward, forward)
-    both = min(len(first), len(second))
+    count = min(len(first), len(second))
     turns = [part for two in zip(first, second, strict=False) for part in two]
-    return [*turns, *first[both:], *second[both:]]
+    return [*turns, *first[count:], *second[count:]]
 
 
 def paired_rows(order: PassOrder) -> list[list[tuple[int, ...]]]:
@@ -83,8 +83,8 @@ def _needs(order: PassOrder) -> list[list[int]]:
         needs[head].append(tail)
     for kind in (Pass.BACKWARD, Pass.WEIGHTS):
         before = order.row_of[Pass.FORWARD if kind == Pass.BACKWARD else Pass.BACKWARD]
-        both = (order.row_of[kind] >= 0) & (before >= 0)
-        for tail, head in zip(before[both].tolist(), order.row_of[kind][both].tolist(), strict=True):
+        has_both = (order.row_of[kind] >= 0) & (before >= 0)
+        for tail, head in zip(before[has_both].tolist(), order.row_of[kind][has_both].tolist(), strict=True):
             needs[head].append(tail)
     return needs
 
@@ -93,13 +93,13 @@ def _pairs(
     rows: Sequence[int], kinds: Sequence[int], needs: Sequence[Sequence[int]], first: Pass | None
 ) -> Iterator[tuple[int, ...]]:
     """Yield the rows of a rank, two that follow each other together where the first one is of a kind."""
-    wanted = None if first is None else [first, Pass.BACKWARD if first == Pass.FORWARD else Pass.FORWARD]
-    at = 0
-    while at < len(rows):
-        row, *after = rows[at : at + 2]
-        two = [kinds[row], *(kinds[each] for each in after)] == wanted and row not in needs[after[0]]
+    pair_kinds = None if first is None else [first, Pass.BACKWARD if first == Pass.FORWARD else Pass.FORWARD]
+    place = 0
+    while place < len(rows):
+        row, *after = rows[place : place + 2]
+        two = [kinds[row], *(kinds[each] for each in after)] == pair_kinds and row not in needs[after[0]]
         yield (row, *after) if two else (row,)
-        at += 1 + two
+        place += 1 + two
 
 
 def _run(
@@ -109,21 +109,21 @@ def _run(
 
     A pair whose two passes wait for each other by way of other ranks is taken apart.
     """
-    kinds, done = order.kind.tolist(), [-1] * len(order.kind)
+    kinds, end_of = order.kind.tolist(), [-1] * len(order.kind)
     clock, place = [0] * order.n_ranks, [0] * order.n_ranks
     readers: dict[int, set[int]] = {}
-    for rank, (begin, end) in enumerate(_bounds(order)):
-        for row in range(begin, end):
+    for rank, (start, stop) in enumerate(_bounds(order)):
+        for row in range(start, stop):
             for tail in needs[row]:
                 readers.setdefault(tail, set()).add(rank)
     waiting = list(range(order.n_ranks))
     while any(place[rank] < len(items[rank]) for rank in range(order.n_ranks)):
         if not waiting:
-            waiting.append(_take_apart(items, place, needs, done))
+            waiting.append(_take_apart(items, place, needs, end_of))
         rank = waiting.pop()
         while place[rank] < len(items[rank]):
             item = items[rank][place[rank]]
-            before = [done[tail] for row in item for tail in needs[row] if tail not in item]
+            before = [end_of[tail] for row in item for tail in needs[row] if tail not in item]
             if before and min(before) < 0:
                 break
             seconds = sum(_COMPUTED[Pass(kinds[row])] for row in item)
@@ -131,18 +131,18 @@ def _run(
             clock[rank] = max([clock[rank], *before]) + seconds
             place[rank] += 1
             for row in item:
-                done[row] = clock[rank]
+                end_of[row] = clock[rank]
                 waiting += sorted(readers.get(row, set()) - {rank, *waiting})
     return max(clock), items
 
 
 def _take_apart(
-    items: list[list[tuple[int, ...]]], place: list[int], needs: Sequence[Sequence[int]], done: Sequence[int]
+    items: list[list[tuple[int, ...]]], place: list[int], needs: Sequence[Sequence[int]], end_of: Sequence[int]
 ) -> int:
     """Take the first pair apart whose first pass could run; return its rank."""
-    for rank, (of_rank, at) in enumerate(zip(items, place, strict=True)):
-        pair = of_rank[at] if at < len(of_rank) else ()
-        if len(pair) == 2 and all(done[tail] >= 0 for tail in needs[pair[0]]):
-            of_rank[at : at + 1] = [(row,) for row in pair]
+    for rank, (of_rank, number) in enumerate(zip(items, place, strict=True)):
+        pair = of_rank[number] if number < len(of_rank) else ()
+        if len(pair) == 2 and all(end_of[tail] >= 0 for tail in needs[pair[0]]):
+            of_rank[number : number + 1] = [(row,) for row in pair]
             return rank
     raise AssertionError("an order of passes runs to its end")

@@ -423,8 +423,8 @@ class Assembly:
                 continue
             together = self._in_twos_of(passes)
             if pairs is not None:
-                begin = int(order.rank_ptr[rank])
-                together = [[passes[row - begin] for row in rows_of_item] for rows_of_item in pairs[rank]]
+                first_row = int(order.rank_ptr[rank])
+                together = [[passes[row - first_row] for row in rows_of_item] for rows_of_item in pairs[rank]]
             self._order_rank_of_pairs([*together, *([each] for each in last_parts)])
 
     def _order_rank(self, passes: Sequence[_Pass]) -> None:

@@ -165,8 +165,8 @@ class TaskColumns:
         is_sorted = sorts[block]
         place = np.where(is_sorted, tails * self.n_tasks + heads, np.arange(len(tails)))
         order = np.lexsort((place, block))
-        again = is_sorted[1:] & (block[1:] == block[:-1]) & (place[order][1:] == place[order][:-1])
-        order = order[np.append(True, ~again)]
+        repeats = is_sorted[1:] & (block[1:] == block[:-1]) & (place[order][1:] == place[order][:-1])
+        order = order[np.append(True, ~repeats)]
         return tails[order], heads[order]
 
     def successors(self) -> tuple[I64, I64]:

@@ -49,7 +49,7 @@ def ways_through(nics: I64, count: int) -> list[I64]:
     place = np.argsort(round_table)
     ways = []
     for number in range(count):
-        begin, end = gates[number], gates[(number + half) % count]
-        way = round_table[zigzag(devices, int(place[begin]))]
-        ways.append(i64(np.append(way[way != end], end)))
+        entrance, exit_gate = gates[number], gates[(number + half) % count]
+        way = round_table[zigzag(devices, int(place[entrance]))]
+        ways.append(i64(np.append(way[way != exit_gate], exit_gate)))
     return ways

@@ -129,25 +129,25 @@ class Spreading:
             (self._back, routes.target, routes.source, routes.leaves, self._arriving, fabric.link_dst),
         ):
             order = np.lexsort((target, source))
-            by_hosts, by_links, seen = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
-            held = np.minimum(hosts, np.where(links > 0, links, np.inf))
+            by_hosts, by_links, widest = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
+            narrowed = np.minimum(hosts, np.where(links > 0, links, np.inf))
             for part in self._walk(core, source[order], target[order]):
                 several = several or bool((part.parts < 1 - _ROUNDING).any())
-                at = order[part.first : part.first + len(part.ptr) - 1]
-                _survey(part.ptr, part.links, part.parts, source[at], hosts, held, by_hosts, by_links, seen)
+                of_part = order[part.first : part.first + len(part.ptr) - 1]
+                _survey(part.ptr, part.links, part.parts, source[of_part], hosts, narrowed, by_hosts, by_links, widest)
                 if core is self._onward:
-                    _number(part.ptr, part.links, part.parts, at, number)
+                    _number(part.ptr, part.links, part.parts, of_part, number)
             is_source = np.zeros(self._nodes, dtype=bool)
             is_source[source] = True
-            bounds.append((by_hosts, by_links, (is_source & (held < hosts))[tails]))
+            bounds.append((by_hosts, by_links, (is_source & (narrowed < hosts))[tails]))
         (out, out_held, tight), (into, into_held, tight_too) = bounds
         holds = (number > 0) & (np.minimum(out, into) > most)
         holds &= tight | tight_too | (np.minimum(out_held, into_held) > most)
-        kept = np.flatnonzero(holds)
-        kept = kept[np.lexsort((kept, fabric.link_bandwidth[kept], number[kept]))]
-        begins = (np.diff(number[kept]) != 0) | (np.diff(fabric.link_bandwidth[kept]) != 0)
+        holding = np.flatnonzero(holds)
+        holding = holding[np.lexsort((holding, fabric.link_bandwidth[holding], number[holding]))]
+        begins = (np.diff(number[holding]) != 0) | (np.diff(fabric.link_bandwidth[holding]) != 0)
         listed = np.zeros(n_links, dtype=bool)
-        listed[kept[np.append(True, begins)[: len(kept)]]] = True
+        listed[holding[np.append(True, begins)[: len(holding)]]] = True
         return self._listed(routes, listed, several=several)
 
     def carried(self, source: I64, target: I64, nbytes: F64) -> F64:
@@ -165,11 +165,11 @@ class Spreading:
         order = np.lexsort((routes.target, routes.source))
         rows, links, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0)]
         for part in self._walk(self._onward, routes.source[order], routes.target[order]) if listed.any() else ():
-            kept = listed[part.links]
+            is_listed = listed[part.links]
             number = np.repeat(np.arange(len(part.ptr) - 1), np.diff(part.ptr))
-            rows.append(order[part.first + number[kept]])
-            links.append(part.links[kept])
-            shares.append(part.parts[kept])
+            rows.append(order[part.first + number[is_listed]])
+            links.append(part.links[is_listed])
+            shares.append(part.parts[is_listed])
         row = np.concatenate(rows)
         sort = np.argsort(row, kind="stable")
         ptr = indptr(np.bincount(row, minlength=len(routes.source)))
@@ -183,12 +183,12 @@ class Spreading:
             stop_if_wanted()
             ptr = np.zeros(len(source) - first + 1, np.int64)
             links, parts = np.empty(size, np.int32), np.empty(size)
-            done = _write_shares(core, scratch, room, source[first:], target[first:], ptr, links, parts)
-            if not done:
+            count = _write_shares(core, scratch, room, source[first:], target[first:], ptr, links, parts)
+            if not count:
                 size *= 2
                 continue
-            yield _Shares(first, ptr[: done + 1], links[: ptr[done]], parts[: ptr[done]])
-            first += done
+            yield _Shares(first, ptr[: count + 1], links[: ptr[count]], parts[: ptr[count]])
+            first += count
 
 
 def _core(src: I64, dst: I64, rows: I64, nodes: int) -> Core:
@@ -213,7 +213,7 @@ def _write_shares(
             missing += scratch.asked[target[last]] != root
             scratch.asked[target[last]] = root
             last += 1
-        reached = search(root, -1, missing, scratch, core)
+        n_nodes = search(root, -1, missing, scratch, core)
         fits = True
         for route in range(first, last):
             if scratch.distance[target[route]] >= 0:
@@ -222,7 +222,7 @@ def _write_shares(
                 fits = False
                 break
             ptr[route + 1] = end
-        for k in range(reached):
+        for k in range(n_nodes):
             scratch.distance[scratch.queue[k]] = -1
         if not fits:
             scratch.asked[:] = -1
@@ -273,7 +273,7 @@ def _survey(
     parts: F64,
     source: I64,
     hosts: F64,
-    held: F64,
+    narrowed: F64,
     by_hosts: F64,
     by_links: F64,
     widest: F64,
@@ -292,7 +292,7 @@ def _survey(
         for i in range(ptr[first], ptr[last]):
             if widest[links[i]] > 0.0:
                 by_hosts[links[i]] += widest[links[i]] * hosts[source[first]]
-                by_links[links[i]] += widest[links[i]] * held[source[first]]
+                by_links[links[i]] += widest[links[i]] * narrowed[source[first]]
                 widest[links[i]] = 0.0
         first = last
 

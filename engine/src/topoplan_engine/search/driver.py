@@ -170,11 +170,7 @@ class SearchRun:
         return ending
 
     def price_something(self) -> None:
-        """Price one state after all where nothing has a price at the end.
-
-        Raises:
-            TopoplanError: none can be priced soon.
-        """
+        """Price one state after all where nothing has a price at the end; raise a `TopoplanError` if none has soon."""
         if self._unpriced is None or self.best.cost < math.inf:
             return
         unpriced, self._unpriced = self._unpriced, None
@@ -215,11 +211,9 @@ class SearchRun:
                 rejected, candidates = self._proposed_by(number, remaining)
                 asked += rejected + len(candidates)
                 remaining -= rejected
-                if candidates:
-                    remaining -= self._step(number, candidates, until, stop)
-                self._shares.end_turn(
-                    number, cpu_clock() - started, bool(rejected or candidates or self._plans(number))
-                )
+                remaining -= self._step(number, candidates, until, stop) if candidates else 0
+                is_busy = bool(rejected or candidates or self._plans(number))
+                self._shares.end_turn(number, cpu_clock() - started, is_busy)
             if asked == 0 and not more:
                 return self._ending(until, stop) or "nothing left to propose"
         return self._ending(math.inf, stop) or "budget"

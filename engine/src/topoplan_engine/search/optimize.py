@@ -236,8 +236,7 @@ def _optimized(
     began: float | None,
 ) -> Outcome:
     began = clock() if began is None else began
-    asked = writable(host, with_patience(experiment))[0]
-    experiment = launchable(host, with_trainer_kernels(host, asked))[0]
+    experiment = launchable(host, with_trainer_kernels(host, writable(host, with_patience(experiment))[0]))[0]
     if records(host, experiment.outputs):
         experiment = attrs.evolve(experiment, run=attrs.evolve(experiment.run, record=True))
     setup = set_up_search(host, experiment, perturbation)
@@ -274,10 +273,9 @@ def _optimized(
     if finisher is not None:
         result = finished(setup, host, finisher, before, ends.remaining, journals, report)
     judged_plans = _judged_plans(setup, result, ends, journals)
-    assumptions = dict(problem.costs.assumptions)
     record: Mapping[str, Any] = {
         **provenance(host, experiment, perturbation),
-        **({"assumptions": assumptions} if assumptions else {}),
+        **({"assumptions": dict(problem.costs.assumptions)} if problem.costs.assumptions else {}),
         **_found(judged_plans, result),
     }
     can_be_wired = finisher is not None and not result.interrupted and wired(setup).reconfigurable

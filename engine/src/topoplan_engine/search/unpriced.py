@@ -78,13 +78,13 @@ class Unpriced:
         """
         began, grace = clock(), math.inf if whole else max(_GRACE * limit, _LEAST_GRACE)
         choices = [self._kept] if self._kept is self._first else [self._kept, self._first]
-        for number, kept in enumerate(choices):
+        for number, choice in enumerate(choices):
             until = began + grace * (number + 1) / len(choices)
-            trial = _priced_by(until, evaluator, kept.candidate)
+            trial = _priced_by(until, evaluator, choice.candidate)
             if trial is None:
                 continue
-            self._kept = kept
-            what = "initial strategy" if kept.number is None else f"first plan of {name_of(kept.number)}"
+            self._kept = choice
+            what = "initial strategy" if choice.number is None else f"first plan of {name_of(choice.number)}"
             warnings.warn(
                 TopoplanWarning(
                     f"time-limit: no plan could be priced in {limit:.3g} s; the {what} is the result, and took "

@@ -51,7 +51,7 @@ def run(capsys, monkeypatch):
 
     def run(*words):
         ran = []
-        monkeypatch.setattr(topoplan_engine, "run_and_report", lambda experiment, as_json: ran.append(experiment))
+        monkeypatch.setattr(topoplan_engine, "run_and_report", lambda experiment, **how: ran.append(experiment))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main(list(words))

@@ -19,10 +19,10 @@ from topoplan_frontend_huggingface import HuggingFace
 from topoplan_operators import GraphBuilder
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
+from topoplan_searcher_stated.balancing import balance
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import data_degrees, shapes
-from topoplan_searcher_stated.plan_kernels import balance
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
 

@@ -39,15 +39,15 @@ def first_of_equal_links(loads: MessageLoads, of: I64, first_link: I64) -> I64:
     seconds = total / loads.bandwidth[links, None]
     order = np.lexsort((links, -seconds.sum(axis=1)))
     front = np.zeros((0, len(flows)))
-    kept: list[int] = []
+    front_links: list[int] = []
     for number in order.tolist():
         below = np.flatnonzero((seconds[number] <= front * (1 + 1e-9)).all(axis=1))
         if len(below):
-            first[links[number]] = links[kept[below[0]]]
+            first[links[number]] = links[front_links[below[0]]]
             continue
-        kept.append(number)
+        front_links.append(number)
         first[links[number]] = links[number]
-        front = seconds[kept]
+        front = seconds[front_links]
     return first
 
 

@@ -23,8 +23,8 @@ from topoplan_engine.sharding.stage_graphs import Link
 
 __all__ = ["FoldedIteration", "FoldedLayout"]
 
-#: Passes, and messages of all-to-alls, of the largest folded iteration in which messages are told apart by the links
-#: between switches that they load.
+#: Passes, and messages of all-to-alls, of the largest folded iteration in which messages are distinguished by the
+#: links between switches that they load.
 _MOST_PASSES = 1 << 20
 #: The same of the largest folded iteration, whose tasks take some 11 GB.
 _MOST_FOLDED = 1 << 26
@@ -253,9 +253,9 @@ class FoldedLayout:
         patterns: what the iteration sends.
         classes: of its vertices, and of links behind them.
         counted_once: all-to-alls of equal shares are one task each in the whole iteration.
-        evened: messages are not told apart by the links between switches that they load, since too many classes would
-            be left.  All messages of a class then load all of these links, are as slow as the slowest of them, and
-            have the longest latency.
+        evened: messages are not distinguished by the links between switches that they load, since too many classes
+            would be left.  All messages of a class then load all of these links, are as slow as the slowest of them,
+            and have the longest latency.
     """
 
     columns: Mapping[str, Any] = {"message": -1, "copies": 1}

@@ -256,12 +256,12 @@ class PipelineSearch(Search):
                 self._next += self._new(shortlist, candidates, _TOGETHER)
 
     @staticmethod
-    def _first(shortlist: Shortlist, known: float = math.inf) -> list[PipelinePlan]:
+    def _first(shortlist: Shortlist, known_seconds: float = math.inf) -> list[PipelinePlan]:
         """Return the baselines, and the selected plans that may be faster than a known one; of the first, more may."""
         selected = [
             plan
             for number, plan in enumerate(shortlist.plans)
-            if plan.seconds <= known * (_HOPELESS if number < _CLIMBING else _KNOWN)
+            if plan.seconds <= known_seconds * (_HOPELESS if number < _CLIMBING else _KNOWN)
         ]
         return [*(plan for plans in shortlist.named.values() for plan in plans), *selected]
 

@@ -328,9 +328,7 @@ class Estimates:
         counts = np.tile(np.array(even, dtype=np.int64), (len(rows), 1))
         for text, each in counts_of.items():
             counts[text_at[rows] == text] = each
-        built = [
-            shape for shape, is_usable in zip(of_plan, usable, strict=True) if isinstance(shape, _Shape) and is_usable
-        ]
+        built = [shape for shape, fits in zip(of_plan, usable, strict=True) if isinstance(shape, _Shape) and fits]
         prices = np.empty((len(rows), PRICES))
         columns, shown = order.columns, order.order.n_micro_batches
         chunks = len(columns.rank_of)

@@ -38,8 +38,8 @@ def with_spread(loads: MessageLoads, entities: Entities, network: Network) -> Me
         enters=_rates(fabric.link_dst, enters, fabric),
         leaves=_rates(fabric.link_src, leaves, fabric),
     )
-    taken, count = np.unique(flow[away] * max(len(keys), 1) + route.ravel(), return_counts=True)
-    flow, route = np.divmod(taken, max(len(keys), 1))
+    pairs, count = np.unique(flow[away] * max(len(keys), 1) + route.ravel(), return_counts=True)
+    flow, route = np.divmod(pairs, max(len(keys), 1))
     limits = spreading.limiting(routes)
     owner, entry = select(limits.ptr, route)
     cell, of_cell = np.unique(flow[owner] * np.int64(network.n_links) + limits.links[entry], return_inverse=True)
