@@ -192,5 +192,5 @@ def test_every_hook_is_documented():
 
 
 def test_core_is_small():
-    files = [path for pattern in ("*.py", "*.pyi") for path in (ROOT / "core" / "src").rglob(pattern)]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 6_100
+    files = (ROOT / "core" / "src").rglob("*.py")  # the stub beside them lists names of these
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 6_000

@@ -211,8 +211,7 @@ def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken
 
 def distribution_of(kind: Kind, name: str) -> str:
     """Return the distribution of this project that has a component; empty if there is none."""
-    component = (kind, name.lower())
-    return next((dist for dist, components in components_of().items() if component in components), "")
+    return next((dist for dist, components in components_of().items() if (kind, name.lower()) in components), "")
 
 
 @functools.cache

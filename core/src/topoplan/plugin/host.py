@@ -1,10 +1,9 @@
 """The host: loads plugins, keeps a broken one from harming the others, and answers by kind and name.
 
 Data flow: entry points (`topoplan.plugin.entry_points`) and core's own modules go through the hooks of
-`topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  Plugins of this project, whose components
-core knows by name, wait until one of these is asked for, or all of a kind are; others are loaded at once.  A plugin
-that cannot be used is kept as a `Broken` with its cause, two that claim one name as a `Conflict`; both are reported
-where their absence hurts and by ``topoplan plugins doctor``.  Nothing here is global: tests make a `Host` of their own.
+`topoplan.plugin.hookspecs`; what they return is indexed by (kind, name).  Plugins of this project wait until one of
+their components is asked for.  A plugin that cannot be used is kept as a `Broken` with its cause, two that claim one
+name as a `Conflict`; both are reported where they hurt and by ``topoplan plugins doctor``.  Nothing here is global.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast, overload
 
 import attrs
@@ -81,14 +80,11 @@ class Host:
         self._load_seconds: dict[Provider, float] = {}
         self._broken: list[Broken] = []
         self.disabled: list[str] = []
-        #: Plugins that are not loaded yet, in order.
-        self._waiting: dict[Provider, InstalledPlugin] = {}
+        self._waiting: dict[Provider, InstalledPlugin] = {}  # not loaded yet, in order
 
     @classmethod
     def discover(cls, strict: bool = False, prefix: str = "") -> Host:
-        """Find every installed plugin, and load those of others, one by one, sorted by entry point and distribution.
-
-        Plugins of this project are loaded when one of their components is asked for.
+        """Find every installed plugin; load those of others, sorted, and ours when a component of theirs is asked for.
 
         ``TOPOPLAN_PLUGINS`` (only these; empty means none) and ``TOPOPLAN_DISABLE_PLUGINS`` (not these)
         hold entry points or distributions, separated by commas.
@@ -106,10 +102,9 @@ class Host:
                 continue
             provider = Provider(name=plugin.name, dist=plugin.dist, version=plugin.version)
             by_name[plugin.name].append(provider)
+            host._waiting[provider] = plugin
             if prefix or strict or plugin.dist not in components_of():
-                host._load(plugin, provider)
-            else:
-                host._waiting[provider] = plugin
+                host._load(host._waiting.pop(provider), provider)
         for name in sorted(listed(ALLOW) or ()):
             if not prefix and not any(name in (p.name, p.dist) for providers in by_name.values() for p in providers):
                 error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
@@ -153,15 +148,11 @@ class Host:
 
     def _has(self, cls: Any) -> bool:
         """Say whether a component is here already, whoever brought it."""
-        return is_component(cls) and any(entry.component is cls for entry in self._entries(cls))
+        return is_component(cls) and any(each.component is cls for each in self._known(cls.kind, cls.name))
 
     def has(self, kind: type[Registered] | Kind | str, name: str) -> bool:
         """Say whether there is a component or a command of that name that can be used."""
-        kind = _kind(kind)
-        return bool(self._found(kind, name)) and self._conflict(kind, name) is None
-
-    def _entries(self, cls: type[Registered]) -> Sequence[_Entry]:
-        return self._known(cls.kind, getattr(cls, "name", ""))
+        return bool(self._found(_kind(kind), name)) and self._conflict(_kind(kind), name) is None
 
     def _make_room(self, plugin: object, provider: Provider, *, replace: bool) -> None:
         """Take out what a plugin replaces, or refuse it where others have its names; nothing changes if it is wrong."""
@@ -286,7 +277,7 @@ class Host:
     def provider(self, component: Registered | type[Registered]) -> Provider:
         """Return where a component or command of this host comes from."""
         cls = component if isinstance(component, type) else type(component)
-        for entry in self._entries(cls):
+        for entry in self._known(cls.kind, cls.name):
             if cls in (entry.component, entry.guarded):
                 return entry.provider
         raise TopoplanError(f"{cls.kind.value} {cls.name!r} does not belong to this host")
@@ -325,10 +316,9 @@ class Host:
 
     def _found(self, kind: Kind, name: str) -> list[_Entry]:
         """Return what has this name, once those plugins are loaded that are known to; if none has it, once all are."""
-        if not (entries := self._known(kind, name)):
+        if not self._known(kind, name):
             self._load_waiting()
-            entries = self._known(kind, name)
-        return entries
+        return self._known(kind, name)
 
     def _known(self, kind: Kind, name: str) -> list[_Entry]:
         """Return what has this name, once the plugins are loaded that are known to have it."""
@@ -337,10 +327,9 @@ class Host:
 
     def _load_waiting(self, condition: Callable[[Collection[tuple[Kind, str]]], bool] = lambda rows: True) -> None:
         """Load the plugins that wait, in order, of whose components, kinds and names, a condition holds."""
-        for provider, plugin in list(self._waiting.items()):
-            if provider in self._waiting and condition(components_of()[plugin.dist]):
-                del self._waiting[provider]  # before it is loaded: it may ask for others
-                self._load(plugin, provider)
+        for provider in list(self._waiting):
+            if provider in self._waiting and condition(components_of()[provider.dist]):
+                self._load(self._waiting.pop(provider), provider)  # taken out before: it may ask for others
 
     def _load(self, installed: InstalledPlugin, provider: Provider) -> None:
         """Load and add one entry point; whatever goes wrong becomes a `Broken`."""
@@ -395,8 +384,8 @@ class Host:
     def _conflict(self, kind: Kind, name: str) -> Conflict | None:
         entries = self._index[kind, name]
         if len(entries) > 1:
-            # Those that are installed by name, and then those that were added, in order: whatever was loaded first.
-            providers = sorted((entry.provider for entry in entries), key=_order)
+            # Whatever was loaded first: those that are installed, by distribution, and those that were added, in order.
+            providers = sorted((entry.provider for entry in entries), key=lambda each: (not each.dist, each.dist))
             return Conflict(subject=f"{kind.value} {name!r}", providers=tuple(providers))
         return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
 
@@ -408,10 +397,6 @@ class Host:
 class _Manager(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:  # most of what a module holds was imported
         return super().parse_hookimpl_opts(plugin, name) if marked(plugin, name) else None
-
-
-def _order(provider: Provider) -> tuple[bool, str, str]:
-    return (False, provider.name, provider.dist) if provider.dist else (True, "", "")
 
 
 def _kind(kind: type[Registered] | Kind | str) -> Kind:

@@ -60,6 +60,18 @@ def _fill_within(layers: F64, n_layers: int, most: float, widest: float, room: F
 
 
 @inline_kernel
+def _least_seconds(layers: F64, n_layers: int, low: float, high: float, widest: float, room: F64, counts: I64) -> float:
+    """Return the least seconds of the slowest chunk where none sends for longer than that or ``widest``."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _fill_within(layers, n_layers, middle, max(middle, widest), room, counts):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@inline_kernel
 def _longest_border(layers: F64, counts: I64) -> float:
     """Return the most seconds that a chunk takes to send what it makes."""
     end, longest = 0, 0.0
@@ -97,18 +109,6 @@ def balance(layers: F64, n_layers: int, room: F64, counts: I64) -> None:
     most = _longest_border(layers, counts)
     if most <= high:
         return
-    low, widest = high, most
-    for _ in range(_HALVINGS):
-        middle = (low + widest) / 2
-        if _fill_within(layers, n_layers, middle, middle, room, counts):
-            widest = middle
-        else:
-            low = middle
-    low, most = 0.0, widest
-    for _ in range(_HALVINGS):
-        middle = (low + most) / 2
-        if _fill_within(layers, n_layers, middle, widest, room, counts):
-            most = middle
-        else:
-            low = middle
+    widest = _least_seconds(layers, n_layers, high, most, 0.0, room, counts)
+    most = _least_seconds(layers, n_layers, 0.0, widest, widest, room, counts)
     _fill_within(layers, n_layers, most, widest, room, counts)
