@@ -269,3 +269,9 @@ def test_help_loads_neither_numpy_nor_plugins():
     assert "plugins" in out
     assert "typer" in loaded.split()
     assert not {"numpy", "numba", "networkx", "topoplan.plugin.host"} & set(loaded.split())
+
+
+def test_list_is_a_word_for_what_plugins_alone_does(capsys):
+    assert run(capsys, "plugins", "list") == run(capsys, "plugins")
+    assert run(capsys, "plugins", "list", "--kind", "topology") == run(capsys, "plugins", "--kind", "topology")
+    assert "Did you mean 'list'?" in run(capsys, "plugins", "lits")[2]

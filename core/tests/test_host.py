@@ -6,6 +6,7 @@ import re
 import sys
 import textwrap
 import types
+import warnings
 
 import attrs
 import pluggy
@@ -14,6 +15,7 @@ import pytest
 from topoplan import Exporter, Searcher, Topology, TopoplanError, hookimpl, option
 from topoplan.errors import TopoplanWarning
 from topoplan.plugin import hookspecs
+from topoplan.plugin._registering import unknown
 from topoplan.plugin.components import Kind, unguarded
 from topoplan.plugin.entry_points import InstalledPlugin
 from topoplan.plugin.host import Host
@@ -435,9 +437,65 @@ def test_allow_list_admits_only_what_it_names(install, monkeypatch):
     assert names(Host.discover()) == set()
 
 
-def test_allow_list_that_names_nothing_is_told(install, monkeypatch):
+def test_an_allow_list_that_names_nothing_names_the_nearest(install, monkeypatch):
     monkeypatch.setenv("TOPOPLAN_PLUGINS", "no-such-plugin")
     assert "no such plugin is installed" in broken(Host.discover(), "no-such-plugin").error
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "topology-torsu")
+    host = Host.discover()
+    assert broken(host, "topology-torsu").error == (
+        "TOPOPLAN_PLUGINS names it, but no such plugin is installed; did you mean 'topology-torus'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [
+        ("topology-torsu", ["no plugin 'topology-torsu' is installed; did you mean 'topology-torus'?"]),
+        ("topoplan-topolgy-torus", ["no plugin 'topoplan-topolgy-torus' is installed; did you mean 'topoplan-topol"]),
+        ("zzqq,one", ["no plugin 'zzqq' is installed"]),
+        ("one, acme-one,", []),
+        ("b\x1b[31m", ["no plugin 'b\\x1b[31m' is installed"]),
+        ("", []),
+    ],
+)
+def test_a_list_of_disabled_plugins_that_names_what_is_not_installed_warns(install, monkeypatch, value, messages):
+    install("acme-one", entry="one")
+    monkeypatch.setenv("TOPOPLAN_DISABLE_PLUGINS", value)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Host.discover()
+        Host.discover(prefix="command-")  # a part of all: whether others are installed is not known
+    found = [str(warning.message) for warning in caught]
+    assert len(found) == len(messages)
+    for text, message in zip(found, messages, strict=True):
+        assert text.startswith(f"TOPOPLAN_DISABLE_PLUGINS: {message}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "plugin"),
+    [
+        ("topology", "bigswitch", "topology-bigswitch"),
+        ("machine", "A100-40", "machine-nvidia"),
+        ("simulator", "fluid", "simulator-fluid"),
+        ("exporter", "json", "exporter-json"),
+        ("command", "optimize", "command-optimize"),
+        ("collective", "ring", "collective-rings"),
+    ],
+)
+def test_what_is_disabled_is_named_and_nothing_else(monkeypatch, kind, name, plugin):
+    monkeypatch.setenv("TOPOPLAN_PLUGINS", "frontend-alexnet")
+    with pytest.raises(TopoplanError) as caught:
+        Host.discover().get(kind, name)
+    message = str(caught.value)
+    assert message.endswith(f"; disabled by TOPOPLAN_DISABLE_PLUGINS or TOPOPLAN_PLUGINS: {plugin}")
+    assert "(have: ;" not in message
+
+
+def test_what_is_not_installed_can_be_installed_whatever_else_is_disabled(monkeypatch):
+    monkeypatch.setenv("TOPOPLAN_DISABLE_PLUGINS", "topology-torus")
+    rows = Host.discover().disabled
+    message = unknown(Kind.TOPOLOGY, "bigswitch", ["ring"], [], rows)
+    assert message.endswith("; `pip install topoplan-topology-bigswitch` brings it")
 
 
 def test_hosts_share_nothing():

@@ -38,6 +38,8 @@ def nearest_device(name: str, names: Iterable[str]) -> str:
     devices = list(names)
     hint = nearest(name, devices)
     like = re.search(r"did you mean '(.+)'", hint)
+    if not devices:
+        return hint
     variants = [each for each in devices if each.lower().startswith(f"{name.lower()}-")]
     if variants or (like is not None and not _is_other(name, like[1])):
         return hint

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import sys
+import warnings
 
-from topoplan.errors import TopoplanError, exception_line
+from topoplan.errors import TopoplanError, TopoplanWarning, exception_line
 from topoplan.plugin.host import Host
 
 __all__ = ["INSTALLED", "packed", "sendable", "unpacked"]
@@ -50,7 +51,9 @@ def unpacked(data: bytes) -> Host:
         TopoplanError: a plugin that was sent cannot be used here.
     """
     discovered, sent = pickle.loads(data)
-    host = Host.discover() if discovered else Host()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TopoplanWarning)  # the process that sent it has shown what there is to warn of
+        host = Host.discover() if discovered else Host()
     for plugin, name, replace in sent:
         try:
             host.add(pickle.loads(plugin), name=name, replace=replace)

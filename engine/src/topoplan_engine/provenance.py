@@ -27,6 +27,7 @@ __all__ = [
     "digests_of",
     "input_files",
     "json_ready",
+    "recorded_name",
 ]
 
 #: Option of a cluster -> its key in plans, where that is another one.
@@ -43,6 +44,21 @@ def component_record(host: Host, component: Component) -> dict[str, Any]:
         "version": provider.version,
         "options": {key: json_ready(value) for key, value in attrs.asdict(component).items()},
     }
+
+
+def recorded_name(host: Host, record: Mapping[str, Any]) -> str:
+    """Return the name by which a host finds a component that `component_record` recorded.
+
+    Where several distributions have one of that name, it begins with the recorded distribution.
+    """
+    kind, name, distribution = record["kind"], str(record["name"]), record.get("distribution")
+    if not distribution or host.has(kind, name):
+        return name
+    try:
+        host.get(kind, full := f"{distribution}/{name}")
+    except TopoplanError:
+        return name  # the message about it is that of whoever asks for it
+    return full
 
 
 def input_files(components: Iterable[Component]) -> list[Path]:

@@ -26,6 +26,7 @@ from topoplan_engine.experiment import Choice, with_machines
 from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.precision import at_speed
+from topoplan_engine.provenance import recorded_name
 from topoplan_engine.simulation.deferred import DeferredTaskGraph, simulated_words
 from topoplan_engine.simulation.folds import FoldedStates, folded_taskgraph
 from topoplan_engine.simulation.gradients import recorded_components
@@ -106,7 +107,7 @@ def with_tasks(plan: Plan, host: Host, where: str) -> Plan:
         return plan
     lowering = lowering_of(plan, host, where)
     if plan.timeline is not None:
-        choice = recorded_simulator(plan) or Choice("fluid")
+        choice = recorded_simulator(plan, host) or Choice("fluid")
         try:
             with naming_plugins(host):
                 simulate = build_simulate(choice.make(host, Simulator), host)
@@ -147,13 +148,18 @@ def _compare(stored: float, simulated: float, where: str) -> None:
         warnings.warn(TopoplanWarning(note), stacklevel=2)
 
 
-def recorded_simulator(plan: Plan) -> Choice | None:
-    """Return the simulator that a plan was made with, under the draw that its timeline is of; None if it names none."""
+def recorded_simulator(plan: Plan, host: Host | None = None) -> Choice | None:
+    """Return the simulator that a plan was made with, under the draw that its timeline is of; None if it names none.
+
+    Where several distributions of ``host`` have one of its name, the choice names the recorded one.
+    """
     record = plan.provenance
     try:
         component = next(part for part in record.get("components", ()) if part["kind"] == Kind.SIMULATOR.value)
         seed = record.get("iteration_time", {}).get("timeline_seed")
-        return Choice(str(component["name"]), {**component["options"], **({} if seed is None else {"seed": seed})})
+        options = {**component["options"], **({} if seed is None else {"seed": seed})}
+        name = str(component["name"]) if host is None else recorded_name(host, component)
+        return Choice(name, options)
     except (StopIteration, KeyError, TypeError, AttributeError):  # a record of another program, or none
         return None
 
@@ -170,7 +176,7 @@ def lowering_of(plan: Plan, host: Host, where: str, *, one_task: bool = False) -
     speedup = plan.provenance.get("precision_speedup")
     try:
         with naming_plugins(host):
-            estimator = host.make(Estimator, str(estimators[0].get("name")), estimators[0]["options"])
+            estimator = host.make(Estimator, recorded_name(host, estimators[0]), estimators[0]["options"])
             cluster = with_machines(plan.cluster, host)
             costs = build_costs(estimator, plan.graph, cluster)
             costs = at_speed(estimator, costs, plan.graph, speedup if isinstance(speedup, float | int) else None)

@@ -126,7 +126,7 @@ def draws_of(plan: Plan, *, host: Host | None = None) -> Draws | None:
     file says no number and the draws would take long.
     """
     host = host or Host.discover()
-    component = simulator_of(plan).make(host, Simulator)
+    component = simulator_of(plan, host).make(host, Simulator)
     simulate, reported = build_simulate(component, host), reported_of(plan.provenance)
     seed = None if reported is None else reported.first_seed
     with naming_plugins(host):
@@ -169,7 +169,7 @@ def written_seconds(exporter: Exporter, path: Path | str, *, host: Host | None =
 def _simulator(host: Host, path: Path, plan: Plan, asked: Choice | str | None) -> Choice:
     """Return the simulator that is asked for, that the plan records, or that its format names."""
     named = runs_as(host, path)
-    recorded = recorded_simulator(plan)
+    recorded = recorded_simulator(plan, host)
     if asked is None:
         return recorded or named or Choice("fluid")
     choice = Choice.parse(asked, "simulator", allow_code=True) if isinstance(asked, str) else asked
@@ -226,9 +226,12 @@ def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> P
     return attrs.evolve(plan, taskgraph=taskgraph, fabric=build_fabric(wired, context))
 
 
-def simulator_of(plan: Plan) -> Choice:
-    """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none."""
-    return recorded_simulator(plan) or Choice("fluid")
+def simulator_of(plan: Plan, host: Host | None = None) -> Choice:
+    """Return the simulator that a plan was made with, as its provenance says; ``fluid`` where it says none.
+
+    Where several distributions of ``host`` have one of its name, the choice names the recorded one.
+    """
+    return recorded_simulator(plan, host) or Choice("fluid")
 
 
 def _at_speed(fabric: Fabric, speed: float) -> Fabric:

@@ -22,6 +22,7 @@ from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan_engine.guarded import build_simulate, runs_all_to_alls
 from topoplan_engine.network.building import build_fabric
+from topoplan_engine.provenance import recorded_name
 from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of
 from topoplan_engine.replay import between_ends, simulator_of
 from topoplan_engine.search.perturbed import at_bandwidth
@@ -86,7 +87,7 @@ def what_if(plan: Plan, host: Host) -> list[Change]:
 def _folded(name: str, plan: Plan, host: Host) -> Change:
     """Simulate a folded plan, whose network was changed."""
     try:
-        simulate = build_simulate(simulator_of(plan).make(host, Simulator), host)
+        simulate = build_simulate(simulator_of(plan, host).make(host, Simulator), host)
         one_task = runs_all_to_alls(simulate)
         folded = folded_again(plan, simulate, lowering_of(plan, host, "plan", one_task=one_task))
     except TopoplanError as error:
@@ -104,7 +105,7 @@ def _simulator(plan: Plan, host: Host) -> Simulate:
     """
     if plan.timeline is None:
         raise TopoplanError("the plan has no timeline")
-    choice = simulator_of(plan)
+    choice = simulator_of(plan, host)
     simulate = build_simulate(choice.make(host, Simulator), host)
     seconds = simulate.makespan(plan.taskgraph, plan.fabric, plan.cluster)
     if abs(seconds - plan.timeline.makespan) > _ROUNDING * plan.timeline.makespan:
@@ -129,7 +130,7 @@ def _one_more_interface(name: str, simulate: Simulate, plan: Plan, host: Host) -
         return Change(name=name, remark="the plan does not name the topology that wired its hosts")
     try:
         options = record.get("options")
-        topology = host.make(Topology, str(record.get("name")), options if isinstance(options, Mapping) else {})
+        topology = host.make(Topology, recorded_name(host, record), options if isinstance(options, Mapping) else {})
         tasks = between_ends(plan.taskgraph, plan.fabric, plan.cluster)
         wider = attrs.evolve(plan.cluster, interfaces=plan.cluster.interfaces + 1)
         today, then = (_built(plan, topology, tasks, cluster) for cluster in (plan.cluster, wider))

@@ -127,11 +127,9 @@ def _invoke(who: str, invoke: Callable[[typer.Context], Any], context: typer.Con
         return invoke(context)
     except _ENDS:
         raise
-    except OSError as error:
-        if error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):  # of standard output: see `_writing`
-            raise
-        raise PluginError(f"{who} raised {exception_line(error)}") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):  # of standard output
+            raise
         raise PluginError(f"{who} raised {exception_line(error)}") from error
 
 

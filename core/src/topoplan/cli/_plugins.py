@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     """Add ``plugins`` with ``show`` and ``doctor``."""
     group = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     group.callback(help="List components and commands; show their options; find what is broken.")(_list)
+    group.command("list", help="List components and commands, as `topoplan plugins` alone does.")(_list)
     group.command("show")(_show)
     group.command("doctor")(_doctor)
     app.add_typer(group, name="plugins")
@@ -105,10 +106,8 @@ def _doctor() -> None:
         typer.echo(f"  to fix: {fix}")
     if problems:
         raise typer.Exit(1)
-    if _has_kit():
-        typer.echo("all plugins load and build (topoplan.testing checks how they behave)")
-    else:
-        typer.echo("all plugins load (with topoplan-testing, this builds their examples, too)")
+    more = " and build (topoplan.testing checks how they behave)"
+    typer.echo(f"all plugins load{more if _has_kit() else ' (with topoplan-testing, this builds their examples, too)'}")
 
 
 def _named(host: Host, name: str) -> list[type[Registered]]:
@@ -196,11 +195,10 @@ def remedy(dist: str, name: str) -> str:
     """Say what to do about a plugin of a distribution; of one under development, where its source is."""
     if not dist:
         return f"install the plugin, or take {name!r} out of TOPOPLAN_PLUGINS"
+    disabling = f"or set TOPOPLAN_DISABLE_PLUGINS={name}"
     if source := _source(dist):
-        return f"correct it in {source}, where {dist} is being developed, or set TOPOPLAN_DISABLE_PLUGINS={name}"
-    return (
-        f"upgrade it (pip install -U {dist}), remove it (pip uninstall {dist}), or set TOPOPLAN_DISABLE_PLUGINS={name}"
-    )
+        return f"correct it in {source}, where {dist} is being developed, {disabling}"
+    return f"upgrade it (pip install -U {dist}), remove it (pip uninstall {dist}), {disabling}"
 
 
 def _source(dist: str) -> str:

@@ -194,7 +194,8 @@ def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken
     hint = nearest_device(name, names) if kind is Kind.MACHINE else nearest(name, names)
     parts = [f"no {kind.value} named {shown(name)}{hint}"]
     concerned_plugins = [plugin for plugin in broken if _concerns(plugin, kind, name)]
-    if not concerned_plugins and not disabled and (distribution := distribution_of(kind, name)):
+    entry = (distribution := distribution_of(kind, name)).removeprefix("topoplan-")
+    if not concerned_plugins and distribution and entry not in disabled:
         parts.append(f"`pip install {distribution}` brings it")
     suspects = concerned_plugins or broken[:1]
     parts += map(str, suspects)
@@ -202,8 +203,8 @@ def unknown(kind: Kind, name: str, names: Iterable[str], broken: Sequence[Broken
         parts.append(f"{more} other plugin{'s are' if more > 1 else ' is'} broken")
     if broken:
         parts.append("`topoplan plugins doctor` tells the causes")
-    if disabled:
-        off = sorted(disabled, key=lambda plugin: name not in plugin)
+    if disabled and (entry in disabled or not distribution):
+        off = [entry] if entry in disabled else sorted(disabled, key=lambda plugin: name not in plugin)
         ending = f" and {len(off) - 3} more" if len(off) > 3 else ""
         parts.append(f"disabled by {DENY} or {ALLOW}: {', '.join(off[:3])}{ending}")
     return "; ".join(parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import traceback
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast, overload
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, cast, overload
 import attrs
 import pluggy
 
-from topoplan.errors import TopoplanError, exception_line, nearest, printing_aside
+from topoplan.errors import TopoplanError, TopoplanWarning, exception_line, nearest, printing_aside, shown
 from topoplan.options import parse_component, structure
 from topoplan.plugin import hookspecs
 from topoplan.plugin._guard import guarded, modules_of
@@ -96,7 +97,7 @@ class Host:
         host = cls()
         host.discovered = True
         by_name: dict[str, list[Provider]] = defaultdict(list)
-        for plugin in installed_plugins(prefix):
+        for plugin in (plugins := installed_plugins(prefix)):
             if not enabled(plugin):
                 host.disabled.append(plugin.name)
                 continue
@@ -105,18 +106,20 @@ class Host:
             host._waiting[provider] = plugin
             if prefix or strict or plugin.dist not in components_of():
                 host._load(host._waiting.pop(provider), provider)
-        for name in sorted(listed(ALLOW) or ()):
-            if not prefix and not any(name in (p.name, p.dist) for providers in by_name.values() for p in providers):
-                error = f"{ALLOW} names it, but no such plugin is installed (or it is disabled)"
-                host._record(Provider(name=name, dist="", version=""), error, "")
+        names = {name for plugin in plugins for name in (plugin.name, plugin.dist)}
+        for name in [] if prefix else sorted((listed(ALLOW) or set()) - names):
+            error = f"{ALLOW} names it, but no such plugin is installed{nearest(name, names)}"
+            host._record(Provider(name=name, dist="", version=""), error, "")
+        for name in [] if prefix else sorted((listed(DENY) or set()) - names):
+            note = f"{DENY}: no plugin {shown(name)} is installed{nearest(name, names).partition(' (have')[0]}"
+            warnings.warn(note, TopoplanWarning, stacklevel=2)
         host._shared_names = [
             Conflict(subject=f"entry point {name!r}", providers=tuple(providers))
             for name, providers in sorted(by_name.items())
             if len(providers) > 1
         ]
-        if strict:
-            for problem in (*host.broken, *host.conflicts):
-                raise TopoplanError(str(problem))
+        if strict and (problems := [*host.broken, *host.conflicts]):
+            raise TopoplanError(str(problems[0]))
         return host
 
     def add(self, plugin: object, *, name: str | None = None, replace: bool = False) -> None:

@@ -154,7 +154,7 @@ def _read(file: Path, host: Host, allow_code: bool) -> tuple[Plan | None, Experi
     if file.suffix == ".toml":
         return None, experiment_from_toml(file, allow_code=allow_code)
     plan = read_plan(host, file)
-    experiment = experiment_of(plan, str(file), allow_code=allow_code)
+    experiment = experiment_of(plan, str(file), allow_code=allow_code, host=host)
     check_inputs(plan, experiment, str(file), host)
     return plan, experiment
 

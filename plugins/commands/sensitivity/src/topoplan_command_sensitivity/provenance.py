@@ -12,7 +12,7 @@ from topoplan.options import structure
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.options import RunOptions
-from topoplan_engine.provenance import cluster_options, digests_of, input_files
+from topoplan_engine.provenance import cluster_options, digests_of, input_files, recorded_name
 from topoplan_engine.search.setup import chosen_components
 
 __all__ = ["check_inputs", "experiment_of"]
@@ -24,15 +24,17 @@ _RUN = (
 )
 
 
-def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experiment:
-    """Return the experiment that made ``plan``; ``name`` is for messages.
+def experiment_of(plan: Plan, name: str, *, allow_code: bool = False, host: Host | None = None) -> Experiment:
+    """Return the experiment that made ``plan``, of components of ``host``, or of those installed.
+
+    ``name`` is for messages.
 
     Options may name code that is imported and run if ``allow_code`` says so: anybody may have written the plan.
 
     Raises:
         TopoplanError: the plan does not say (it was imported).
     """
-    record, where = plan.provenance, f"{name}: provenance"
+    record, where, host = plan.provenance, f"{name}: provenance", host or Host.discover()
     if plan.strategy is None or "components" not in record or "cluster" not in record:
         raise TopoplanError(
             f"{name}: does not say how it was made (needs a plan that topoplan optimize -x json wrote, or a TOML file)"
@@ -47,7 +49,7 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False) -> Experim
                     raise TypeError(f"components: {key}: {shown(component[key])}")
             if not component.get("companion"):  # another searcher brings it along again
                 choices.setdefault(component["kind"], []).append(
-                    Choice(component["name"], component["options"], allow_code=allow_code, source=where)
+                    Choice(recorded_name(host, component), component["options"], allow_code=allow_code, source=where)
                 )
         experiment = Experiment(
             model=choices["frontend"][0],

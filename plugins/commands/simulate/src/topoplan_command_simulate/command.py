@@ -96,7 +96,7 @@ def _agreement(host: Host, plan: Plan) -> str:
     from topoplan_engine.replay import simulator_of
     from topoplan_engine.simulation.component import SimulatorOfModel
 
-    choice = simulator_of(plan)
+    choice = simulator_of(plan, host)
     component = choice.make(host, Simulator)
     return component.observed(plan.fabric) if isinstance(component, SimulatorOfModel) else ""
 
