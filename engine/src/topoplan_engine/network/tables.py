@@ -167,6 +167,7 @@ class Network:
         self._latency = f64(np.concatenate([fabric.link_latency, latency]))
         self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
+        self._turned: dict[bytes, I32] = {}  # members of a group -> the other way round
         #: Prices of rounds by group, collective and algorithm, and where their loads stand; see `add_loads`.
         self.prices: dict[Any, Any] = {}
         self.load_rows: dict[Any, int] = {}
@@ -430,10 +431,13 @@ class Network:
 
     def _backward(self, members: I32) -> I32:
         """Return the members of a group the other way round; as they are where the fabric has rings or cycles."""
+        key = members.tobytes()
+        if (recalled := self._turned.get(key)) is not None:
+            return recalled
         hosts = self._host[stops_of(i64([0, len(members)]), members, self._host)[1]]
-        if rings_of(self.fabric, hosts) or len(cycles_of(self.fabric, hosts)):
-            return members
-        return np.concatenate([members[:1], members[:0:-1]])
+        has_rings = bool(rings_of(self.fabric, hosts)) or len(cycles_of(self.fabric, hosts)) > 0
+        self._turned[key] = turned = members if has_rings else np.concatenate([members[:1], members[:0:-1]])
+        return turned
 
     def _isolate(self, rows: I32) -> None:
         """Tell apart all links that these rows of transfers can take."""
