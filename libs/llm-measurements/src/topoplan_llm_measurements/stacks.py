@@ -63,6 +63,7 @@ class Stack:
         device: whose measured kernels price operators.
         attention: kernels of attention, as the estimator ``kernels`` names them: ``fused``, ``flash2``, ``written``.
         fused: trainers' kernels take the place of several of PyTorch's.
+        experts: how experts multiply, as the estimator names it: ``grouped``, or ``fused`` with biases and limits.
         fitted: names of the constants that a fit changes; the others are known, or add nothing.
         constants_of: name of the stack whose constants it takes, where no rows of its own are public.
         constants: their values.
@@ -72,6 +73,7 @@ class Stack:
     device: str
     attention: str = "fused"
     fused: bool = False
+    experts: str = "grouped"
     fitted: tuple[str, ...] = ()
     constants_of: str = ""
     constants: Constants = Constants()
@@ -89,6 +91,7 @@ class Stack:
             "device": self.device,
             "launch": "eager" if constants.host else "stream",
             "fused": self.fused,
+            "experts": self.experts,
             "attention": self.attention,
             "products": constants.products,
             "passes": constants.passes,
@@ -128,7 +131,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
     if not isinstance(section, dict):
         raise TopoplanError(f"{who}: {shown(name)} is no section")
     values = {field.name: field for field in attrs.fields(Constants)}
-    other_keys = {"device": str, "attention": str, "fused": bool, "fitted": list, "constants_of": str}
+    other_keys = {"device": str, "attention": str, "fused": bool, "experts": str, "fitted": list, "constants_of": str}
     for key, value in section.items():
         if key not in values and key not in other_keys:
             raise TopoplanError(f"{who}: {name}: no key {shown(key)}{nearest(key, [*values, *other_keys])}")
@@ -152,6 +155,7 @@ def _stack(name: str, section: Any, who: str) -> Stack:
         device=section["device"],
         attention=section.get("attention", "fused"),
         fused=section.get("fused", False),
+        experts=section.get("experts", "grouped"),
         fitted=tuple(section.get("fitted", ())),
         constants_of=section.get("constants_of", ""),
         constants=constants,
@@ -168,6 +172,8 @@ def text_of(by_name: Mapping[str, Stack]) -> str:
             lines.append(f'attention = "{stack.attention}"')
         if stack.fused:
             lines.append("fused = true")
+        if stack.experts != "grouped":
+            lines.append(f'experts = "{stack.experts}"')
         if stack.constants_of:
             parts.append("\n".join([*lines, f'constants_of = "{stack.constants_of}"']))
             continue

@@ -178,12 +178,18 @@ def _joined(op: Operator) -> dict[str, int]:
     return {"axis": next(k for k in axes if sum(x.shape[k] for x in op.inputs) == op.dims[k].size)}
 
 
+def _answers(op: Operator) -> dict[str, int]:
+    """Products whose outputs are answers of experts, which are weighed later, with biases."""
+    return {"answers": 1} if "answers" in op.tags else {}
+
+
 _CONSTANTS: Mapping[str, Callable[[Operator], dict[str, int]]] = {
     "aggregate": _gates,
     "aggregate_spec": _gates,
     "attention": _attention,
     "concat": _joined,
     "conv2d": _activation,
+    "expert_linear": _answers,
     "gating": _choices,
     "linear": _activation,
     "log_softmax": _undivided,

@@ -18,8 +18,8 @@ FLEXNET_TYPE = {"relu": 13, "add": 31, "multiply": 32}
 
 #: Functions of one element.  Dropout draws what it drops: as many draws as parts, so it is linear in none of them.
 FUNCTIONS = (
-    *("abs", "clone", "contiguous", "dropout", "erf", "exp", "gelu", "log", "neg", "pow", "relu", "rsqrt", "sigmoid"),
-    *("silu", "sqrt", "tanh"),
+    *("abs", "clamp", "clone", "contiguous", "dropout", "erf", "exp", "gelu", "log", "neg", "pow", "relu", "rsqrt"),
+    *("sigmoid", "silu", "sqrt", "tanh"),
 )
 
 #: Kind and number of tensors -> `Operator.linear_in`; a number added or a quotient rounded is not linear.

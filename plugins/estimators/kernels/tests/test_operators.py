@@ -47,11 +47,65 @@ def test_experts_are_one_grouped_product():
         weights=(attrs.evolve(rows.weights[0], dims=(1, 3, 4)),),
         outputs=(attrs.evolve(rows.outputs[0], dims=(0, 1, 2, 4)),),
     )
-    grouped, batched = operator_seconds(H100, "bf16", rows), operator_seconds(H100, "bf16", rows, batched=True)
+    grouped, batched = operator_seconds(H100, "bf16", rows), operator_seconds(H100, "bf16", rows, experts="batched")
     assert grouped.forward == H100.product("bf16-grouped", "forward", 64, 512, 1024, 4096)
     assert batched.forward > H100.product("bf16", "forward", 64, 512, 1024, 4096)  # and copies
     faster = operator_seconds(H100, "bf16", rows, narrow="fp8")
     assert grouped.forward / 2 < faster.forward < 1.2 * grouped.forward  # what is cast is 4096 x 512 x 64
+
+
+def _experts(weights, **constants):
+    rows = part("expert_linear", [(1, 16, 4096, 2880)], weights, [(1, 16, 4096, 2880)], **constants)
+    return attrs.evolve(rows, weights=tuple(attrs.evolve(w, dims=(1, 3, 4)[: len(w.shape)]) for w in rows.weights))
+
+
+def test_megatrons_biases_of_answers_are_weighed_in_fp32_expert_by_expert():
+    """Forward a product and a sum are written in fp32, joined and cast: 4 + 10 + 8 + 6 bytes for each answer.
+
+    Backward the gradient is cast twice (6 + 6), two products are written and summed (12 + 12), slices joined (4).
+    Biases of other products are added within them.
+    """
+    matrix, biased = [(16, 2880, 2880)], [(16, 2880, 2880), (16, 2880)]
+    plain, inner, answers = (
+        operator_seconds(H100, "bf16", each, fused=True)
+        for each in (_experts(matrix), _experts(biased), _experts(biased, answers=1))
+    )
+    assert inner == plain
+    answer_count = 16 * 4096 * 2880
+    for more, nbytes in ((answers.forward - plain.forward, 28), (answers.backward - plain.backward, 40)):
+        assert 1 < more * 3.35e12 / (nbytes * answer_count) < 1.35  # of an H100's 3.35 TB/s, copies reach 78 %
+
+
+def test_fused_experts_add_biases_and_limit_within_their_products():
+    """Transformer Engine, ``ops/fused/grouped_mlp.py``: what is left reads the gradients of answers once."""
+    matrix, biased = [(16, 2880, 2880)], [(16, 2880, 2880), (16, 2880)]
+    plain, answers = (
+        operator_seconds(H100, "bf16", each, fused=True, experts="fused")
+        for each in (_experts(matrix), _experts(biased, answers=1))
+    )
+    assert answers.forward == plain.forward
+    assert 0 < answers.backward - plain.backward < 2 * 2 * 16 * 4096 * 2880 / 3.35e12
+    shape = [(16, 4096, 2880)]
+    assert operator_seconds(H100, "bf16", part("clamp", shape, [], shape), fused=True, experts="fused").forward == 0
+
+
+def test_biases_of_experts_are_a_sum_behind_their_product():
+    """PyTorch reads and writes each answer once more, and reads its gradient once more: 4 and 2 bytes."""
+    plain, biased = (
+        operator_seconds(H100, "bf16", _experts(weights))
+        for weights in ([(16, 2880, 2880)], [(16, 2880, 2880), (16, 2880)])
+    )
+    size = 16 * 4096 * 2880
+    assert biased.forward - plain.forward == pytest.approx(4 * size / 3.35e12, rel=0.25)
+    assert 0 < biased.backward - plain.backward < 3 * 2 * size / 3.35e12
+
+
+def test_a_clamp_reads_and_writes_and_megatron_joins_the_halves_again():
+    """4 bytes forward and 6 backward; joining reads and writes 4 more each way (fused_bias_geglu.py)."""
+    shape, size = [(16, 4096, 2880)], 16 * 4096 * 2880
+    plain, fused = (operator_seconds(H100, "bf16", part("clamp", shape, [], shape), fused=f) for f in (False, True))
+    for seconds, nbytes in ((plain.forward, 4), (plain.backward, 6), (fused.forward, 8), (fused.backward, 10)):
+        assert seconds == pytest.approx(nbytes * size / 3.35e12, rel=0.2)
 
 
 def test_parts_of_causal_queries_share_the_pairs():

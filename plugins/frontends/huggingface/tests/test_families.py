@@ -114,3 +114,11 @@ def test_layers_with_windows_have_fewer_flops_for_a_token(keys, windowed, build)
     ops = [op for op in graph.operators if op.kind == "scaled_dot_product_attention"]
     counts = [sum(term.coefficient * math.prod(op.sizes[dim] for dim in term.dims) for term in op.work) for op in ops]
     assert [count / 32 for count in counts] == [4 * 64 * (7.125 if slides else 16.5) for slides in windowed]
+
+
+@pytest.mark.parametrize(("limit", "clamps"), [(7.0, 2), (None, 0)])
+def test_experts_of_gpt_oss_clamp_what_their_activation_reads(limit, clamps, build) -> None:
+    """transformers, ``modeling_gpt_oss.py``: gate.clamp(max=limit), up.clamp(-limit, limit), in every layer."""
+    keys = {"model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
+    graph = build({**SMALL_DECODER, "num_hidden_layers": 2, "swiglu_limit": limit, **keys}, sequence_length=32)
+    assert [op.kind for op in graph.operators].count("clamp") == 2 * clamps

@@ -48,6 +48,7 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
         "num_local_experts": experts,
         "num_experts_per_tok": 4,
         "sliding_window": 128,
+        "swiglu_limit": 7.0,
     }
 
 

@@ -13,6 +13,9 @@ they say, this is what plans have words for:
   recipes say so: not those of Kimi-K2, nor of gpt-oss 120B on B300.  Messages of experts hide behind another
   micro-batch there; before, that is so for some models alone.  Pipelines need several chunks.
 - Layers of DeepSeek-V3 and Kimi-K2 fill all chunks but the last one, which has the head.
+- Parts of layers run again: projections of MLA from their inner channels, and normalizations and activations of experts
+  of gpt-oss where memory is 180 GB or less.
+- gpt-oss has HybridEP where its experts are inside a host (since 26.02.01), and an all-to-all where they are not.
 """
 
 from __future__ import annotations
@@ -37,7 +40,6 @@ _BY_EXPERTS = {
     ("qwen3235b", "B200"),
     ("qwen3235b", "B300"),
     ("gptoss", "H100"),
-    ("gptoss", "B200"),
     ("gptoss", "GB300"),
     ("gptoss", "GB200"),
     ("kimik2", "H100"),
@@ -46,6 +48,13 @@ _BY_EXPERTS = {
 }
 #: (part of a model's name, hardware) of recipes before those whose messages hide behind another micro-batch.
 _OVERLAPPED = {("qwen3235b", "H100"), ("qwen3235b", "B300"), ("deepseekv3", "H100"), ("deepseekv3", "B200")}
+#: Part of a model's name -> hardware whose recipes run parts of layers again (none: all), and the parts, as Megatron-LM
+#: names them.  With two chunks DeepSeek-V3 on B200 runs its dense layers again, too.
+_AGAIN = {
+    "deepseekv3": ((), "mla_up_proj"),
+    "kimik2": ((), "mla_up_proj"),
+    "gptoss": (("H100", "B200", "GB200"), "layernorm+moe_act"),
+}
 #: Models whose last chunk has what is left of layers.
 _REST_AT_LAST = ("deepseekv3", "kimik2")
 #: Devices that share NVLinks, which are all of a rack or those of a host.
@@ -66,6 +75,21 @@ def _is_one_graph(cells: Cells, hardware: str, experts: int) -> bool:
 def _is_named(recipes: set[tuple[str, str]], model: str, hardware: str) -> bool:
     """Return whether recipes have one of a model, whose name is a word, on a kind of device."""
     return any(part in model and kind == hardware for part, kind in recipes)
+
+
+def _again(cells: Cells, hardware: str, *, one_graph: bool) -> str:
+    """Return the parts of layers that run again; empty where none do."""
+    model, precision = _word(cells.get("model", "")), _word(cells.get("precision", ""))
+    for part, (kinds, modules) in _AGAIN.items():
+        if part not in model or (kinds and hardware not in kinds):
+            continue
+        if part == "deepseekv3":
+            if hardware == "GB300" and (one_graph or "bf16" in precision):
+                return "" if one_graph else "moe_act"
+            several = hardware in ("B200", "H100") and count(cells, "vp", 1) > 1
+            return f"{modules}+mlp" if several else modules
+        return "" if one_graph else modules
+    return ""
 
 
 def bridge_software(cells: Cells, hardware: str, experts: int) -> str:
@@ -103,7 +127,8 @@ def bridge_recipe(cells: Cells, plan: Mapping[str, Any], hardware: str, layers: 
 
     one_graph = _is_one_graph(cells, hardware, experts)
     ep, island = plan.get("ep", 1), _RACK if hardware.startswith("G") else _HOST
-    if ep > 1 and (one_graph or not _is_named(_BY_EXPERTS, model, hardware)):
+    by_experts = _is_named(_BY_EXPERTS, model, hardware) or ("gptoss" in model and ep > island)
+    if ep > 1 and (one_graph or not by_experts):
         words["dispatch"] = 1 if ep <= island else island
     if (
         ep > 1
@@ -111,6 +136,8 @@ def bridge_recipe(cells: Cells, plan: Mapping[str, Any], hardware: str, layers: 
         and (plan["pp"] == 1 or ":" in plan["schedule"])
     ):
         words["overlap"] = "experts"
+    if modules := _again(cells, hardware, one_graph=one_graph):
+        words["recompute"] = f"modules:{modules}"
     chunks = plan["pp"] * count(cells, "vp", 1) if plan["pp"] > 1 else 1
     size = -(-layers // chunks)
     remainder = layers - size * (chunks - 1)

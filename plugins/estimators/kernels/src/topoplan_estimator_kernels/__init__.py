@@ -39,9 +39,10 @@ class KernelTimes(Estimator):
         False, help="products of layers and experts with their weights run in fp8; the head and all else stays as it is"
     )
     fp4: bool = option(False, help="the same products in fp4, where the device has it (Blackwell)")
-    experts: Literal["grouped", "batched"] = option(
+    experts: Literal["grouped", "fused", "batched"] = option(
         "grouped",
-        help="how experts multiply: one grouped product, as Megatron runs them; or a batch, as PyTorch's einsum",
+        help="how experts multiply: one grouped product, as Megatron runs them; fused: their biases and limits are in "
+        "its kernels, too; or a batch, as PyTorch's einsum",
     )
     fused: bool | None = option(
         None,

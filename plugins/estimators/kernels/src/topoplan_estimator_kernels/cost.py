@@ -65,7 +65,7 @@ class KernelCosts(CostFunction):
         device = _device_of(options, cluster)
         options = in_software(options, graph, device)
         self._kernels = Kernels.of(device)
-        self._batched, self._fused = options.experts == "batched", bool(options.fused)
+        self._experts, self._fused = options.experts, bool(options.fused)
         self._narrow = _narrow_of(options, graph, device)
         self._within = Within(options, self._kernels, self._mode)
         self._table = _table_of(options, graph)
@@ -84,7 +84,7 @@ class KernelCosts(CostFunction):
             **({"device": options.device} if options.device else {}),
             "kernels": origin(device),
             **({narrow: "products of layers and experts with weights"} if (narrow := _narrow(options)) else {}),
-            **({"experts": "batched"} if self._batched else {}),
+            **({"experts": self._experts} if self._experts != "grouped" else {}),
             **({"fused": True} if self._fused else {}),
             "launch": options.launch,
             "optimizer": self._step,
@@ -214,7 +214,7 @@ class KernelCosts(CostFunction):
         if row is not None and row.forward is not None and row.backward is not None:
             return PartSeconds(row.forward.median, row.backward.median)
         kernel_seconds = operator_seconds(
-            self._kernels, self._mode, shape, narrow=narrow, batched=self._batched, fused=self._fused
+            self._kernels, self._mode, shape, narrow=narrow, experts=self._experts, fused=self._fused
         )
         return self._within.seconds(shape, kernel_seconds)
 

@@ -133,7 +133,14 @@ def _einsum(price: _Price) -> tuple[float, float]:
 
 
 def _experts(price: _Price) -> tuple[float, float]:
-    """One grouped product over the experts, each of which has the slots of all samples."""
+    """One grouped product over the experts, each of which has the slots of all samples; biases are a sum behind it."""
+    outputs = price.part.outputs[0].shape[-1]
+    rows = _count(price.part.outputs[0]) / outputs
+    bias = price.moving("scale", 1, rows * outputs), price.moving("columns", rows, outputs)
+    return _add(_expert_products(price), bias) if len(price.part.weights) > 1 else _expert_products(price)
+
+
+def _expert_products(price: _Price) -> tuple[float, float]:
     part = price.part
     samples, count, slots, inputs = part.inputs[0].shape
     if price.mode != "bf16" or not part.trains(0) or not part.gradients[0]:
@@ -362,6 +369,7 @@ _PRICES: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
     "bmm": _einsum,
     "cache": _map("copy"),
     "chunk": _view,
+    "clamp": _map("relu"),
     "clone": _map("copy"),
     "combine": _combine,
     "concat": _concat,
@@ -424,18 +432,61 @@ def _permuted(price: _Price) -> tuple[float, float]:
     return seconds, seconds
 
 
+#: Bytes that Megatron-LM moves for each answer in bf16 whose bias is weighed in fp32, forward: product and sum are
+#: written in fp32, joined, and cast (4 + 10 + 8 + 6).  Backward: the gradient is cast to fp32 and back, that of the
+#: bias and that of the weight are each a product that is written and summed, and slices are joined (6, 6, 12, 12, 4).
+_WEIGHED_BIAS = 28, 40
+
+
+def _fused_experts(price: _Price) -> tuple[float, float]:
+    """Biases are added within products, but those of answers, which are weighed: expert by expert, in a few kernels.
+
+    Source: NVIDIA/Megatron-LM@d98e8a64, ``moe/experts.py`` (``_apply_bias``).
+    """
+    products = _expert_products(price)
+    if len(price.part.weights) < 2 or not price.part.constant("answers"):
+        return products
+    answers, count = _count(price.part.outputs[0]), price.part.inputs[0].shape[1]
+    forward, backward = (each * answers for each in _WEIGHED_BIAS)
+    return _add(products, (price.nbytes(forward, 2 * count + 2), price.nbytes(backward, 6 * count + 2)))
+
+
+def _fused_clamp(price: _Price) -> tuple[float, float]:
+    """Halves of a joint projection are joined again, and so are their gradients (``fusions/fused_bias_geglu.py``)."""
+    copy = price.moving("copy", 1, _count(price.part.outputs[0]))
+    return _add(price.both("relu", 1, _count(price.part.outputs[0])), (copy, copy))
+
+
+def _biased_product(price: _Price) -> tuple[float, float]:
+    """A product adds its bias; the gradient of the bias reads those of its answers."""
+    outputs = price.part.outputs[0].shape[-1]
+    is_biased = len(price.part.weights) > 1
+    sums = price.moving("columns", _count(price.part.outputs[0]) / outputs, outputs) if is_biased else 0.0
+    return _add(_expert_products(price), (0.0, sums))
+
+
+#: (How experts run, kind) -> price.  Source of ``fused``: NVIDIA/TransformerEngine@7088403, ops/fused/grouped_mlp.py.
+_OF_EXPERTS: Mapping[tuple[str, str], Callable[[_Price], tuple[float, float]]] = {
+    ("batched", "expert_linear"): _einsum,
+    ("fused", "expert_linear"): _biased_product,
+    ("fused", "clamp"): _view,
+}
+
+
 #: Kernels that Transformer Engine and Megatron-LM fuse: rotary embeddings, tokens to experts and back, and SwiGLU,
 #: whose product with the activation is one pass.
 _FUSED: Mapping[str, Callable[[_Price], tuple[float, float]]] = {
+    "clamp": _fused_clamp,
     "combine": _permuted,
     "dispatch": _permuted,
+    "expert_linear": _fused_experts,
     "rotary": _fused_rotary,
     "silu": _view,
 }
 
 
 def operator_seconds(
-    kernels: Kernels, mode: str, part: PartShape, *, narrow: str = "", batched: bool = False, fused: bool = False
+    kernels: Kernels, mode: str, part: PartShape, *, narrow: str = "", experts: str = "grouped", fused: bool = False
 ) -> PartSeconds:
     """Return the seconds of a part.
 
@@ -444,11 +495,12 @@ def operator_seconds(
         mode: ``fp32``, ``tf32`` or ``bf16``.
         part: as its kernels see it.
         narrow: ``fp8`` or ``fp4``, in which products with weights run; empty: as all others.
-        batched: experts are a batch of products, as PyTorch's einsum runs them, not one grouped product.
+        experts: ``grouped``: in one product; ``fused``: with biases and limits; ``batched``: as PyTorch's einsum.
         fused: trainers' kernels take the place of several of PyTorch's.
     """
-    of = _einsum if batched and part.kind == "expert_linear" else _PRICES.get(part.kind, _other)
+    of = _PRICES.get(part.kind, _other)
     if fused:
         of = _FUSED.get(part.kind, of)
+    of = _OF_EXPERTS.get((experts, part.kind), of)
     forward, backward = of(_Price(kernels, mode, part, narrow=narrow if part.kind in _NARROW else ""))
     return PartSeconds(forward, backward)

@@ -209,6 +209,7 @@ class GptOss(GroupedKeys):
     sliding_window: int | None = key(128, minimum=0)
     layer_types: tuple[str, ...] | None = key(None)
     attention_bias: bool = key(True)
+    swiglu_limit: float | None = key(7.0)
 
     def attention(self, where: str) -> Grouped:
         """Return the attention of every layer."""
@@ -218,7 +219,7 @@ class GptOss(GroupedKeys):
         """Return the feed-forward part of a layer."""
         del number
         sizes = chosen_experts(where, self.num_local_experts, self.num_experts_per_tok, self.intermediate_size)
-        return attrs.evolve(sizes, biases=True, gate="router")
+        return attrs.evolve(sizes, biases=True, limited=self.swiglu_limit is not None, gate="router")
 
     def windows(self, where: str) -> tuple[int | None, ...]:
         """Return for each layer the positions that one attends to at most; None for all."""

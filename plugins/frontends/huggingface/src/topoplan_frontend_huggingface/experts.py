@@ -8,6 +8,8 @@ slots for them.  Work counts by tokens, so that FLOPs are exact where the share 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from topoplan import Tensor
@@ -49,9 +51,12 @@ def routed(b: Blocks, x: Handle, sizes: Experts, activation: str) -> Handle:
     slots = experts.capacity(1, sizes.chosen, x.shape[1], sizes.count)
     y = b.add(tokens.dispatch(x, chosen, sizes.count, slots), [x, chosen], "dispatch")[0]
     inner = b.within("experts")
-    gate = inner.activate(activation, _project(inner, y, x, sizes, sizes.width, "gate_proj"), "act_fn")
-    up = inner.product(gate, _project(inner, y, x, sizes, sizes.width, "up_proj"), "multiply")
-    answers = _project(inner, up, x, sizes, x.shape[2], "down_proj")
+    factors = [_project(inner, y, x, sizes, sizes.width, name) for name in ("gate_proj", "up_proj")]
+    if sizes.limited:
+        names = ("gate_clamp", "up_clamp")
+        factors = [inner.apply("clamp", each, name) for each, name in zip(factors, names, strict=True)]
+    up = inner.product(inner.activate(activation, factors[0], "act_fn"), factors[1], "multiply")
+    answers = _project(inner, up, x, sizes, x.shape[2], "down_proj", tags={"answers": "yes"})
     y = b.add(tokens.combine(answers, weights, chosen), [answers, weights, chosen], "combine")[0]
     if sizes.shared:
         shared = feed_forward(b.within(sizes.shared_name), x, Dense(width=sizes.shared, bias=sizes.bias), activation)
@@ -62,7 +67,9 @@ def routed(b: Blocks, x: Handle, sizes: Experts, activation: str) -> Handle:
     return y
 
 
-def _project(b: Blocks, y: Handle, x: Handle, sizes: Experts, out: int, module: str) -> Handle:
+def _project(
+    b: Blocks, y: Handle, x: Handle, sizes: Experts, out: int, module: str, tags: Mapping[str, str] | None = None
+) -> Handle:
     """Multiply the slots of every expert by its matrix; the work is that of the tokens of ``x``."""
     positions = x.shape[1]
     operator = products.einsum(
@@ -74,5 +81,10 @@ def _project(b: Blocks, y: Handle, x: Handle, sizes: Experts, out: int, module: 
     if sizes.biases:
         letters = {dim.name: number for number, dim in enumerate(operator.dims)}
         bias = Tensor("bias", (Axis(sizes.count, letters["e"]), Axis(out, letters["o"])))
-        operator = attrs.evolve(operator, weights=(*operator.weights, bias), linear_in=((0, 2), (1, 2)))
+        operator = attrs.evolve(
+            operator,
+            weights=(*operator.weights, bias),
+            linear_in=((0, 2), (1, 2)),
+            tags={**operator.tags, **(tags or {})},
+        )
     return b.add(operator, [y], module)[0]

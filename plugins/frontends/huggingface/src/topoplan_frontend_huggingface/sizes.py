@@ -105,6 +105,7 @@ class Experts:
         shared_gate: whether a gate weighs its answer.
         bias: whether that network has biases.
         biases: whether every expert and the gate have biases (gpt-oss).
+        limited: whether what the activation and its factor read is clamped first (gpt-oss).
         gate: module that scores the experts.
         chosen_by_bias: whether a number for each expert is added to its score, which the balance of experts moves, and
             no gradient (DeepSeek-V3: ``e_score_correction_bias``).
@@ -118,6 +119,7 @@ class Experts:
     shared_gate: bool = False
     bias: bool = False
     biases: bool = False
+    limited: bool = False
     gate: str = "gate"
     chosen_by_bias: bool = False
 
