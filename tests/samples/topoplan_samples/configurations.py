@@ -1,10 +1,10 @@
-"""`config.json` of models that people train, with the sizes that their authors publish; MPT is built as GPT-2 is."""
+"""`config.json` of models that people train, with the sizes that their authors publish"""
 
 from __future__ import annotations
 
 import json
 
-__all__ = ["CONFIGURATIONS", "SMALL_DECODER", "written"]
+__all__ = ["CONFIGURATIONS", "HAVE", "SMALL_DECODER", "written"]
 
 #: Sizes of a decoder that takes no time; a test adds its family.
 SMALL_DECODER: dict[str, int] = {
@@ -92,15 +92,21 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "patch_size": 16,
     },
     "mpt-7b": {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
+        "architectures": ["MPTForCausalLM"],
+        "model_type": "mpt",
         "vocab_size": 50432,
-        "n_embd": 4096,
-        "n_layer": 32,
-        "n_head": 32,
-        "n_positions": 2048,
-        "activation_function": "gelu",
+        "d_model": 4096,
+        "n_layers": 32,
+        "n_heads": 32,
+        "expansion_ratio": 4,
+        "max_seq_len": 2048,
+        "attn_config": {"alibi": True},
     },
+}
+#: Trainer -> the models that it has; the others have all.
+HAVE = {
+    "megatron": ("llama-3-8b", "llama-3-70b", "qwen2.5-7b", "mixtral-8x7b", "gpt2", "bert-large"),
+    "torchtitan": ("llama-3-8b", "llama-3-70b", "qwen2.5-7b", "mixtral-8x7b"),
 }
 
 

@@ -40,7 +40,7 @@ from topoplan_engine.search.perturbed import noisy_profile, perturbed
 from topoplan_engine.search.problems import problem_on
 from topoplan_engine.search.starting import NoSearch, go_on_without, initial_strategy
 from topoplan_engine.search.trainer_software import noting_kernels
-from topoplan_engine.search.trainers import restriction_of
+from topoplan_engine.search.trainers import restricted
 from topoplan_engine.sharding.programs import check_strategy
 from topoplan_engine.trainer_kernels import check_precision, with_kernels
 from topoplan_engine.training_costs import training_costs
@@ -179,7 +179,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     problem = problem_on(graph, cluster, costs, topology)
     if perturbation is not None:
         problem = perturbed(problem, perturbation)
-    problem = attrs.evolve(problem, restriction=restriction_of(host, experiment))
+    problem = restricted(host, experiment, problem)
     policy = simulator.memory_policy
     simulate = build_simulate(simulator, host)
     formats = tuple(host.make(Exporter, choice.name, choice.options) for choice, _ in experiment.outputs)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.model.problem import Problem
 from topoplan.model.restriction import Restriction
 from topoplan.plugin.components import Exporter, Searcher, Topology
 from topoplan.plugin.host import Host
@@ -20,7 +21,7 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster, interf
 from topoplan_engine.search.common_restriction import AllOf
 from topoplan_engine.search.companions import BringsCompanions
 
-__all__ = ["for_no_trainer", "launchable", "restriction_of", "trainers_of"]
+__all__ = ["for_no_trainer", "launchable", "restricted", "restriction_of", "trainers_of"]
 
 
 def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
@@ -67,6 +68,19 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     if not restriction.meshes and restriction.pipelines is None:
         raise TopoplanError(f"{restriction.name}: no plan is run by all of them (ask for files of each by itself)")
     return restriction
+
+
+def restricted(host: Host, experiment: Experiment, problem: Problem) -> Problem:
+    """Return the problem with what all trainers of an experiment run.
+
+    Raises:
+        TopoplanError: a trainer that ``--for`` names is not known, or has no such model, or no strategy is run by all.
+    """
+    exporters = _exporters(host) if experiment.run.trainers else {}
+    for name in trainers_of(host, experiment) if exporters else ():
+        if name in exporters and (why := host.make(Exporter, exporters[name].name, {}).refuses_problem(problem, None)):
+            raise TopoplanError(f"--for {name}: {why}")
+    return attrs.evolve(problem, restriction=restriction_of(host, experiment))
 
 
 def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:

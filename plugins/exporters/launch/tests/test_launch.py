@@ -82,8 +82,9 @@ def recipe(plan, layers=4, lengths="max_context_length"):
     text = Torchtitan().write(plan).decode()
     tree = ast.parse(text)
     tree.body = [node for node in tree.body if not (isinstance(node, ast.ImportFrom) and "torchtitan" in node.module)]
+    model = SimpleNamespace() if layers is None else SimpleNamespace(layers=[None] * layers)
     config = SimpleNamespace(
-        model_spec=SimpleNamespace(model=SimpleNamespace(layers=[None] * layers)),
+        model_spec=SimpleNamespace(model=model),
         parallelism=SimpleNamespace(),
         training=SimpleNamespace(**{lengths: 8}),
     )
@@ -356,6 +357,9 @@ def test_stages_become_layers():
     assert (parallelism.pipeline_parallel_schedule, parallelism.num_pp_microbatches) == ("1F1B", 4)
     with pytest.raises(ValueError, match="a model of 4 layers, the model of BASE has 32"):
         recipe(plan, layers=32)
+    # Of models of transformers, torchtitan's pipeline_hf_transformers keeps in a stage what is named, and each rotates.
+    of_transformers = recipe(plan, layers=None).parallelism.module_fqns_per_model_part
+    assert of_transformers == [[*names, "rotary_emb"] for names in parallelism.module_fqns_per_model_part]
     with pytest.raises(
         TopoplanError, match=r"^deepspeed: operator 'layers.1.up' begins stage 1 of a pipeline \(a Deep"
     ):

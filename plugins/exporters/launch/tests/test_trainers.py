@@ -12,8 +12,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 
 import attrs
 import pytest
@@ -26,50 +24,13 @@ from topoplan_operators.losses import total
 from topoplan_operators.products import einsum
 from topoplan_samples import stated_plans
 from topoplan_samples.layered import data_parallel, layered, megatron, pipeline, planned, program, samples, stages_of
+from topoplan_samples.trainer_parsers import DEEPSPEED, MEGATRON_ARGUMENTS, TORCHTITAN, TORCHTITAN_TOML, answer, started
 from topoplan_samples.trainers import searched
 
 
 def needs(*modules):
     missing = [name for name in ("torch", *modules) if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
-
-
-def answer(script, *arguments):
-    """Run a script with these arguments; return the JSON of its last line."""
-    words = [sys.executable, "-W", "ignore", "-c", script, *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-DEEPSPEED = """
-import json, sys
-from deepspeed.module_inject.auto_ep_config import validate_autoep_config
-from deepspeed.module_inject.autotp_config import AutoTPConfig
-from deepspeed.runtime import config
-
-config.dist.get_rank = lambda *group: 0  # no process was started
-
-def read(document, replicas):
-    class Ranks:
-        def get_data_parallel_world_size(self):
-            return replicas
-
-    read = config.DeepSpeedConfig(document, mpu=Ranks())
-    tensor, experts, stage = read.tensor_parallel_config, read.expert_parallel_config, read.zero_config.stage
-    ranks = replicas * max(tensor.autotp_size, 1)
-    validate_autoep_config(experts, ranks, 1, tensor.autotp_size, 1, zero_stage=stage)
-    layers = AutoTPConfig.from_dict(tensor.partition_config).layer_specs if tensor.partition_config else []
-    return {
-        "batch": [read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps],
-        "stage": stage,
-        "degrees": [max(tensor.autotp_size, 1), experts.autoep_size],
-        "cuts": {layer.partition_type.value: layer.patterns for layer in layers},
-        "half": [read.float16_config.enabled, read.bfloat16_config.enabled],
-    }
-
-print(json.dumps({name: read(*started) for name, started in json.loads(sys.argv[1]).items()}))
-"""
 
 
 @needs("deepspeed")
@@ -144,50 +105,6 @@ def test_megatron_reads_the_layout_of_stages():
     assert stages[-1][-1][-1] == "loss"
 
 
-MEGATRON_ARGUMENTS = """
-import json, os, sys, types, typing
-import torch, typing_extensions
-
-typing.override = typing_extensions.override  # Python 3.11 has none
-torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(major=9, minor=0)  # an H100
-sys.path.insert(0, sys.argv[1])
-from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
-
-def read(words, variables):
-    sys.argv[1:] = words
-    os.environ.update(variables)
-    found = validate_args(parse_args())
-    config = core_transformer_config_from_args(found)
-    layout = config.pipeline_model_parallel_layout
-    return {
-        "degrees": [
-            found.pipeline_model_parallel_size,
-            found.virtual_pipeline_model_parallel_size or 1,
-            found.data_parallel_size,
-            config.tensor_model_parallel_size,
-            config.expert_model_parallel_size,
-            config.context_parallel_size,
-            found.expert_tensor_parallel_size,
-        ],
-        "batch": [found.micro_batch_size, found.global_batch_size],
-        "decoders": layout and [[sum(x.name == "decoder" for x in s) for s in c] for c in layout.layout],
-        "sharding": found.data_parallel_sharding_strategy if found.use_megatron_fsdp else "no_shard",
-        "sequence": config.sequence_parallel,
-        "recompute": config.recompute_granularity,
-        "modules": config.recompute_modules if config.recompute_granularity == "selective" else None,
-        "optimizer": found.use_distributed_optimizer and not found.use_megatron_fsdp,
-        "mapping": found.use_tp_pp_dp_mapping,
-        "dtype": str(found.params_dtype),
-    }
-
-found = {}
-for name, started in json.loads(sys.argv[2]).items():
-    try:
-        found[name] = read(*started)
-    except (Exception, SystemExit) as error:
-        found[name] = repr(error)
-print(json.dumps(found))
-"""
 MEGATRON_LM = os.environ.get("TOPOPLAN_MEGATRON", "")
 #: A model for the flags: 4 layers, as `layered` has.
 MODEL = (
@@ -273,20 +190,12 @@ def plans_for_trainers():
     }
 
 
-def started(plan):
-    """The arguments that the script gives to its program, and the variables that it sets."""
-    text = Megatron().write(plan).decode()
-    setting = "".join(line + "\n" for line in text.splitlines() if line.startswith("export CUDA_DEVICE_MAX"))
-    flags = text[text.index("flags=(") : text.index("\n)\n")] + "\n)\n"
-    show = setting + flags + 'printf "%s\\n" "${CUDA_DEVICE_MAX_CONNECTIONS:-}" "${flags[@]}"'
-    found = subprocess.run(["bash", "-c", show], env={}, capture_output=True, text=True, check=True)
-    connections, *words = found.stdout.splitlines()
-    ranks = str(grid_of(plan, TARGET).devices.size)
-    return words, {"CUDA_DEVICE_MAX_CONNECTIONS": connections, "RANK": "0", "WORLD_SIZE": ranks}
+def flags(plan):
+    return started(Megatron().write(plan).decode(), grid_of(plan, TARGET).devices.size)
 
 
 def test_megatron_gets_one_connection_where_it_cuts_tensors_and_not_where_it_slices_weights():
-    variables = {name: started(plan)[1] for name, (plan, _) in plans_for_trainers().items()}
+    variables = {name: flags(plan)[1] for name, (plan, _) in plans_for_trainers().items()}
     connected = {name for name, given in variables.items() if given["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"}
     assert connected == {"tensor", "sequence"}
 
@@ -297,7 +206,10 @@ def test_megatron_gets_one_connection_where_it_cuts_tensors_and_not_where_it_sli
 def test_megatron_reads_and_validates_its_flags():
     expected, given = {}, {}
     for name, (plan, read) in plans_for_trainers().items():
-        grid, (words, variables) = grid_of(plan, TARGET), started(plan)
+        grid, (words, variables) = (
+            grid_of(plan, TARGET),
+            flags(plan),
+        )
         experts = ["--num-experts", "4"] if grid.experts > 1 else []
         given[name] = [*words, *MODEL.split(), *experts], variables
         expected[name] = USUAL | read | numbers_of(grid)
@@ -313,7 +225,10 @@ def test_megatron_reads_and_validates_flags_of_stated_plans(tmp_path):
         if any(words in text for words in stated_plans.NOT_MEGATRON):
             continue
         plan, options = stated_plans.of_text(tmp_path, text), stated_plans.options_of(text)
-        grid, (words, variables) = grid_of(plan, TARGET), started(plan)
+        grid, (words, variables) = (
+            grid_of(plan, TARGET),
+            flags(plan),
+        )
         given[text] = (
             [*words, *stated_plans.MODEL.split(), *(stated_plans.EXPERTS.split() * ("ep" in options))],
             variables,
@@ -341,22 +256,6 @@ def test_megatron_reads_and_validates_flags_of_stated_plans(tmp_path):
     assert answer(MEGATRON_ARGUMENTS, MEGATRON_LM, json.dumps(given)) == expected
 
 
-TORCHTITAN_TOML = """
-import dataclasses, json, sys
-
-sys.path.insert(0, sys.argv[1])
-from torchtitan.config import ConfigManager
-
-found = {}
-for path in sys.argv[2:]:
-    try:
-        config = ConfigManager().parse_args(["--job.config_file", path])
-        sections = config.parallelism, config.training, config.activation_checkpoint
-        found[path] = [dataclasses.asdict(section) for section in sections]
-    except (Exception, SystemExit) as error:
-        found[path] = repr(error)
-print(json.dumps(found))
-"""
 TITAN = os.environ.get("TOPOPLAN_TORCHTITAN_TOML", "")
 
 
@@ -389,32 +288,6 @@ def test_torchtitan_reads_its_configurations_in_toml(tmp_path):
         assert len(parts or [0]) == grid.pipeline * grid.chunks
 
 
-TORCHTITAN = """
-import dataclasses, json, os, sys
-
-sys.path.insert(0, sys.argv[1])
-from torchtitan.config.manager import ConfigManager
-from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel as with_experts
-from torchtitan.models.llama3.config_registry import llama3_debugmodel
-
-def dense():
-    config = llama3_debugmodel()
-    config.model_spec.model.layers = config.model_spec.model.layers[:4]
-    return config
-
-found = {}
-for name in sys.argv[2:]:
-    os.environ["BASE"] = "__main__:with_experts" if "experts" in name else "__main__:dense"
-    try:
-        config = ConfigManager().parse_args(["--module", name, "--config", "plan"])
-        sections = dataclasses.asdict(config.parallelism) | dataclasses.asdict(config.training)
-        found[name] = sections | {"activation": type(config.activation_checkpoint).__qualname__}
-    except (Exception, SystemExit) as error:
-        found[name] = repr(error)
-print(json.dumps(found))
-"""
-
-
 @needs("torchtitan", "tyro")
 @pytest.mark.slow
 def test_torchtitan_reads_its_recipes(tmp_path):
@@ -439,7 +312,8 @@ def test_torchtitan_reads_its_recipes(tmp_path):
         batches[module] = grid.samples, grid.samples * grid.micro_batches * grid.data
         if grid.pipeline > 1:
             expected[module]["pipeline_parallel_schedule"] = "Interleaved1F1B" if name == "chunks" else "1F1B"
-    found = answer(TORCHTITAN, str(tmp_path), *expected)
+    bases = ("dense", "with_experts")
+    found = answer(TORCHTITAN, str(tmp_path), *(f"{name}=__main__:{bases['experts' in name]}" for name in expected))
     for module, values in expected.items():
         assert isinstance(found[module], dict), found[module]
         assert {key: found[module][key] for key in values} == values
@@ -454,9 +328,9 @@ def test_torchtitan_reads_its_recipes(tmp_path):
 def test_torchtitan_reads_plans_that_are_searched_for_it(tmp_path, model, devices):
     plan = searched(tmp_path, model, devices, "torchtitan", layers=2).plan
     grid = grid_of(plan, TARGET)
-    module = "experts" if grid.experts > 1 else "dense"
-    (tmp_path / f"{module}.py").write_bytes(Torchtitan().write(plan))
-    read = answer(TORCHTITAN, str(tmp_path), module)[module]
+    (tmp_path / "recipe.py").write_bytes(Torchtitan().write(plan))
+    base = "with_experts" if grid.experts > 1 else "dense"
+    read = answer(TORCHTITAN, str(tmp_path), f"recipe=__main__:{base}")["recipe"]
     assert isinstance(read, dict), read
     assert read["data_parallel_replicate_degree"] * read["data_parallel_shard_degree"] == grid.data
     assert [read["tensor_parallel_degree"], read["expert_parallel_degree"]] == [grid.tensor, grid.experts]

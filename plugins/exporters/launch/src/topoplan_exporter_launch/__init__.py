@@ -56,6 +56,12 @@ class Megatron(_OfRanks):
 
         return write(plan)
 
+    def refuses_problem(self, problem: Problem, fabric: AnyFabric | None) -> str:
+        """Return why the trainer has no such model; empty if it may have."""
+        from topoplan_exporter_launch.models import why_not_in_megatron
+
+        return why_not_in_megatron(problem.graph)
+
     def restriction(self) -> Restriction:
         """Return what the trainer runs; see `restrictions`."""
         from topoplan_exporter_launch.restrictions import MEGATRON
@@ -78,9 +84,10 @@ class Torchtitan(_OfRanks):
 
     def refuses_problem(self, problem: Problem, fabric: AnyFabric | None) -> str:
         """Return why no plan of this model can be written; empty if it depends on the plan."""
+        from topoplan_exporter_launch.models import why_not_in_torchtitan
         from topoplan_exporter_launch.torchtitan import why_not_trained
 
-        return why_not_trained(problem.graph)
+        return why_not_trained(problem.graph) or why_not_in_torchtitan(problem.graph)
 
     def restriction(self) -> Restriction:
         """Return what the trainer runs; see `restrictions`."""

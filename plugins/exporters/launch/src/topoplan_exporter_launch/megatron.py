@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan import OperatorGraph
+from topoplan import OperatorGraph, TopoplanError
 from topoplan.arrays import I32
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.meshes import Kept
+from topoplan_exporter_launch.models import why_not_in_megatron
 from topoplan_exporter_launch.ranks import script
 from topoplan_exporter_launch.schedules import schedule_of
 from topoplan_exporter_launch.targets import Target
@@ -70,6 +71,9 @@ def write(plan: PlanLike) -> bytes:
 
 def flags_and_grid(plan: PlanLike) -> tuple[list[str], Grid]:
     """Return the flags of a plan, and where devices stand; see `write`."""
+    graph, _ = TARGET.searched(plan)
+    if why := why_not_in_megatron(graph):
+        raise TopoplanError(f"{TARGET.component}: {why}")
     grid = grid_of(plan, TARGET)
     return flags_of(plan, grid), grid
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan import OperatorGraph, StagedStrategy
+from topoplan import OperatorGraph, StagedStrategy, TopoplanError
 from topoplan_engine.throughput import sequence_length
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.meshes import Kept
+from topoplan_exporter_launch.models import has_no_pipelines, why_not_in_torchtitan
 from topoplan_exporter_launch.schedules import schedule_of
 from topoplan_exporter_launch.targets import Target
 from topoplan_exporter_launch.tensor import Cut, check_matrices, cuts_of
@@ -110,9 +111,9 @@ def _checks(graph: OperatorGraph, stages: list[StageLayers]) -> list[str]:
         return []
     layers = stages[-1].last
     return [
-        "layers = len(config.model_spec.model.layers)",
-        f"if layers != {layers}:",
-        f'    raise ValueError(f"the plan is for a model of {layers} layers, the model of BASE has {{layers}}")',
+        'layers = getattr(config.model_spec.model, "layers", None)  # models of transformers have none before they run',
+        f"if layers is not None and len(layers) != {layers}:",
+        f'    raise ValueError(f"the plan is for a model of {layers} layers, the model of BASE has {{len(layers)}}")',
     ]
 
 
@@ -120,8 +121,16 @@ def stages_of(graph: OperatorGraph, grid: Grid) -> list[StageLayers]:
     """Return the layers of each stage; none where there is no pipeline.
 
     Raises:
-        TopoplanError: micro-batches do not go one after the other where there is none.
+        TopoplanError: torchtitan has no such model, or no pipelines of it, or micro-batches do not go one after the
+            other where there is none.
     """
+    if why := why_not_in_torchtitan(graph):
+        raise TopoplanError(f"{TARGET.component}: {why}")
+    if grid.pipeline > 1 and has_no_pipelines(graph):
+        raise TARGET.unsuited(
+            f"the plan has stages of model {graph.name!r}, which torchtitan has as one of transformers with experts, "
+            "and cuts into none (pp=1)"
+        )
     if grid.pipeline > 1:
         return layers_of_stages(graph, grid.stage, TARGET)
     if schedule_of(grid.order) != "1f1b":
@@ -195,7 +204,8 @@ def _stages(grid: Grid, stages: list[StageLayers], table: bool) -> list[str]:
         return []
     lines = ["parallelism.module_fqns_per_model_part = ["]
     lines += [f"    {json.dumps(names)}," for names in modules_of(stages, "lm_head")]
-    lines.append("]")
+    lines += ["]", "if layers is None:  # every stage has their table of rotary positions"]
+    lines += ["    for names in parallelism.module_fqns_per_model_part:", '        names.append("rotary_emb")']
     if table:
         return [
             *lines,
