@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from topoplan import TopoplanError, stated_plan
+from topoplan_engine import available
 from topoplan_engine.lowering.folding import layout
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.kept import NetworkCache
@@ -137,6 +138,20 @@ def test_what_does_not_fold_and_is_too_large_is_refused_before_it_is_written(mod
     monkeypatch.setattr(layout, "_MOST_FOLDED", 100)
     with pytest.raises(TopoplanError, match=r"one of each kind has more than 100 passes .* \(use fewer micro-batches"):
         folded_on(Network(fabric_of("torus", cluster, {}), cluster), graph, cluster, strategy)
+
+
+def test_what_takes_more_memory_than_there_is_is_refused_before_it_is_copied(model_of, monkeypatch):
+    """By hand: eleven columns of eight bytes for each task, in parts and put together, and its edges."""
+    graph, cluster = model_of("dense", 4), cluster_of(8, 2)
+    strategy, _ = strategy_of(Settings(tp=2, pp=2), graph, cluster.n_devices)
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+    tasks = lowering.lower(strategy).n_tasks
+    monkeypatch.setattr(available, "_BASE", 0)
+    monkeypatch.setattr(available, "available_bytes", lambda: 150 * tasks)
+    with pytest.raises(TopoplanError, match=r"tasks that differ take some .* and this process may have"):
+        lowering.lower(strategy)
+    monkeypatch.setattr(available, "available_bytes", lambda: 400 * tasks)
+    assert lowering.lower(strategy).n_tasks == tasks
 
 
 def test_networks_whose_hosts_have_several_ways_out_keep_their_paths():

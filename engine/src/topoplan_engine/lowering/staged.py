@@ -12,7 +12,7 @@ a message takes longer than the passes between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
+from topoplan_engine.lowering.stage_copies import WrittenStage, check_fits
 from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
@@ -278,7 +279,9 @@ class Assembly:
         self._tails: list[I64] = []
         self._heads: list[I64] = []
         self._count = 0
-        self._copies = [self._stage(number, costs[number]) for number in range(len(stages))]
+        written = [self._written(number, costs[number]) for number in range(len(stages))]
+        check_fits(written)
+        self._copies = [self._copied(several) for several in written]
 
     def columns(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of all tasks but those of groups, and those of successors."""
@@ -295,33 +298,41 @@ class Assembly:
         succ_ptr = np.concatenate([[0], np.cumsum(degree)])
         return columns, {"succ_ptr": succ_ptr, "succ": heads[np.argsort(tails, kind="stable")]}
 
-    def _stage(self, number: int, costs: StageCosts) -> _Copies:
-        """Write a stage once for each variant of its micro-batches, and copy it for all of them."""
-        order, count = self._strategy.order, self._strategy.micro_batches
+    def _written(self, number: int, costs: StageCosts) -> dict[Variant, WrittenStage]:
+        """Write a stage once for each variant of its micro-batches."""
+        order = self._strategy.order
         rows = order.row_of[:, number]
         is_in_order = rows[Pass.FORWARD] >= 0
         first = int(np.where(is_in_order, rows[Pass.FORWARD], len(order.kind)).argmin())
         last = int(rows.max(axis=0).argmax())
-        variants: list[Variant | None] = [None] * count
+        members: dict[Variant, list[int]] = {}
         for k in np.flatnonzero(is_in_order).tolist():
             separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if rows[kind, k] >= 0)
-            variants[k] = Variant(k == first, k == last, separate)
-        tasks: dict[Variant, StageTasks] = {}
+            members.setdefault(Variant(k == first, k == last, separate), []).append(k)
+        stage, places = self._stages[number], self._places[number]
+        written = {variant: StageTasks(stage, costs, variant, places, self.layout) for variant in members}
+        return {
+            variant: WrittenStage(tasks, np.array(members[variant]), *tasks.ends())
+            for variant, tasks in written.items()
+        }
+
+    def _copied(self, written: Mapping[Variant, WrittenStage]) -> _Copies:
+        """Copy what is written of a stage for all of its micro-batches."""
+        count = self._strategy.micro_batches
+        variants: list[Variant | None] = [None] * count
         offset = np.zeros(count, dtype=np.int64)
-        for variant in dict.fromkeys(each for each in variants if each is not None):
-            written = StageTasks(self._stages[number], costs, variant, self._places[number], self.layout)
-            tasks[variant] = written
-            members = np.flatnonzero([each == variant for each in variants])
-            offset[members] = self._count + written.n_tasks * np.arange(len(members))
-            columns = written.columns()
+        for variant, (tasks, members, tails, heads) in written.items():
+            for k in members.tolist():
+                variants[k] = variant
+            offset[members] = self._count + tasks.n_tasks * np.arange(len(members))
+            columns = tasks.columns()
             size = columns.pop("size")
             numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
             columns["size"] = shares_of(size, numbers, count, columns.pop("divisor"))
             columns["micro_batch"] = numbers
-            self._add(columns, written.n_tasks * len(members))
-            tails, heads = written.ends()
+            self._add(columns, tasks.n_tasks * len(members))
             self._edge(tails[None] + offset[members, None], heads[None] + offset[members, None])
-        return _Copies(tasks, variants, offset)
+        return _Copies({variant: each.tasks for variant, each in written.items()}, variants, offset)
 
     def _add(self, columns: dict[str, Any], count: int) -> I64:
         """Add rows; each column is a number, or repeats until there are ``count`` values."""
