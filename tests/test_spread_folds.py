@@ -9,12 +9,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import TopoplanError, stated_plan
-from topoplan_engine import available
+from topoplan import Host, TopoplanError, stated_plan
+from topoplan.model.taskgraph import TaskKind
+from topoplan_engine import ClusterOptions, available
+from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering.folding import layout
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.kept import NetworkCache
-from topoplan_engine.network.machine import spreading_network
+from topoplan_engine.network.machine import network_of, spreading_network
 from topoplan_engine.network.spreading import Routes, Spreading, between_switches
 from topoplan_engine.network.tables import Network
 from topoplan_estimator_roofline import Roofline
@@ -154,15 +156,89 @@ def test_what_takes_more_memory_than_there_is_is_refused_before_it_is_copied(mod
     assert lowering.lower(strategy).n_tasks == tasks
 
 
-def test_networks_whose_hosts_have_several_ways_out_keep_their_paths():
+def test_networks_without_a_choice_of_paths_keep_them():
     cluster = cluster_of(16, 4, 4)
     networks = NetworkCache()
-    for name, options in (("torus", {}), ("rail-optimized", {}), ("bigswitch", {}), ("fattree", {"paths": 1})):
+    for name, options in (("torus", {}), ("bigswitch", {}), ("fattree", {"paths": 1})):
         fabric = fabric_of(name, cluster, options)
         assert networks.for_folds(fabric, cluster) is networks.get(fabric, cluster)
     fabric = fabric_of("fattree", cluster, {})
     assert networks.for_folds(fabric, cluster).spreading is not None
     assert networks.for_folds(fabric, cluster) is networks.for_folds(fabric, cluster)
+
+
+def slow_cluster(hosts, devices, interfaces):
+    """Hosts whose links take longer than passes, so that what is compared depends on them."""
+    cluster = cluster_of(hosts, devices, interfaces)
+    return attrs.evolve(
+        cluster,
+        latency=0.0,
+        interface_bandwidth=cluster.interface_bandwidth / 2000,
+        inside_bandwidth=cluster.inside_bandwidth / 200,
+    )
+
+
+@pytest.mark.parametrize("topology", ["rail-optimized", "rail-only", "dragonfly", "hyperx", "slim-fly"])
+@pytest.mark.parametrize("settings", [Settings(tp=2, pp=4), Settings(tp=2, pp=2, zero=3), Settings(ep=4)], ids=str)
+def test_hosts_on_several_switches_take_what_all_paths_written_out_take(topology, settings, model_of):
+    graph, cluster = model_of("experts", 4, 64), slow_cluster(16, 4, 4)
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    fabric = attrs.evolve(fabric_of(topology, cluster, {}), max_paths=400)
+    written, expected = folded_on(Network(fabric, cluster), graph, cluster, strategy)
+    network = spreading_network(fabric, cluster)
+    folded, outcome = folded_on(network, graph, cluster, strategy)
+    assert folded.taskgraph.n_tasks <= written.taskgraph.n_tasks
+    assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-9)
+    np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
+
+
+@pytest.mark.parametrize("machine", [True, False], ids=["insides", "endpoints"])
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [
+        ("multi-plane", {"of": "bigswitch", "planes": "2"}),
+        ("multi-plane", {"of": "fattree", "planes": "4"}),
+        ("rail-optimized", {"planes": "2"}),
+    ],
+)
+def test_planes_take_what_whole_iterations_take_where_no_two_messages_meet(machine, topology, options, model_of):
+    """A message takes one plane, so that one at a time is as fast as one lane; rings have the lanes of all planes."""
+    graph = model_of("dense", 4, 64)
+    if machine:
+        cluster = attrs.evolve(
+            build_cluster(ClusterOptions(machine="dgx-h100", servers=4), Host.discover()), latency=0.0
+        )
+        cluster = attrs.evolve(cluster, interface_bandwidth=cluster.interface_bandwidth / 2000)
+        several = [Settings(tp=8, pp=4, micro_batch=64), Settings(tp=8, zero=3)]
+    else:
+        cluster = slow_cluster(4, 1, 8)
+        several = [Settings(pp=4, micro_batch=64), Settings(zero=3)]
+        if topology == "rail-optimized":  # eight rails: a ring of drawn paths is as fast as one of them at best
+            several = several[:1]
+    fabric = fabric_of(topology, cluster, options)
+    compared = spreading_network(fabric, cluster)
+    for settings in several:
+        strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+        _, outcome = folded_on(compared, graph, cluster, strategy)
+        lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+        network = network_of(fabric, cluster)
+        whole = Model().simulate(Model().prepare(lowering.lower(strategy), network))
+        assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
+
+
+def test_a_message_on_planes_is_as_fast_as_one_lane(model_of):
+    """By hand: what one stage sends the next one, and gets back, goes over half of an interface."""
+    graph, cluster = model_of("dense", 4, 64), slow_cluster(2, 1, 1)
+    strategy, _ = strategy_of(Settings(pp=2, micro_batch=64), graph, cluster.n_devices)
+    seconds = []
+    for topology, options in (("multi-plane", {"of": "bigswitch", "planes": "2"}), ("bigswitch", {})):
+        fabric = fabric_of(topology, cluster, options)
+        network = spreading_network(fabric, cluster) or Network(fabric, cluster)
+        folded, outcome = folded_on(network, graph, cluster, strategy)
+        seconds.append(outcome.makespan)
+    sent = folded.taskgraph.size[folded.taskgraph.kind == TaskKind.TRANSFER]
+    rate = cluster.interface_bandwidth[0]
+    assert seconds[0] - seconds[1] == pytest.approx(sent.sum() * (2 / rate - 1 / rate), rel=1e-9)
 
 
 @pytest.mark.slow

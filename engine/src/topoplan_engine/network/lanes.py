@@ -24,7 +24,7 @@ from topoplan_engine.network.new_rows import NewRings, NewRows
 if TYPE_CHECKING:
     from topoplan_engine.network.tables import PathColumns
 
-__all__ = ["Lanes", "lanes_of", "rings_on_lanes"]
+__all__ = ["Lanes", "components", "lanes_of", "rings_on_lanes"]
 
 
 class Lanes(NamedTuple):
@@ -56,12 +56,18 @@ def lanes_of(fabric: Fabric, cluster: Cluster) -> Lanes:
     rows, planes = rows[is_part], planes[is_part]
     if not len(rows):
         return Lanes(nothing, 1)
-    nothing[rows] = _components(fabric)[ends[1][rows] - hosts] % planes
+    nothing[rows] = components(fabric)[ends[1][rows] - hosts] % planes
     return Lanes(nothing, int(planes.max()))
 
 
-def _components(fabric: Fabric) -> I64:
-    """(S,) number of the connected part of the network without hosts that each switch is in, by first switches."""
+def components(fabric: Fabric) -> I64:
+    """(S,) number of the connected part of the network without hosts that each switch is in, by first switches.
+
+    >>> links = [(0, 1), (1, 0), (0, 2), (2, 0)]  # a host on two switches
+    >>> two = Fabric.from_links(name="two", n_hosts=1, n_switches=2, links=links, bandwidth=1.0, latency=0)
+    >>> components(two).tolist()
+    [0, 1]
+    """
     hosts = fabric.n_hosts
     between = (fabric.link_src >= hosts) & (fabric.link_dst >= hosts)
     tail, head = fabric.link_src[between] - hosts, fabric.link_dst[between] - hosts

@@ -35,7 +35,7 @@ from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, rings_of
-from topoplan_engine.network.spreading import Spreading, between_switches
+from topoplan_engine.network.spreading import Spreading, Ways
 from topoplan_engine.network.tables import Network
 
 __all__ = ["HostLinks", "MachineNetwork", "network_of", "spreading_network"]
@@ -47,25 +47,24 @@ def network_of(fabric: Fabric, cluster: Cluster) -> Network:
 
 
 def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
-    """Return a network whose messages load all equal paths between switches, and keep one; None where none is such.
+    """Return a network whose messages load all equal paths, and keep one; None where none is such.
 
-    Its hosts, or their NICs, hang on one switch each, and paths are the shortest ones.
+    Paths are the shortest ones, and no ring of a group is wired.  Where hosts have insides, they hang on switches.
     """
-    hosts = fabric.n_hosts
-    has_equal_paths = fabric.routes is None and fabric.max_paths > 1 and between_switches(fabric).any()
-    own_rings = fabric.rings or fabric.cycles or fabric.rings_along_links
-    if not has_equal_paths or own_rings or lanes_of(fabric, cluster).most > 1:
+    is_star = fabric.n_links <= 2 * fabric.n_hosts
+    if (
+        is_star
+        or fabric.routes is not None
+        or fabric.max_paths == 1
+        or fabric.rings
+        or fabric.cycles
+        or fabric.rings_along_links
+    ):
         return None
     network = network_of(attrs.evolve(fabric, max_paths=1), cluster)
-    if isinstance(network, MachineNetwork):
-        single = network.ports.hang_on_one_switch
-    else:
-        degrees = (np.bincount(ends, minlength=fabric.n_nodes)[:hosts] for ends in (fabric.link_src, fabric.link_dst))
-        among_hosts = (fabric.link_src < hosts) & (fabric.link_dst < hosts)
-        single = all((degree == 1).all() for degree in degrees) and not among_hosts.any()
-    if not single:
+    if isinstance(network, MachineNetwork) and not network.ports.switched:
         return None
-    network.spreading = Spreading(fabric)
+    network.spread()
     return network
 
 
@@ -231,6 +230,40 @@ class MachineNetwork(Network):
         nic = np.where(at_end & (chosen >= 0), chosen, nic)
         result: I64 = np.where(first < 0, -1, nic)
         return result
+
+    # ── Spreading ────────────────────────────────────────────────────────────────────────────────────────
+
+    def spread(self) -> None:
+        """Let messages load all equal paths; NICs are their ends."""
+        graph, row = self.ports.graph
+        link = row.copy()
+        for ends, arriving in ((graph.link_src, 0), (graph.link_dst, 1)):
+            at_nic = np.flatnonzero(ends < graph.n_hosts)
+            host, nic = np.divmod(ends[at_nic].astype(np.int64), self.inside.n_nics)
+            link[at_nic] = self.host_links.nic(host, nic, self.lanes.number[row[at_nic]], arriving)
+        nic_graph = attrs.evolve(graph, link_bandwidth=self.bandwidth[link])
+        self.spreading = Spreading(self.fabric, Ways(nic_graph, link, row), self.n_links)
+        thin_rows = self.spreading.doors.thinned(graph)
+        if thin_rows is not None:
+            self.ports.keep(thin_rows)
+
+    def ends_of(self, rows: I32) -> tuple[I64, I64]:
+        """Return the NICs of all hosts by which the first path of each row leaves and arrives.
+
+        -1 inside a host, and -2 where it goes through others.
+        """
+        owner, entry = select(self.paths.path_ptr, self.paths.row_ptr[rows])
+        place = self.paths.links[entry].astype(np.int64) - self.host_links.first
+        host, place = np.divmod(place, self.host_links.block)
+        lane, arriving = np.divmod(place - self.host_links.inside, 2)
+        is_nic = (host >= 0) & (lane >= 0)
+        ends = np.full((2, len(rows)), -1)
+        port = host * self.inside.n_nics + lane // self.host_links.lanes
+        ends[arriving[is_nic], owner[is_nic]] = port[is_nic]
+        count = np.bincount(owner[is_nic], minlength=len(rows))
+        ends[:, count != 2] = -1
+        ends[:, count > 2] = -2
+        return ends[0], ends[1]
 
     # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
 

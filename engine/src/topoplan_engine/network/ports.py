@@ -30,6 +30,7 @@ from topoplan.errors import FabricError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan_engine.csr import expand
+from topoplan_engine.network.doors import some_links
 from topoplan_engine.network.host_paths import HostPaths
 from topoplan_engine.network.lanes import Lanes
 from topoplan_engine.network.pairs import PairTable
@@ -174,12 +175,13 @@ class Ports:
         return result
 
     @property
-    def hang_on_one_switch(self) -> bool:
-        """Whether paths lead over switches alone, and each NIC hangs on no more than one of these."""
-        if not self.switched:
-            return False
-        ends = self._graph.link_src, self._graph.link_dst
-        return all((np.bincount(end, minlength=self._graph.n_nodes)[: self._graph.n_hosts] <= 1).all() for end in ends)
+    def graph(self) -> tuple[Fabric, I64]:
+        """The network with ports in place of hosts, and the link of the fabric that each of its links is."""
+        return self._graph, self._row
+
+    def keep(self, links: I64) -> None:
+        """Look for paths over some links of the graph alone."""
+        self._graph, self._row = some_links(self._graph, links), self._row[links]
 
     def choose(self, src: I64, dst: I64) -> Chosen:
         """Choose the NICs of pairs of devices of different hosts; see the rule of the module."""

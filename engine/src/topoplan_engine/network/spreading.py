@@ -1,11 +1,13 @@
-"""All equal shortest paths between switches, as the share of a message that each link carries.
+"""All equal shortest paths between hosts, as the share of a message that each link carries.
 
 A pair of hosts of a fat-tree has hundreds of shortest paths, of which routing keeps some.  A message that is to load
 all of them evenly needs none of these written out: walked backwards from the target, a share that has reached a switch
 divides among the switches before it as these have shortest paths from the source.  Work is proportional to the links on
-the way, and hosts on the same two switches share it: a pair of switches is a *route*.
+the way, and hosts on the same two switches share it: a pair of switches is a *route*.  A host with several ways out
+(rails, planes, hosts that forward) is an end of routes itself; of those on the same switches one is, for all of them.
+Where hosts have insides, their NICs take their place.
 
-Most links between switches never matter.  `limiting` finds those that may, and one for all that carry the same:
+Most links of routes never matter.  `limiting` finds those that may, and one for all that carry the same:
 
 - A link of which every message takes at most the share w_h that it puts on the link by which it enters the network at
   host h carries at most the sum of w_h C_h.  If that is no more than its own bandwidth, the links of hosts are full
@@ -28,9 +30,10 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.network.doors import Doors
 from topoplan_engine.network.routing import Core, Scratch, search
 
-__all__ = ["Limiting", "Routes", "Spreading", "between_switches"]
+__all__ = ["Limiting", "Routes", "Spreading", "Ways", "between_switches"]
 
 #: Shares of links that are written at a time.
 _AT_A_TIME = 1 << 20
@@ -49,11 +52,31 @@ def between_switches(fabric: Fabric) -> Any:
     return (fabric.link_src >= fabric.n_hosts) & (fabric.link_dst >= fabric.n_hosts)
 
 
-class Routes(NamedTuple):
-    """Pairs of switches between which messages go, all different; R of them.
+class Ways(NamedTuple):
+    """A graph of the ends of messages and of switches: a fabric, or one with NICs in place of hosts.
 
     Attributes:
-        source, target: (R,) nodes of the fabric.
+        graph: it; its hosts are the ends.
+        link: (L,) of each of its links, the link of a network that holds messages up there.
+        also: (L,) a link of the network that carries the same bytes, and is never full before it.
+    """
+
+    graph: Fabric
+    link: I64
+    also: I64
+
+    @classmethod
+    def of(cls, fabric: Fabric) -> Ways:
+        """Return those of hosts without insides."""
+        rows = np.arange(fabric.n_links)
+        return cls(fabric, rows, rows)
+
+
+class Routes(NamedTuple):
+    """Pairs of nodes between which messages go, all different; R of them.
+
+    Attributes:
+        source, target: (R,) nodes of the graph.
         enters, leaves: (N,) bytes/s by which messages enter the network at each node, and leave it there.
     """
 
@@ -64,15 +87,16 @@ class Routes(NamedTuple):
 
 
 class Limiting(NamedTuple):
-    """The links between switches that may hold messages up, one for those that are full at the same time.
+    """The links of routes that may hold messages up, one for those that are full at the same time, and doors.
 
     Attributes:
-        ptr, links, shares: as compressed rows, those on each route, and the share of a message that each carries.
+        ptr, links, shares: as compressed rows, those on each route, links of the graph, and the share of a message that
+            each carries.
         several: whether some route has several shortest paths.
     """
 
     ptr: I64
-    links: I32
+    links: I64
     shares: F64
     several: bool
 
@@ -94,7 +118,14 @@ class _Shares(NamedTuple):
 
 
 class Spreading:
-    """The switches of a fabric, and the shares of links of the routes among them.
+    """Switches and ends of a network, and the shares of links of the routes among them.
+
+    A host that hangs on one switch, and on nothing else, is no node of routes: its switch is.
+
+    Attributes:
+        links: links of the network that may be on routes, ascending.
+        between: those of them that are no doors.
+        doors: of the graph.
 
     >>> from topoplan import Fabric
     >>> ends = [(0, 2), (1, 5), (2, 3), (2, 4), (3, 5), (4, 5)]  # two hosts; from switch 2 two ways to switch 5
@@ -108,25 +139,70 @@ class Spreading:
     [0, 0]
     """
 
-    def __init__(self, fabric: Fabric) -> None:
-        rows = np.flatnonzero(between_switches(fabric))
-        src, dst = fabric.link_src[rows].astype(np.int64), fabric.link_dst[rows].astype(np.int64)
-        self._fabric, self._rows, self._nodes = fabric, rows, fabric.n_nodes
-        self._onward = _core(src, dst, rows, fabric.n_nodes)
-        self._back = _core(dst, src, rows, fabric.n_nodes)
-        self._leaving = np.bincount(src, fabric.link_bandwidth[rows], fabric.n_nodes)
-        self._arriving = np.bincount(dst, fabric.link_bandwidth[rows], fabric.n_nodes)
+    def __init__(self, fabric: Fabric, ways: Ways | None = None, n_links: int = 0) -> None:
+        """Look at a fabric.
+
+        Args:
+            fabric: its links are the first ones of a network.
+            ways: of messages; None: those of hosts without insides.
+            n_links: of the network; 0: as many as the fabric has.
+        """
+        graph, self._link, self._also = ways or Ways.of(fabric)
+        self.doors = doors = Doors(graph)
+        tails, heads = graph.link_src.astype(np.int64), graph.link_dst.astype(np.int64)
+        rows = np.flatnonzero(doors.is_node[tails] & doors.is_node[heads])
+        heads += np.where(doors.is_door & (heads < graph.n_hosts), graph.n_nodes, 0)
+        src, dst = tails[rows], heads[rows]
+        self._n_links, self._nodes, self._bandwidth = n_links or fabric.n_links, doors.n_nodes, graph.link_bandwidth
+        self._tails, self._heads = tails, heads
+        on_routes = np.zeros(graph.n_links, dtype=bool)
+        on_routes[rows] = True
+        self.links, self.between = (
+            np.unique(np.append(self._link[some], self._also[some]))
+            for some in (on_routes | doors.at_ends, on_routes & ~doors.at_ends)
+        )
+        self._onward, self._back = (_core(*ends, rows, doors.n_nodes) for ends in ((src, dst), (dst, src)))
+        self._rates = [np.bincount(ends, graph.link_bandwidth[rows], doors.n_nodes) for ends in (src, dst)]
+        if doors.has_doors:  # one node is many hosts
+            for rates in self._rates:
+                rates[: graph.n_hosts] = rates[graph.n_nodes :] = np.inf
+
+    def routes(self, source: I64, target: I64) -> tuple[Routes, I64]:
+        """Return the routes of messages, given (n,) hosts of the graph at both ends, and (n,) the route of each.
+
+        It is -1 for one that goes over no link of routes.
+        """
+        doors, bandwidth, nodes = self.doors, self._bandwidth, self._nodes
+        ends = doors.leaving[source], doors.arriving[target]
+        away = ends[0] != ends[1]
+        keys, place = np.unique(ends[0][away] * nodes + ends[1][away], return_inverse=True)
+        route = np.full(len(source), -1)
+        route[away] = place.ravel()
+        enters = doors.rates(np.unique(source[away]), bandwidth, arriving=False)
+        leaves = doors.rates(np.unique(target[away]), bandwidth, arriving=True)
+        return Routes(*np.divmod(keys, nodes), enters, leaves), route
+
+    def links_of(self, links: I64, source: I64, target: I64) -> tuple[I64, I64]:
+        """Return the links of the network for (n,) links of the graph on ways of messages between hosts.
+
+        Of some there are two: what each is of comes first.
+        """
+        links_there = self.doors.own(links, source, target)
+        twice = np.flatnonzero((self._also[links_there] != self._link[links_there]) & self.doors.at_ends[links_there])
+        return np.append(np.arange(len(links_there)), twice), np.append(
+            self._link[links_there], self._also[links_there[twice]]
+        )
 
     def limiting(self, routes: Routes) -> Limiting:
         """Return the links that may hold up messages on these routes."""
-        fabric, n_links = self._fabric, self._fabric.n_links
-        most = fabric.link_bandwidth * (1 + _ROUNDING)
+        bandwidth, n_links = self._bandwidth, len(self._bandwidth)
+        most = bandwidth * (1 + _ROUNDING)
         number = np.zeros(n_links, np.uint64)
         several = False
         bounds = []
         for core, source, target, hosts, links, tails in (
-            (self._onward, routes.source, routes.target, routes.enters, self._leaving, fabric.link_src),
-            (self._back, routes.target, routes.source, routes.leaves, self._arriving, fabric.link_dst),
+            (self._onward, routes.source, routes.target, routes.enters, self._rates[0], self._tails),
+            (self._back, routes.target, routes.source, routes.leaves, self._rates[1], self._heads),
         ):
             order = np.lexsort((target, source))
             by_hosts, by_links, widest = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
@@ -143,32 +219,35 @@ class Spreading:
         (out, out_held, tight), (into, into_held, tight_too) = bounds
         holds = (number > 0) & (np.minimum(out, into) > most)
         holds &= tight | tight_too | (np.minimum(out_held, into_held) > most)
-        holding = np.flatnonzero(holds)
-        holding = holding[np.lexsort((holding, fabric.link_bandwidth[holding], number[holding]))]
-        begins = (np.diff(number[holding]) != 0) | (np.diff(fabric.link_bandwidth[holding]) != 0)
-        listed = np.zeros(n_links, dtype=bool)
+        holding = np.flatnonzero(holds & ~self.doors.is_door)
+        holding = holding[np.lexsort((holding, bandwidth[holding], number[holding]))]
+        begins = (np.diff(number[holding]) != 0) | (np.diff(bandwidth[holding]) != 0)
+        listed = self.doors.is_door.copy()
         listed[holding[np.append(True, begins)[: len(holding)]]] = True
         return self._listed(routes, listed, several=several)
 
     def carried(self, source: I64, target: I64, nbytes: F64) -> F64:
-        """(E,) bytes that cross each link between switches, given (R,) source, target and bytes of routes."""
+        """(E,) bytes that cross each link on routes, given (R,) source, target and bytes of these."""
         order = np.lexsort((target, source))
-        total = np.zeros(self._fabric.n_links)
+        total = np.zeros(len(self._bandwidth))
         for part in self._walk(self._onward, source[order], target[order]):
             lengths = np.diff(part.ptr)
             sent = np.repeat(nbytes[order[part.first : part.first + len(lengths)]], lengths)
             total += np.bincount(part.links, sent * part.parts, len(total))
-        return total
+        twice = np.flatnonzero(self._also != self._link)
+        links, nbytes = np.append(self._link, self._also[twice]), np.append(total, total[twice])
+        carried: F64 = np.bincount(links, nbytes, self._n_links).astype(np.float64)
+        return carried
 
     def _listed(self, routes: Routes, listed: Any, *, several: bool) -> Limiting:
         """Return some links of all routes."""
         order = np.lexsort((routes.target, routes.source))
-        rows, links, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0)]
+        rows, links, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
         for part in self._walk(self._onward, routes.source[order], routes.target[order]) if listed.any() else ():
             is_listed = listed[part.links]
             number = np.repeat(np.arange(len(part.ptr) - 1), np.diff(part.ptr))
             rows.append(order[part.first + number[is_listed]])
-            links.append(part.links[is_listed])
+            links.append(part.links[is_listed].astype(np.int64))
             shares.append(part.parts[is_listed])
         row = np.concatenate(rows)
         sort = np.argsort(row, kind="stable")

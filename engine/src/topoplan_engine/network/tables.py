@@ -29,6 +29,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
@@ -40,6 +41,7 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, frozen, indptr, row_of_entry, select
 from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.network.doors import some_links
 from topoplan_engine.network.lanes import lanes_of, rings_on_lanes
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
@@ -181,6 +183,7 @@ class Network:
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
         #: Of a network for folded iterations whose messages load all equal paths, of which rows have one.
         self.spreading: Spreading | None = None
+        self._routed_by = fabric, i32(np.arange(fabric.n_links))
 
     @property
     def n_links(self) -> int:
@@ -212,18 +215,25 @@ class Network:
             raise FabricError(f"{self._no_path(int(src[lost[0]]), int(dst[lost[0]]))} (link them)")
         return rows
 
-    def ends_in_fabric(self, rows: I32) -> tuple[I64, I64]:
-        """Return the first and the last link of the fabric on the first path of each row; -1 inside a host."""
+    def spread(self) -> None:
+        """Let messages load all equal paths, of which rows have one."""
+        self.spreading = Spreading(self.fabric, None, self.n_links)
+        thin_rows = self.spreading.doors.thinned(self.fabric)
+        if thin_rows is not None:
+            self._routed_by = some_links(self.fabric, thin_rows), i32(thin_rows)
+
+    def ends_of(self, rows: I32) -> tuple[I64, I64]:
+        """Return the hosts at both ends of the first path of each row, as `Spreading` has them; -1 inside a host."""
         path = self.paths.row_ptr[rows]
         owner, entry = select(self.paths.path_ptr, path)
         links = self.paths.links[entry]
         outside = np.flatnonzero(links < self.fabric.n_links)
-        enters, leaves = np.full((2, len(rows)), -1)
+        source, target = np.full((2, len(rows)), -1)
         begins = np.diff(owner[outside], prepend=-1) != 0
-        enters[owner[outside][begins]] = links[outside][begins]
+        source[owner[outside][begins]] = self.fabric.link_src[links[outside][begins]]
         ends = np.diff(owner[outside], append=len(rows)) != 0
-        leaves[owner[outside][ends]] = links[outside][ends]
-        return enters, leaves
+        target[owner[outside][ends]] = self.fabric.link_dst[links[outside][ends]]
+        return source, target
 
     def add_loads(self, loads: Sequence[tuple[I64, I64]]) -> int:
         """Append what collectives put on links, in units of 1 / `LOAD`; return the first one's row of ``load_ptr``."""
@@ -361,7 +371,9 @@ class Network:
 
     def _routed(self, keys: I64) -> tuple[I64, NewRows]:
         """Ask for the paths of host pairs; return their numbers, and rows of the pairs that have some."""
-        answer = route(self.fabric, i32(keys // self.fabric.n_hosts), i32(keys % self.fabric.n_hosts))
+        fabric, rows = self._routed_by
+        answer = route(fabric, i32(keys // fabric.n_hosts), i32(keys % fabric.n_hosts))
+        answer = attrs.evolve(answer, links=i32(rows[answer.links]))
         counts = np.diff(answer.pair_ptr)
         reachable = counts > 0
         running = np.cumsum(answer.weight)

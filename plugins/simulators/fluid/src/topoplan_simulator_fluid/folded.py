@@ -17,7 +17,6 @@ from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.ring_loads import ring_loads
-from topoplan_engine.network.spreading import between_switches
 from topoplan_engine.network.tables import LOAD, ONE_PATH, Network, RingColumns
 from topoplan_engine.simulation.algorithms import Selected, selected, with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
@@ -27,7 +26,7 @@ from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.spread import with_spread
+from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, with_spread
 
 __all__ = ["folded_loads", "link_bytes", "message_loads", "selections"]
 
@@ -45,15 +44,15 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     if network.spreading is not None:
         certain = _to_switches(certain, network)
     entities = build(columns(taskgraph), traffic, network.paths, certain, False, int(Transport.WIRE))
+    if network.spreading is not None:
+        entities = with_rates_of_one_way(entities, network)
     rows = entities.path_set[entities.path_set >= 0]
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
 
 
 def _to_switches(rings: RingColumns, network: Network) -> RingColumns:
     """Return rings without their loads of links between switches."""
-    between = np.zeros(network.n_links, dtype=bool)
-    between[: network.fabric.n_links] = between_switches(network.fabric)
-    stays = ~between[rings.load_links]
+    stays = ~on_routes(network)[rings.load_links]
     return rings._replace(
         load_ptr=i64(indptr(stays)[rings.load_ptr]),
         load_links=i32(rings.load_links[stays]),
@@ -73,8 +72,6 @@ def message_loads(taskgraph: TaskGraph, network: Network, algorithms: Collective
 def _network_loads(entities: Entities, network: Network, draws: bool) -> MessageLoads:
     """Return what each flow puts on links without algorithms."""
     paths, rings, transfers = network.paths, network.rings_in_full, entities.path_set >= 0
-    if network.spreading is not None:
-        rings = _to_switches(rings, network)
     rows = entities.path_set[transfers]
     ptr, links, loads = ring_loads(
         rows,
