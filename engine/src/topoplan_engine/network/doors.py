@@ -115,7 +115,8 @@ def _hash(numbers: I64) -> np.ndarray:
     bits: np.ndarray = numbers.astype(np.uint64) * GOLDEN
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits ^ (bits >> np.uint64(31))
+    mixed: np.ndarray = bits ^ (bits >> np.uint64(31))
+    return mixed
 
 
 def _nodes_of(ends: I64, far_ends: I64, hosts: int) -> I64:
