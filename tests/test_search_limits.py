@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import time
 
@@ -20,8 +21,9 @@ from topoplan_engine.experiment import experiment_from_toml
 from topoplan_engine.interrupt import Stop, TooLargeError, check_size, obeyed
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.reporting.report import outcome_rows
+from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.companions import PortfolioMember
-from topoplan_engine.search.draws import Draws
+from topoplan_engine.search.draws import Draws, judge
 from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.optimize import Ends
@@ -301,6 +303,70 @@ def test_shares_of_time_follow_the_progress_of_each_searcher():
     assert weights() == [1.0, 1.0, 2.0]  # nothing better for long
     shares.take(0, [trial_of(0.5)])
     assert weights()[2] == 0.25  # far behind
+
+
+def test_a_planner_that_plans_on_from_the_best_plan_keeps_its_share():
+    """What it spends before its next proposals is not in vain; far slower plans than the start are far behind."""
+    planning = PortfolioMember(IdleSearch(), name="planning")
+    shares = TimeShares([IdleSearch(), planning], limit=10.0)
+    shares.take(1, [trial_of(1.0)])
+    for _ in range(4):
+        shares.end_turn(1, 1.0, is_active=True)  # more than a tenth of the limit, and nothing proposed
+        assert shares.weight(1) == 2.0
+    shares.take(1, [trial_of(1.0)])
+    shares.end_turn(1, 1.0, is_active=True)
+    assert shares.weight(1) == 0.5
+    shares.begins_with = trial_of(0.2)
+    assert shares.weight(1) == 0.25
+
+
+def test_a_planner_in_the_middle_of_a_turn_plans():
+    class Building(IdleSearch):
+        plans = False
+
+        def ask(self):
+            planned.append(member.plans)
+            return []
+
+    planned: list[bool] = []
+    member = PortfolioMember(Building, 0.25, name="building", begins=0)
+    member.ask()
+    assert planned == [True]
+    assert not member.plans
+
+
+def test_a_start_that_takes_longer_than_there_is_time_is_not_drawn_again():
+    """The initial strategy of 8,192 devices took 18 s after a limit of 10: to say whether its messages draw paths."""
+
+    class Large:
+        first_draw = 0
+
+        def n_tasks(self, state):
+            lowered.append(state)
+            return 1
+
+        def seconds_in_full(self, state):
+            return 5.0 if state is first else 0.0
+
+        def draws(self, state):
+            lowered.append(state)
+            return False
+
+        def penalty(self, strategy):
+            return 0.0
+
+        def fits(self, strategy):
+            return True
+
+    first, best = (State(PlacedStrategy(()), None) for _ in range(2))
+    lowered: list[State] = []
+    initial = ShortlistEntry(state=first, cost=math.inf, origin=Origin("initial strategy"))
+    found = ShortlistEntry(state=best, cost=1.0, origin=Origin("found by search"))
+    judged_plans = judge(Large(), [found], initial, None, constructed=False, stop=Stop(), remaining=lambda: 1.0)
+    assert first not in lowered
+    assert judged_plans.plan.entry is found
+    judge(Large(), [found], initial, None, constructed=False, stop=Stop(), remaining=lambda: 10.0)
+    assert first in lowered
 
 
 def test_shares_of_time_are_those_of_work():

@@ -188,7 +188,7 @@ class PortfolioMember(Search):
         self._share, self.constructs, self._is_over = share, share is not None, False
         self._patience, self._idle = patience, 0
         self._turns = self._candidates = 0
-        self._best_cost = math.inf
+        self._best_cost, self._is_asked = math.inf, False
         self.leads = self.behind = self.in_vain = self.idles = False
 
     @property
@@ -198,10 +198,10 @@ class PortfolioMember(Search):
 
     @property
     def plans(self) -> bool:
-        """Whether it is still to be built, or plans."""
+        """Whether it is still to be built, or plans: in the middle of a turn, too, where a driver may leave it."""
         if self._is_over or self.idles:
             return False
-        return self._build is not None or (self._search is not None and self._search.plans)
+        return self._is_asked or self._build is not None or (self._search is not None and self._search.plans)
 
     @property
     def plans_next(self) -> str:
@@ -260,6 +260,7 @@ class PortfolioMember(Search):
             return []
         if self._build is not None and not self._begins(self._turns - 1):
             return []
+        self._is_asked = True
         try:
             if self._build is not None:
                 build, self._build = self._build, None
@@ -279,6 +280,8 @@ class PortfolioMember(Search):
             _warn_of_fault(error)
             self._search, self._refusal = None, str(error)
             return []
+        finally:
+            self._is_asked = False
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Pass prices on."""

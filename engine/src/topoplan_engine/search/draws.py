@@ -96,6 +96,21 @@ class _Limits:
         """Return how many draws of each of some states have so many tasks, or as many as there may be."""
         return min(self.tasks, tasks) // max(1, evaluator.n_tasks(state) * states)
 
+    def has_draws(self, evaluator: Evaluator, state: State) -> bool:
+        """Say whether a state's time is one draw of many; not where there is no time to lower and simulate it again."""
+
+        def is_late() -> bool:
+            seconds = self.remaining()
+            return seconds < math.inf and evaluator.seconds_in_full(state) > seconds
+
+        if self.clocked.says(is_late):
+            return False
+        try:
+            with obeyed(Stop(), self._left):
+                return self.clocked.call(lambda: evaluator.draws(state))
+        except Stopped:
+            return False
+
     @property
     def is_up(self) -> bool:
         """Whether there is none left."""
@@ -107,12 +122,11 @@ class _Limits:
         Raises:
             Stopped: the time was up.
         """
-
-        def left() -> float:
-            return math.inf if self.clocked.journal.replaying else self.remaining()
-
-        with obeyed(Stop(), left):
+        with obeyed(Stop(), self._left):
             return self.clocked.call(lambda: evaluator.makespans(state, seeds))
+
+    def _left(self) -> float:
+        return math.inf if self.clocked.journal.replaying else self.remaining()
 
 
 def judge(
@@ -141,9 +155,10 @@ def judge(
         remaining: seconds; without any no more draws are taken, and what has none has that of the search.
         clocked: remembers where there were none.
     """
-    best, draws = shortlist[-1], functools.cache(evaluator.draws)
+    best = shortlist[-1]
     searched = evaluations * evaluator.n_tasks(best.state)
     limits = _Limits(remaining, clocked, min(MOST_TASKS, max(SOME_TASKS, searched)))
+    draws = functools.cache(functools.partial(limits.has_draws, evaluator))
     baselines = [initial, *([] if aside is None else [aside])]
     rivals = list(shortlist) if constructed else _different([*shortlist, *baselines])
     if len(rivals) > 1 and not limits.is_up and draws(best.state):
@@ -159,8 +174,9 @@ def judge(
     judged_states = {plan.entry.state: plan}
     for entry in baselines:
         if entry.state not in judged_states:
-            count, most = len(plan.draws.seconds), max(FEW, limits.draws(evaluator, entry.state))
-            if entry.cost > _CLEAR * plan.cost:
+            count = len(plan.draws.seconds)
+            most = max(FEW, limits.draws(evaluator, entry.state)) if draws(entry.state) else FEW
+            if draws(entry.state) and entry.cost > _CLEAR * plan.cost:
                 most = max(FEW, min(count, limits.draws(evaluator, entry.state, tasks=SOME_TASKS)))
             judged_states[entry.state] = judged(entry, min(count, most), most)
     first, fastest = judged_states[initial.state], min(judged_states.values(), key=lambda entry: entry.rank)

@@ -24,7 +24,8 @@ _BEGINNING = 0.03
 #: that brought the members along; of members that proposed nothing better; of who has nothing but far slower plans.
 _LEADS, _PLANS, _FOLLOWS, _FAR_BEHIND = 2.0, 1.0, 0.5, 0.25
 
-#: Share of a time limit that who leads spends without a better plan before it has the share of any other.
+#: Share of a time limit that who leads spends without a better plan before it has the share of any other; a planner
+#: that plans on from its last one has proposed nothing in vain.
 _FRESH = 0.1
 
 #: Share of a time limit after which a planner is no longer alone, though no plan is known that fits.
@@ -48,9 +49,11 @@ class TimeShares:
         self._searches, self._limit = searches, limit
         self.spent = [0.0] * len(searches)
         self.begins_with: Trial | None = None
-        #: Seconds of the best plan of each that fits, and what it had spent at the end of the turn that found it.
+        #: Seconds of the best plan of each that fits, and what it had spent at the end of the turn that found it, and
+        #: of the last turn that proposed something.
         self._own_best, self._found_at = [math.inf] * len(searches), [0.0] * len(searches)
-        self._has_found = False
+        self._proposed_at = [0.0] * len(searches)
+        self._has_found = self._has_proposed = False
         #: Those that have something to propose, as far as their last turns say.
         self._active = set(range(len(searches)))
 
@@ -85,9 +88,11 @@ class TimeShares:
 
     def weight(self, number: int) -> float:
         """Return the weight of a searcher's share.  Who has found nothing better for long leads no more."""
-        search, best = self._searches[number], min(self._own_best)
+        search, begins_with = self._searches[number], self.begins_with
+        start = begins_with.cost if begins_with is not None and begins_with.fits else math.inf
+        best = min(start, *self._own_best)
         times = self._own_best[number] / best if best < math.inf else math.inf
-        if times <= _NEAR and self.spent[number] - self._found_at[number] <= _FRESH * self._limit:
+        if times <= _NEAR and self._proposed_at[number] - self._found_at[number] <= _FRESH * self._limit:
             return _LEADS
         if _FAR < times < math.inf:
             return _FAR_BEHIND
@@ -97,11 +102,15 @@ class TimeShares:
         """Take note of a turn, and whether the searcher has something to propose."""
         self.spent[number] += seconds
         if self._has_found:
-            self._found_at[number], self._has_found = self.spent[number], False
+            self._found_at[number] = self.spent[number]
+        if self._has_proposed:
+            self._proposed_at[number] = self.spent[number]
+        self._has_found = self._has_proposed = False
         (self._active.add if is_active else self._active.discard)(number)
 
     def take(self, number: int, trials: Sequence[Trial]) -> None:
         """Take note of what the candidates of a searcher cost, whose turn it is."""
+        self._has_proposed = True
         cost = min((trial.cost for trial in trials if trial.fits), default=math.inf)
         if cost < self._own_best[number]:
             self._own_best[number], self._has_found = cost, True

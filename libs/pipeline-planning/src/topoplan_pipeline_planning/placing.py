@@ -7,7 +7,9 @@ policy depends only on the set of used devices and returns a set of devices.  Tw
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
 
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_pipeline_planning.machine import Devices, Machine
@@ -36,13 +38,11 @@ def replicated_placements(machine: Machine, occupied: frozenset[int], replicas: 
 
 @functools.lru_cache(maxsize=4096)
 def _replicated(host: tuple[int, ...], occupied: frozenset[int], replicas: int) -> tuple[Devices, ...]:
-    bits_of_host: dict[int, int] = {}
-    for device, position in enumerate(host):
-        bits_of_host[position] = bits_of_host.get(position, 0) | 1 << device
-    free, on_used = (1 << len(host)) - 1, 0
-    for device in occupied:
-        free &= ~(1 << device)
-        on_used |= bits_of_host[host[device]]
+    bits_of_host = _bits_of_hosts(host)
+    is_free = np.ones(len(host), dtype=np.bool_)
+    is_free[list(occupied)] = False
+    free = int.from_bytes(np.packbits(is_free, bitorder="little").tobytes(), "little")
+    on_used = sum(set(map(bits_of_host.__getitem__, occupied)))
     #: For each union the devices that are left, and all devices of used hosts.
     unions = {free: on_used}
     for _ in range(replicas):
@@ -52,9 +52,26 @@ def _replicated(host: tuple[int, ...], occupied: frozenset[int], replicas: int) 
             for allowed in (mask & ~used, mask & used):
                 if allowed:
                     device = allowed & -allowed
-                    longer.setdefault(mask & ~device, used | bits_of_host[host[device.bit_length() - 1]])
+                    longer.setdefault(mask & ~device, used | bits_of_host[device.bit_length() - 1])
         unions = longer
-    return tuple(tuple(device for device in range(len(host)) if (free & ~mask) >> device & 1) for mask in unions)
+    return tuple(tuple(_set_bits(free & ~mask)) for mask in unions)
+
+
+@functools.lru_cache(maxsize=64)
+def _bits_of_hosts(host: tuple[int, ...]) -> tuple[int, ...]:
+    """Return for each device the bits of all devices of its host."""
+    bits: dict[int, int] = {}
+    for device, position in enumerate(host):
+        bits[position] = bits.get(position, 0) | 1 << device
+    return tuple(bits[position] for position in host)
+
+
+def _set_bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 @functools.lru_cache(maxsize=4096)

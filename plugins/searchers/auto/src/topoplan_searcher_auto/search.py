@@ -47,6 +47,8 @@ _BEHIND, _FAR_BEHIND = 1.1, 2.0
 _PARTS_BEHIND, _SPENT_FAR_BEHIND = 2**21, 8
 #: The same of a chain without hope: one whose best strategy takes so many times as long.
 _HOPELESS, _SPENT_HOPELESS = 20.0, 32
+#: Where the best strategy of a chain with hope takes so much less than before, its proposals until then do not count.
+_NEARER = 0.99
 #: Parts of operators that a chain makes for each turn: on larger problems it waits some turns for each proposal, in
 #: which planners have theirs.
 _PARTS_A_TURN = 2**15
@@ -71,7 +73,9 @@ class AutoSearch(Search):
         #: Seconds of the best plan of all searchers, and how many proposals are left while this is far better.
         self._best_cost = math.inf
         parts = len(problem.graph.operators) * problem.cluster.n_devices
-        self._left_behind = max(1, _PARTS_BEHIND // parts)
+        self._most_behind = self._left_behind = max(1, _PARTS_BEHIND // parts)
+        #: Seconds of its best strategy when it last came nearer.
+        self._nearest = math.inf
         #: Turns for each proposal, and those since the last one.
         self._turns, self._waited = parts // _PARTS_A_TURN, 0
         #: Turns in which it waits for the first plan of a planner.
@@ -169,6 +173,8 @@ class AutoSearch(Search):
         if best.cost <= _BEHIND * self._best_cost if best.fits else self._best_cost == math.inf:
             return True
         is_far = not best.fits or best.cost > _FAR_BEHIND * self._best_cost
+        if best.fits and best.cost < _NEARER * self._nearest and not self._is_hopeless(best):
+            self._nearest, self._left_behind = best.cost, self._most_behind
         self._left_behind -= _SPENT_HOPELESS if self._is_hopeless(best) else _SPENT_FAR_BEHIND if is_far else 1
         self._gave_up = self._left_behind < 0
         return not self._gave_up

@@ -34,8 +34,9 @@ __all__ = ["PipelineSearch", "plan_pipelines", "planning_steps"]
 #: Local search: number of plans whose neighbours are tried (the best, and the best of each number of stages); how much
 #: slower than the best they may be; simulated neighbours of each; and how much slower their stage simulation may be.
 _CLIMBING, _WORSE, _TOGETHER, _SLOWER = 5, 1.25, 8, 1.1
-#: Neighbours that would take so many times as long as the best plan are not simulated: their stage simulation, and task
-#: simulation over stage simulation of the plan that they are neighbours of.
+#: Neighbours that would take so many times as long as the best plan are not simulated: their stage simulation, times
+#: task simulation over stage simulation of the plan that they are neighbours of.  Where none of them is better, stage
+#: simulation alone decides, if it says less: what slows a plan down may be what its neighbours mend.
 _NEAR = 1.02
 #: Plans of the dynamic program whose stage simulation is so many times as slow as the best known plan are not
 #: simulated, but for as many as local search begins with.
@@ -174,7 +175,7 @@ class PipelineSearch(Search):
         self._proposed_shapes: set[tuple[object, ...]] = set()
         self._simulated: dict[PipelinePlan, float] = {}
         self._proposed: list[tuple[Strategy, PipelinePlan]] = []
-        self._expanded: set[PipelinePlan] = set()
+        self._expanded: set[tuple[PipelinePlan, bool]] = set()
         self._best: PipelinePlan | None = None
 
     @property
@@ -248,10 +249,17 @@ class PipelineSearch(Search):
                 leaders.setdefault(len(plan.pipeline.cuts), plan)
                 pipelines.setdefault(plan.pipeline, plan)
         climbing = [*list(pipelines.values())[:_CLIMBING], *list(leaders.values())[:_CLIMBING]]
+        self._expand(shortlist, climbing, best, corrected=True)
+        if not self._next and best <= self._best_cost * _WORSE:
+            self._expand(shortlist, climbing, best, corrected=False)
+
+    def _expand(self, shortlist: Shortlist, climbing: Sequence[PipelinePlan], best: float, *, corrected: bool) -> None:
+        """Propose the first neighbours of plans that were not expanded so yet; ``corrected`` as `_NEAR` says."""
         for plan in climbing:
-            if plan not in self._expanded:
-                self._expanded.add(plan)
-                winning = best * _NEAR * plan.seconds / self._simulated[plan]
+            if (plan, corrected) not in self._expanded:
+                self._expanded.add((plan, corrected))
+                ratio = plan.seconds / self._simulated[plan]
+                winning = best * _NEAR * (ratio if corrected else max(1.0, ratio))
                 candidates = neighbours(plan, shortlist.planner, min(plan.seconds * _SLOWER, winning))
                 self._next += self._new(shortlist, candidates, _TOGETHER)
 
