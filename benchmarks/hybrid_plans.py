@@ -1,14 +1,15 @@
 """Hybrid plans: estimates beside the simulator, and what `auto` finds beside each planner, at equal CPU time.
 
-    .venv/bin/python benchmarks/hybrid_plans.py order [--models llama,mixtral] [--seconds 40]
+    .venv/bin/python benchmarks/hybrid_plans.py order [--models llama,mixtral] [--plans 250]
     .venv/bin/python benchmarks/hybrid_plans.py compare [--models gpt2,llama] [--devices 8,16,64] [--seconds 20]
     .venv/bin/python benchmarks/hybrid_plans.py compare --problems transformer-spmd,bert-sgmoe-8
     .venv/bin/python benchmarks/hybrid_plans.py compare --problems models --devices 8 --seconds 5
     ... --write docs/strategies.md                       each row is put into the page's table once it is measured
 
-``order`` estimates a whole grid of plans of a model, and simulates as many of them as the CPU seconds allow, in a drawn
-order: Kendall's tau of both, of all plans and of those that fit; the place of the plan that is the fastest simulated in
-the order of estimates; and the estimated over the simulated seconds, and bytes, at worst.
+``order`` draws plans from the whole grid of a model, estimates and simulates them: Kendall's tau of both, of all plans
+and of those that fit; the place of the plan that is the fastest simulated in the order of estimates; and the estimated
+over the simulated seconds, of that plan, in the median, and at worst, and bytes at worst.  The same plans are drawn on
+every machine.
 
 ``compare`` has the milliseconds of the plans of ``mcmc`` (placements), ``pipeline``, ``spmd``, ``hybrid`` and ``auto``,
 each a process of its own with so many CPU seconds; the last column is `auto` over the fastest of the first three: at
@@ -65,7 +66,10 @@ GRIDS: dict[str, tuple[dict[str, Any], int, int]] = {
     "mixtral, 4 layers": ({"config": "mixtral-8x7b.json", "sequence_length": 2048, "layers": 4}, 8, 32),
 }
 SEARCHERS = ("mcmc", "pipeline", "spmd", "hybrid", "auto")
-ORDER = ("model", "GPUs", "plans", "simulated", "tau", "tau, fit", "place of the best", "seconds", "bytes")
+ORDER = (
+    *("model", "GPUs", "plans", "simulated", "tau", "tau, fit", "place of the best"),
+    *("seconds, of the best", "median", "seconds", "bytes"),
+)
 COMPARE = ("model", "GPUs", *(f"{name} (ms)" for name in SEARCHERS), "plan of auto", "auto / best of three")
 
 
@@ -113,8 +117,8 @@ def kendall(a: np.ndarray, b: np.ndarray) -> float:
     return float(signs.mean()) if len(signs) else math.nan
 
 
-def order_row(name: str, seconds: float) -> list[str]:
-    """Estimate and simulate the grid of a model."""
+def order_row(name: str, count: int) -> list[str]:
+    """Estimate and simulate so many plans of the grid of a model."""
     options, devices, batch = GRIDS[name]
     experiment = experiment_of(frontend(options), precision="bf16", batch_size=batch, **machine(devices))
     problem = set_up_search(Host.discover(), experiment).problem
@@ -124,9 +128,9 @@ def order_row(name: str, seconds: float) -> list[str]:
     simulate = Host.discover().make("simulator", "fluid").build()
     plans = list(grid(problem))
     random.Random(0).shuffle(plans)
-    rows, began = [], time.process_time()
+    rows: list[tuple[float, float, float, float]] = []
     for plan in plans:
-        if time.process_time() - began > seconds:
+        if len(rows) == count:
             break
         try:
             estimate = estimates.of(plan)
@@ -149,6 +153,8 @@ def order_row(name: str, seconds: float) -> list[str]:
         f"{kendall(simulated, estimated):.3f}",
         f"{kendall(simulated[fits], estimated[fits]):.3f}",
         f"{place} of {int(fits.sum())}",
+        f"{ratio[best]:.3f}",
+        f"{np.median(ratio):.3f}",
         f"{ratio.min():.3f} to {ratio.max():.3f}",
         f"{of_bytes.min():.3f} to {of_bytes.max():.3f}",
     ]
@@ -254,7 +260,8 @@ def main() -> None:
     parser.add_argument("--models", default="")
     parser.add_argument("--devices", default="8,16,64")
     parser.add_argument("--problems", default="")
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of each grid, or search")
+    parser.add_argument("--plans", type=int, default=250, help="plans of each grid that are simulated")
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of each search")
     parser.add_argument("--write", type=Path, help="page whose table gets the rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -264,7 +271,7 @@ def main() -> None:
     head = ORDER if given.what == "order" else COMPARE
     models = given.models.split(",") if given.models else list(GRIDS if given.what == "order" else MODELS)
     if given.what == "order":
-        rows = (order_row(name, given.seconds) for name in GRIDS if any(name.startswith(each) for each in models))
+        rows = (order_row(name, given.plans) for name in GRIDS if any(name.startswith(each) for each in models))
     elif given.problems:
         names = models_of_problems() if given.problems == "models" else given.problems.split(",")
         devices = int(given.devices) if given.problems == "models" else 0

@@ -352,6 +352,14 @@ def test_files_of_weights_in_fp8_are_of_models_that_are_trained(build) -> None:
     assert model_notes(build({**SMALL, "quantization_config": quantized}))["quantization"].startswith("weights of the")
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
+def test_more_positions_than_a_model_was_made_for_are_said(family, build) -> None:
+    keys = {**SMALL_DECODER, "model_type": family, "head_dim": 16, "max_position_embeddings": 64}
+    said = model_notes(build(keys, sequence_length=128))["positions"]
+    assert said == "128 (-o sequence-length), more than max_position_embeddings 64"
+    assert "positions" not in model_notes(build(keys, sequence_length=64))
+
+
 def test_keys_that_a_file_lacks_are_said_with_what_was_taken(build) -> None:
     assert model_notes(build(SMALL))["keys not in the file"] == (
         "max_position_embeddings 2048, hidden_act silu (defaults of llama)"

@@ -67,11 +67,22 @@ def annotated(
     if form:
         text = f"weights of the file are {form}, those that are trained are not (--precision fp8 multiplies in fp8)"
         graph = with_note(graph, "quantization", text)
+    if text := _longer(built, document, options, where):
+        graph = with_note(graph, "positions", text)
     count = training.num_nextn_predict_layers or 0
     if count and options.prediction_layers is None and built.task == "ForCausalLM" and built.family in DECODERS:
         text = f"num_nextn_predict_layers {count} (-o prediction-layers={count} trains them, too)"
         graph = with_note(graph, "left out", text)
     return graph
+
+
+def _longer(built: Chosen, document: Mapping[str, Any], options: HuggingFace, where: str) -> str:
+    """Return that samples have more positions than the model was made for; empty where they have not."""
+    cls = DECODERS.get(built.family)
+    most = getattr(values(cls, document, where), "max_position_embeddings", None) if cls is not None else None
+    if most is None or options.sequence_length is None or options.sequence_length <= most:
+        return ""
+    return f"{options.sequence_length} (-o sequence-length), more than max_position_embeddings {most}"
 
 
 def _defaults(built: Chosen, document: Mapping[str, Any]) -> str:
