@@ -157,6 +157,7 @@ def of_groups() -> list[Row]:
     rails = place("dgx-h100", 64, "rail-optimized")
     switch = place("mi300x", 4, "bigswitch")
     half = place("mi300x", 4, "bigswitch", degree=4)
+    odd = place("mi300x", 4, "bigswitch", degree=5)
     rack = place("gb200-nvl72", 4, "bigswitch")
     every = Message(members=tuple(range(512)))
     one = Message(members=tuple(range(0, 512, 8)))
@@ -190,6 +191,13 @@ def of_groups() -> list[Row]:
             "2 (31/32) S / (4 · 50 GB/s)",
             ring(32) / 200e9,
             half.seconds(Message(members=tuple(range(32)))),
+        ),
+        Row(
+            "the same with five NICs",
+            odd.text,
+            "2 (31/32) S / (5 · 50 GB/s)",
+            ring(32) / 250e9,
+            odd.seconds(Message(members=tuple(range(32)))),
         ),
         Row(
             "that fills racks: NVLink, of which a ring's host-to-host steps take none, is slower than 72 NICs",

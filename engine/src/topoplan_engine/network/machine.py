@@ -360,7 +360,11 @@ class MachineNetwork(Network):
         usual = [self._usual_nic(listed[each]) for each in members]
         leaves = np.stack([np.concatenate(usual)[_place_of(ring, members)] for ring in rings])
         ends = np.cumsum([len(each) for each in members]) - 1
-        if all(len(np.unique(leaves[:, end])) == len(rings) for end in ends.tolist()):
+        gates = np.concatenate(
+            [each[np.unique(nics, return_index=True)[1]] for each, nics in zip(members, usual, strict=True)]
+        )
+        by_gates = np.isin([ring[ends] for ring in rings], gates).all()
+        if by_gates and all(len(np.unique(leaves[:, end])) == len(rings) for end in ends.tolist()):
             return rings
         ways = [ways_through(nics, len(rings)) for nics in usual]
         if not all(ways):
