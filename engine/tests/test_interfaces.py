@@ -73,7 +73,7 @@ def test_links_inside_a_host_take_no_interface():
     gbps = [25.0] * len(RING) + [3600.0] * len(inside)
     made = fabric([*RING, *inside], gbps, switches=2, kind=kind)
     check_fabric(made, CLUSTER)
-    with pytest.raises(TopoplanError, match=r"links inside a host are declared as LinkKind\.INSIDE"):
+    with pytest.raises(TopoplanError, match=r'as LinkKind\.INSIDE, in a file as "link": "inside"\)$'):
         check_fabric(fabric([*RING, *inside], gbps, switches=2), CLUSTER)
 
 

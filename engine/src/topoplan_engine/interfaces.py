@@ -114,7 +114,8 @@ def check_interfaces(fabric: AnyFabric, cluster: Cluster) -> None:
                     f"fabric {fabric.name!r}: {count[host]} links of {_gbps(speed[host])} together lead {way} host "
                     f"{host}, which has {cluster.interfaces[host]} interfaces of "
                     f"{_gbps(cluster.interface_bandwidth[host])}, {_gbps(allowed[host])} together "
-                    f"(degree {enough} would do; links inside a host are declared as LinkKind.INSIDE)"
+                    f"(degree {enough} would do; links inside a host are declared as LinkKind.INSIDE, in a file as "
+                    '"link": "inside")'
                 )
 
 

@@ -69,6 +69,11 @@ def write(plan: PlanLike) -> bytes:
     grid = grid_of(plan, TARGET)
     degrees = f"{grid.pipeline} stages x {grid.data} replicas x {grid.tensor} slices of tensors"
     stages = stages_of(graph, grid)
+    if stages and has_no_pipelines(graph):
+        raise TARGET.unsuited(
+            f"the plan has stages of model {graph.name!r}, which torchtitan has as one of transformers with experts, "
+            "and cuts into none (pp=1)"
+        )
     table = bool(stages) and schedule_of(grid.order) not in SCHEDULES
     if grid.experts > 1 and grid.expert_tensor > 1:
         raise TARGET.unsuited("the plan cuts the matrices of experts that devices share, which torchtitan leaves whole")
@@ -121,16 +126,11 @@ def stages_of(graph: OperatorGraph, grid: Grid) -> list[StageLayers]:
     """Return the layers of each stage; none where there is no pipeline.
 
     Raises:
-        TopoplanError: torchtitan has no such model, or no pipelines of it, or micro-batches do not go one after the
-            other where there is none.
+        TopoplanError: torchtitan has no such model, or micro-batches do not go one after the other where there is
+            no pipeline.
     """
     if why := why_not_in_torchtitan(graph):
         raise TopoplanError(f"{TARGET.component}: {why}")
-    if grid.pipeline > 1 and has_no_pipelines(graph):
-        raise TARGET.unsuited(
-            f"the plan has stages of model {graph.name!r}, which torchtitan has as one of transformers with experts, "
-            "and cuts into none (pp=1)"
-        )
     if grid.pipeline > 1:
         return layers_of_stages(graph, grid.stage, TARGET)
     if schedule_of(grid.order) != "1f1b":
