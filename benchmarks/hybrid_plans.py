@@ -36,6 +36,7 @@ import attrs
 import numpy as np
 
 from topoplan import Host, Problem, TopoplanError, optimize
+from topoplan_engine.blocks import layer_numbers
 from topoplan_engine.experiment import Choice
 from topoplan_engine.kernels import clock as clocks
 from topoplan_engine.keywords import experiment_of
@@ -47,7 +48,6 @@ from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import SCHEDULES, ladders, shapes
 from topoplan_searcher_stated.settings import Settings
-from topoplan_searcher_stated.small_model import layer_numbers
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "examples" / "models"
 _GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50304, "n_positions": 1024}

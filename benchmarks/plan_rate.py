@@ -27,6 +27,7 @@ import attrs
 import numpy as np
 
 from topoplan import Host, Problem
+from topoplan_engine.blocks import layer_numbers
 from topoplan_engine.experiment import Choice
 from topoplan_engine.keywords import experiment_of
 from topoplan_engine.reporting.pages import replace_section
@@ -36,7 +37,6 @@ from topoplan_searcher_stated.construct import Rules
 from topoplan_searcher_stated.estimates import BALANCED, EVEN, Estimates, PlanColumns, shape_of
 from topoplan_searcher_stated.grid import SCHEDULES, layouts, shapes
 from topoplan_searcher_stated.settings import Settings
-from topoplan_searcher_stated.small_model import layer_numbers
 
 _PROCESSORS, _BATCH, _EXECUTIONS = 4096, 2048, 8000
 #: What shares or saves memory: (zero, recompute).

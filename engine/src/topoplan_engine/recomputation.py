@@ -10,7 +10,8 @@
                   modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
                   ``mla_up_proj``, ``moe_act``, ``moe``)
 
-Operators of one module of one layer run again together, right before the backward pass of the last of them, with the
+Layers of a model that has no equal layers with numbers are its blocks (`topoplan_engine.blocks`).  Operators of one
+module of one layer run again together, right before the backward pass of the last of them, with the
 collectives of what they read.  A module inside of another one that is named is a part of that.
 
 Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_option``, ``_op_sac_save_list``);
@@ -27,6 +28,7 @@ import numpy as np
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.arrays import I32
+from topoplan_engine.blocks import layer_numbers
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.partition import multiplies
@@ -84,7 +86,7 @@ def words_of_regions(regions: Sequence[int], graph: OperatorGraph) -> str:
     if min(regions) < -1:
         return _words_with_outputs_kept(regions, sorted(members.values()), graph)
     regions_sorted = sorted(members.values())
-    layers = len({name for name in layers_of(graph).layer if name})
+    layers = max(_numbers(graph)) + 1
     modules = _modules(graph)
     first = {name: [each for each in places if each in regions_sorted] for name, places in modules.items()}
     # Words of Megatron-LM come first in `_modules`; a later name adds what no earlier one has.
@@ -123,16 +125,26 @@ def _count(number: str, text: str) -> int:
 
 
 def _of_layers(graph: OperatorGraph, text: str, period: int) -> I32:
+    number = _numbers(graph)
+    count, what = max(number) + 1, "layers" if layer_numbers(graph).named else "blocks"
+    if not count:
+        raise TopoplanError(
+            f"plan: recompute={text}: model {graph.name!r} has no layers or blocks to run again (recompute=none)"
+        )
+    if period > count:
+        raise TopoplanError(f"plan: recompute={text}: model {graph.name!r} has {count} {what} (nearest: every:{count})")
+    chosen = [k // period if k % period == period - 1 else -1 for k in number]
+    return np.array(chosen, dtype=np.int32)
+
+
+def _numbers(graph: OperatorGraph) -> Sequence[int]:
+    """(n_ops,) the layer of each operator, or the block in a model that has no equal layers; -1 outside of layers."""
+    layers = layer_numbers(graph)
+    if not layers.named:
+        return layers.of
     names = layers_of(graph).layer
     numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
-    if not numbers:
-        raise TopoplanError(f"plan: recompute={text}: model {graph.name!r} has no numbered layers (recompute=none)")
-    if period > len(numbers):
-        raise TopoplanError(
-            f"plan: recompute={text}: model {graph.name!r} has {len(numbers)} layers (nearest: every:{len(numbers)})"
-        )
-    chosen = {name: k // period for name, k in numbers.items() if k % period == period - 1}
-    return np.array([chosen.get(name, -1) for name in names], dtype=np.int32)
+    return [numbers.get(name, -1) for name in names]
 
 
 def kept_in(region: int) -> int:

@@ -16,15 +16,15 @@ from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import mesh_groups, mesh_steps
-from topoplan_searcher_spmd.space import Kind
 from topoplan_spmd_planning.columns import columns_of
 from topoplan_spmd_planning.program import Verb
+from topoplan_spmd_planning.space import Kind
 
 __all__ = ["PlainPrices", "plain_columns"]
 
 
 class PlainPrices:
-    """Prices of a model on a mesh; see `topoplan_searcher_spmd.prices`."""
+    """Prices of a model on a mesh; see `topoplan_spmd_planning.mesh_prices`."""
 
     def __init__(self, problem, model, machine, sharded_state):
         self.problem, self.model, self.machine, self.sharded = problem, model, machine, sharded_state

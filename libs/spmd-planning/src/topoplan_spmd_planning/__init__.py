@@ -10,7 +10,11 @@ Data flows through the modules in this order:
 * `machine` prices collectives on a cluster and its fabric, for planners that minimize seconds.
 * `strategy` converts a plan into a strategy, and `proposing` into a candidate.
 
-The searchers ``hidup`` and ``spmd`` share these modules; ``spmd`` has its own prices and search space.  Shardings are
-also called *forms* here.  Source: Zhang et al., "Accelerating large-scale distributed neural network training with SPMD
-parallelism" (HiDup), SoCC 2022.
+Programs on meshes of several axes, which the searchers ``spmd`` and ``hybrid`` plan, have modules of their own: `space`
+builds the program of a mesh, `mesh_prices` and `conversions` price it, `mesh_planning` finds the fastest plan within
+the memory of the devices (`limits`, `bounds`), with equal layers planned equally (`uniform`); `known` keeps what
+several meshes share.  Shardings are also called *forms* here.
+
+Source: Zhang et al., "Accelerating large-scale distributed neural network training with SPMD parallelism" (HiDup), SoCC
+2022.
 """

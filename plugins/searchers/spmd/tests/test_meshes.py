@@ -25,16 +25,17 @@ from topoplan_reference.overlapped import every_plan
 from topoplan_reference.spmd_prices import PlainPrices, plain_columns
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
-from topoplan_searcher_spmd import Spmd, limits
-from topoplan_searcher_spmd.bounds import _parameters, with_bound
-from topoplan_searcher_spmd.planning import fastest_on, fitted
-from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch
-from topoplan_searcher_spmd.space import Joint, Mesh, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
+from topoplan_spmd_planning import limits
+from topoplan_spmd_planning.bounds import _parameters, with_bound
 from topoplan_spmd_planning.columns import forms_of
 from topoplan_spmd_planning.machine import Machine
+from topoplan_spmd_planning.mesh_planning import fastest_on, fitted
+from topoplan_spmd_planning.mesh_prices import Prices, least_bytes, least_exchange, priced
 from topoplan_spmd_planning.planning import solve
+from topoplan_spmd_planning.space import Joint, Mesh, mesh_program, meshes, outline
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
 from topoplan_topology_bigswitch import BigSwitch
 

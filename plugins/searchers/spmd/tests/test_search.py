@@ -26,17 +26,18 @@ from topoplan_reference.overlapped import every_plan
 from topoplan_samples.graphs import linear_chain
 from topoplan_samples.problems import state_of
 from topoplan_samples.tasks import collective, task_graph, transfer
-from topoplan_searcher_spmd import Spmd, planning
-from topoplan_searcher_spmd.limits import fastest_within, measured
-from topoplan_searcher_spmd.planning import fastest_on, fitted
-from topoplan_searcher_spmd.prices import Prices, least_bytes
+from topoplan_searcher_spmd import Spmd
 from topoplan_searcher_spmd.search import SpmdSearch, data_parallel
-from topoplan_searcher_spmd.space import Mesh, mesh_program, meshes, outline
 from topoplan_simulator_fluid import Fluid
+from topoplan_spmd_planning import mesh_planning as planning
 from topoplan_spmd_planning.columns import columns_of
+from topoplan_spmd_planning.limits import fastest_within, measured
 from topoplan_spmd_planning.machine import Machine
+from topoplan_spmd_planning.mesh_planning import fastest_on, fitted
+from topoplan_spmd_planning.mesh_prices import Prices, least_bytes
 from topoplan_spmd_planning.planning import SearchTooLongError, solve
 from topoplan_spmd_planning.program import Instruction, Program, Value, Verb
+from topoplan_spmd_planning.space import Mesh, mesh_program, meshes, outline
 from topoplan_topology_bigswitch import BigSwitch
 
 

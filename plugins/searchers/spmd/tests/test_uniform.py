@@ -12,10 +12,10 @@ from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.lowering import Lowering
 from topoplan_estimator_roofline import Roofline
 from topoplan_samples.layered import layered
-from topoplan_searcher_spmd.planning import fastest_on, fitted
-from topoplan_searcher_spmd.space import AxisUse, Mesh, outline
-from topoplan_searcher_spmd.uniform import is_uniform
 from topoplan_spmd_planning.machine import Machine
+from topoplan_spmd_planning.mesh_planning import fastest_on, fitted
+from topoplan_spmd_planning.space import AxisUse, Mesh, outline
+from topoplan_spmd_planning.uniform import is_uniform
 from topoplan_topology_bigswitch import BigSwitch
 
 FLAT = Mesh((4,), (AxisUse.MODEL,))

@@ -10,17 +10,17 @@ import pytest
 
 from topoplan import Host, TopoplanError, optimize
 from topoplan_engine import ClusterOptions, build_cluster, problem_on
+from topoplan_engine.blocks import blocks_of, crossing_tensors, layer_numbers, work_of
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.recomputation import regions_of, words_of_regions
 from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
 from topoplan_searcher_stated import Stated
-from topoplan_searcher_stated.blocks import blocks_of, crossing_tensors
 from topoplan_searcher_stated.candidates import Candidates
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.layers import layer_counts
 from topoplan_searcher_stated.settings import Settings
-from topoplan_searcher_stated.small_model import layer_numbers
 from topoplan_topology_bigswitch import BigSwitch
 
 #: Slow links, so that what is sent decides.
@@ -101,6 +101,41 @@ def test_stages_that_are_left_out_have_about_equal_work():
 def test_one_line_says_what_would_go(options, message):
     with pytest.raises(TopoplanError, match=message):
         strategy_of(Stated(**options), chain([8, 8, 8]), 4)
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 7, 16])
+def test_unequal_layers_that_do_not_divide_have_about_equal_work(ranks):
+    """ResNet-50 has 16 layers of four kinds, of which no trainer says how a pipeline divides them."""
+    graph = Host.discover().make("frontend", "resnet50").build(64)
+    strategy, _ = strategy_of(Stated(pp=ranks), graph, ranks)
+    work = [sum(work_of(graph.operators[op]) for op in stage.operators) for stage in strategy.stages]
+    assert len(work) == ranks
+    assert max(work) < 2 * sum(work) / ranks
+    with pytest.raises(TopoplanError, match=r"has 16 layers \(at most pp=16\)"):
+        strategy_of(Stated(pp=17), graph, 17)
+
+
+def test_blocks_run_again():
+    """Of blocks of a matrix and an activation all, or every second one, run again, each by itself."""
+    graph = chain([16, 16, 16, 16, 16])
+    assert regions_of("full", graph).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert regions_of("every:2", graph).tolist() == [-1, -1, 0, 0, -1, -1, 1, 1]
+    for text in ("full", "every:2", "op"):
+        assert words_of_regions(regions_of(text, graph).tolist(), graph) == text
+    with pytest.raises(TopoplanError, match=r"has 4 blocks \(nearest: every:4\)"):
+        regions_of("every:5", graph)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "inception-v3", "resnet50"])
+def test_what_runs_again_is_not_kept(name):
+    """Two stages whose blocks run again keep fewer bytes, and run each forward pass twice."""
+    graph = Host.discover().make("frontend", name).build(64)
+    lowering = Lowering(graph, CLUSTER, Roofline().build(graph, CLUSTER))
+    plans = [strategy_of(Stated(pp=2, recompute=text), graph, 2)[0] for text in ("none", "full")]
+    kept, again = (lowering.memory(plan).max() for plan in plans)
+    seconds, longer = (lowering.lower(plan).seconds.sum() for plan in plans)
+    assert again <= kept
+    assert seconds < longer < 1.5 * seconds
 
 
 def test_numbers_that_count_unequal_parts_are_no_layers():

@@ -61,7 +61,7 @@ class Auto(Searcher):
         # Hybrid plans are estimated in columns, so that models with layers soon have a plan that fits.
         kinds = (("hybrid", self.hybrids), ("spmd", self.programs), ("pipeline", self.pipelines))
         planners = [name for name, takes_part in kinds if takes_part]
-        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False}}
+        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False, "divided": False}}
         if self.unequal_layers:
             options["spmd"] = {"unequal-layers": True}
         companions = [Choice(name, options.get(name, {})) for name in planners]

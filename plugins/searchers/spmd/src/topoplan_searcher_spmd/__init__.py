@@ -1,9 +1,9 @@
 """A planner of SPMD programs that minimizes seconds: options and registration.
 
-Data flow: for each mesh of devices `space` builds the program, instructions with signatures.  `machine` and `prices`
-price them.  HiDup's kernel (`topoplan_spmd_planning`) searches the program with a recursion that overlaps both passes,
-and `planning` converts the result into a strategy.  `search` proposes the best plans of all meshes, HiDup's plan and
-data parallelism, and the simulator decides.
+Data flow: for each mesh of devices `topoplan_spmd_planning.space` builds the program, instructions with signatures,
+`topoplan_spmd_planning.mesh_prices` prices them, and `topoplan_spmd_planning.mesh_planning` searches the program with a
+recursion that overlaps both passes, and converts the result into a strategy.  `search` proposes the best plans of all
+meshes, HiDup's plan and data parallelism, and the simulator decides.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.program_strategies import program_of, program_strategy
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
-from topoplan_searcher_spmd.planning import AHEAD, MeshPlan, OverMemory, PlanTooLargeError, fastest_on, fitted
-from topoplan_searcher_spmd.space import Mesh, meshes, outline
-from topoplan_searcher_spmd.uniform import is_uniform
 from topoplan_spmd_planning.machine import Machine
+from topoplan_spmd_planning.mesh_planning import AHEAD, MeshPlan, OverMemory, PlanTooLargeError, fastest_on, fitted
 from topoplan_spmd_planning.planning import TooManyStatesError
 from topoplan_spmd_planning.proposing import candidate_of, plan_of
+from topoplan_spmd_planning.space import Mesh, meshes, outline
+from topoplan_spmd_planning.uniform import is_uniform
 
 __all__ = ["SpmdSearch", "data_parallel"]
 

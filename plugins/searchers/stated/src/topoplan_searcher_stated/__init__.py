@@ -17,9 +17,14 @@ from topoplan import Searcher, StagedStrategy, hookimpl, option
 from topoplan_engine import Choice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from topoplan import OperatorGraph, Plan, Problem, Search
+    from topoplan import OperatorGraph, Plan, Problem, Search, Strategy, Topology
+
+#: Devices up to which other planners take turns with `hybrid`.
+_FEW_DEVICES = 16
 
 __all__ = ["Hybrid", "Stated", "stated_plan", "topoplan_searchers"]
 
@@ -138,7 +143,8 @@ class Stated(Searcher):
     layers: str = option(
         "",
         help="layers of each stage: 15+16+16+15, 1+2*62+1, or embedding+head, which count as a layer each then; unset: "
-        "equally many; of a model without numbers of layers, its blocks; unset: about equal work",
+        "equally many; of a model without numbers of layers, its blocks; unset: about equal work, as of layers that do "
+        "not divide where there is no attention",
     )
     layout: str = option("", help="order of ranks, the axis that changes fastest first; unset: tp-cp-ep-dp-pp")
     bucket_mb: float = option(
@@ -184,6 +190,16 @@ class Hybrid(Searcher):
         help="models without numbers of layers are divided into blocks, in a portfolio as in a search alone; no: "
         "in a portfolio only once a pipeline is the best plan, and models that cannot be divided are refused",
     )
+    divided: bool = option(
+        True,
+        help="stages may differ in layers, devices and programs, which the planning kernel finds, as in Alpa; on up to "
+        "128 equal devices",
+    )
+    planners: bool = option(
+        True,
+        help="planners of cases of such plans take turns, on up to 16 devices: spmd (one stage, whose micro-batches "
+        "overlap) and pipeline (stages whose operators are placed one by one)",
+    )
     joint: bool = option(True, help="at the end, move collective algorithms, layout and wiring of the best plan")
 
     @property
@@ -191,9 +207,17 @@ class Hybrid(Searcher):
         """Who improves its best plan at the end."""
         return Choice("joint") if self.joint else None
 
+    def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
+        """Return who takes turns with it; see `topoplan_engine.search.companions`."""
+        return [Choice("spmd"), Choice("pipeline")] if self.planners and n_devices <= _FEW_DEVICES else []
+
+    def without(self, kinds: Sequence[type[Strategy]]) -> Hybrid:
+        """Return it as it is: its own plans and those of its companions are of one kind."""
+        return self
+
     def follows_pipelines(self, problem: Problem) -> bool:
         """Return whether it divides blocks, of which other planners have plans sooner, beside a pipeline alone."""
-        from topoplan_searcher_stated.small_model import layer_numbers
+        from topoplan_engine.blocks import layer_numbers
 
         layers = layer_numbers(problem.graph)
         return not self.without_layers and layers.n_layers > 1 and not layers.named

@@ -20,6 +20,7 @@ import numpy as np
 
 from topoplan import AnyFabric, Problem, TopoplanError, stop_if_wanted
 from topoplan.arrays import F64, I64
+from topoplan_engine.blocks import layer_numbers
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.tied import tied_weights
 from topoplan_searcher_stated.construct import MeshRules, Rules, check_even
@@ -30,7 +31,7 @@ from topoplan_searcher_stated.order_columns import EstimatedOrder, estimated_ord
 from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
 from topoplan_searcher_stated.runners_up import PlanParts
 from topoplan_searcher_stated.settings import Settings
-from topoplan_searcher_stated.small_model import layer_numbers, small_model
+from topoplan_searcher_stated.small_model import small_model
 from topoplan_searcher_stated.unit_costs import MeshCosts, UnitColumns, UnitMesh
 
 __all__ = ["BALANCED", "EVEN", "LIGHT", "Estimate", "Estimates", "PlanColumns", "Prices", "shape_of"]
@@ -157,8 +158,7 @@ class Estimates:
         self._n_layers, self.named_layers = numbers.n_layers, numbers.named
         layer = numbers.of
         self._tied = any(layer[op] != layer[tied.owner] for tied in tied_weights(problem.graph) for op, _ in tied.users)
-        tail = [self._small.behind] if self._small.behind >= 0 else []
-        self._units = np.array([*self._small.layers, *tail], dtype=np.int64)
+        self._units = self._small.places
         self._shapes: dict[tuple[Settings, _Form], _Shape | TopoplanError] = {}
         self._even: set[object] = set()
         self._even_of: dict[tuple[int, int], list[int]] = {}

@@ -2,6 +2,7 @@
 
     families of shapes ─► bounds ─► shapes that may be faster: all their plans, as columns ─► neighbours of the best
                       └► the best so far, early                     the best of all, simulated one by one ◄┘
+                                                                    └► stages of unequal size (`divided_search`)
 
 Thousands of plans are estimated in a second (`candidates`), and estimates come close to the simulator, so that they
 lead the search, and few plans are simulated: those that may be faster than the best one, of whichever searcher.
@@ -15,18 +16,20 @@ from typing import Any
 
 import attrs
 
-from topoplan import Candidate, Problem, Search, State, Strategy, TopoplanError, Trial, stop_if_wanted
+from topoplan import Candidate, Problem, Search, StagedStrategy, State, Strategy, TopoplanError, Trial, stop_if_wanted
+from topoplan_engine.blocks import layer_numbers
 from topoplan_searcher_stated import Hybrid
 from topoplan_searcher_stated.candidates import Candidates, families
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
+from topoplan_searcher_stated.divided import DividedPlan, DividedPlans
+from topoplan_searcher_stated.divided_search import divided_plans, divided_steps
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
 from topoplan_searcher_stated.settings import Settings
-from topoplan_searcher_stated.small_model import layer_numbers
 
 __all__ = ["HybridSearch"]
 
@@ -70,10 +73,12 @@ class HybridSearch(Search):
         self._launchable = Launchable(problem, self._rules)
         self._candidates: Candidates | None = None
         self._estimates: Estimates | None = None
-        self._steps: Iterator[Settings | None] | None = None
+        self._steps: Iterator[Settings | DividedPlan | None] | None = None
         self._simulated: dict[Settings, float] = {}
-        self._plan_of: dict[bytes, Settings] = {}
-        self._asked: Settings | None = None
+        self._divided: DividedPlans | None = None
+        self._simulated_divided: dict[DividedPlan, float] = {}
+        self._plan_of: dict[bytes, Settings | DividedPlan] = {}
+        self._asked: Settings | DividedPlan | None = None
         #: How many plans had been simulated, and what was said of the best of them.
         self._listed: tuple[int, Mapping[str, Any]] = -1, {}
         self._passed_over = self._in_vain = 0
@@ -104,31 +109,46 @@ class HybridSearch(Search):
                 runs,
                 problem.cluster.n_devices,
             )
+            if self._options.divided:
+                self._divided = divided_plans(problem, trial.state.fabric, self._launchable.grads)
             self._steps = self._all_steps(self._candidates, all_shapes)
 
     def ask(self) -> Sequence[Candidate]:
         """Estimate some plans; propose one where it is time to."""
         if self.state is None or self._steps is None:
             return []
-        settings = next(self._steps, self)
-        if settings is self:
+        plan = next(self._steps, self)
+        if plan is self:
             self._steps = None
-        if not isinstance(settings, Settings):
+        if not isinstance(plan, (Settings, DividedPlan)):
             return []
         try:
-            strategy, _ = strategy_of(settings, self._problem.graph, self._problem.cluster.n_devices, self._rules)
+            strategy = self._strategy(plan)
         except TopoplanError:  # heads, positions or channels do not divide
-            self._simulated[settings] = math.inf
+            self._take(plan, math.inf)
             return []
-        self._plan_of[strategy.key] = settings
-        self._asked = settings
+        self._plan_of[strategy.key] = plan
+        self._asked = plan
         return [Candidate(base=State(strategy, self.state.fabric))]
+
+    def _strategy(self, plan: Settings | DividedPlan) -> StagedStrategy:
+        if isinstance(plan, DividedPlan):
+            assert self._divided is not None
+            return self._divided.strategy(plan)
+        return strategy_of(plan, self._problem.graph, self._problem.cluster.n_devices, self._rules)[0]
+
+    def _take(self, plan: Settings | DividedPlan, cost: float) -> None:
+        """Take note of the simulated seconds of a plan."""
+        if isinstance(plan, DividedPlan):
+            self._simulated_divided[plan] = cost
+        else:
+            self._simulated[plan] = cost
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the price of the last proposal."""
         for trial in trials:
             assert self._asked is not None
-            self._simulated[self._asked] = trial.cost if trial.fits else math.inf
+            self._take(self._asked, trial.cost if trial.fits else math.inf)
             if trial.fits:
                 self._best_cost = min(self._best_cost, trial.cost)
 
@@ -138,9 +158,11 @@ class HybridSearch(Search):
 
     def report(self, strategy: Strategy | None) -> Mapping[str, Any] | None:
         """Return the plan in the words of ``--plan``, its estimate, and how many were estimated and simulated."""
-        settings = self._plan_of.get(strategy.key) if strategy is not None else self._best_simulated()
+        settings = self._plan_of.get(strategy.key) if strategy is not None else self._best_of_all()
         if settings is None:
             return None
+        if isinstance(settings, DividedPlan):
+            return self._report_divided(settings)
         degrees = degrees_of(settings, self._problem.graph, self._problem.cluster.n_devices)
         return {
             "plan": words_of(settings, degrees),
@@ -149,6 +171,26 @@ class HybridSearch(Search):
             "planned_iteration_time_s": self._estimated([settings])[0],
             "plans_estimated": 0 if self._candidates is None else self._candidates.estimated,
             "plans_simulated": sum(cost < math.inf for cost in self._simulated.values()),
+            "plans_estimated_slower": self._passed_over,
+            **self._runners_up(),
+        }
+
+    def _best_of_all(self) -> Settings | DividedPlan | None:
+        costs: dict[Settings | DividedPlan, float] = dict(self._simulated.items())
+        costs.update(self._simulated_divided.items())
+        best = min(costs, key=costs.__getitem__, default=None)
+        return None if best is None or costs[best] == math.inf else best
+
+    def _report_divided(self, plan: DividedPlan) -> Mapping[str, Any]:
+        assert self._divided is not None
+        assert self._candidates is not None
+        costs = [*self._simulated.values(), *self._simulated_divided.values()]
+        return {
+            "stages": self._divided.words(plan),
+            "micro_batches": plan.micro_batches,
+            "planned_iteration_time_s": self._divided.seconds([plan])[0],
+            "plans_estimated": self._candidates.estimated + self._divided.estimated,
+            "plans_simulated": sum(cost < math.inf for cost in costs),
             "plans_estimated_slower": self._passed_over,
             **self._runners_up(),
         }
@@ -177,7 +219,9 @@ class HybridSearch(Search):
 
     # ── What is estimated, and when what is simulated ───────────────────────────────────────────────────────
 
-    def _all_steps(self, candidates: Candidates, all_shapes: Sequence[Settings]) -> Iterator[Settings | None]:
+    def _all_steps(
+        self, candidates: Candidates, all_shapes: Sequence[Settings]
+    ) -> Iterator[Settings | DividedPlan | None]:
         """Yield None after some estimates, and plans to simulate."""
         cluster, early = self._problem.cluster, 1
         slack = max(_NEAR, 1.0 + _SLACK / cluster.n_devices)
@@ -202,6 +246,9 @@ class HybridSearch(Search):
         yield from self._proposed(candidates.ranking())
         if not self._known_to_fit and candidates.smallest is not None:
             yield candidates.smallest[1]
+        if self._divided is not None:
+            most = 2 * self._options.shortlist
+            yield from divided_steps(self._divided, lambda: self._best_cost, self._simulated_divided, most)
         yield from self._climbs_by_simulation()
 
     @property

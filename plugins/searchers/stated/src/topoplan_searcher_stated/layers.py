@@ -6,10 +6,7 @@
     0+16+16+16            the embedding alone on the first stage
     embedding+head        equally many, where the embedding and the head count as a layer each (or one of both alone)
 
-The first stage has what comes before the first layer, the last one what comes behind the last.  Layers of a model
-whose operators have no numbers are its blocks (`topoplan_searcher_stated.blocks`); left out, they are divided so that
-the stage with the most work has the least.
-
+The first stage has what comes before the first layer, the last one what comes behind the last.  Layers XX
 Source: NVIDIA/Megatron-LM@d98e8a64, ``--account-for-embedding-in-pipeline-split`` and
 ``--pipeline-model-parallel-layout``, whose letters `topoplan_trainer_plans` turns into numbers.
 """
@@ -24,9 +21,9 @@ import numpy as np
 
 from topoplan import OperatorGraph, Pass, PassOrder, TopoplanError
 from topoplan.arrays import I32
-from topoplan_searcher_stated.blocks import shared_evenly, work_of
+from topoplan_engine.blocks import LayerNumbers, layer_numbers, shared_evenly, work_of
+from topoplan_engine.recomputation import ATTENTION
 from topoplan_searcher_stated.degrees import divisors, nearest
-from topoplan_searcher_stated.small_model import LayerNumbers, layer_numbers
 
 __all__ = ["layer_counts", "stages_of", "text_of"]
 
@@ -66,8 +63,9 @@ def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]
     if chunks == 1 and not text:
         return [n_layers]
     ends = text.split("+")
-    if not numbers.named:
-        return _counts(text, graph, numbers, chunks) if text else _of_blocks(graph, numbers.of, ranks, chunks)
+    divides = n_layers % chunks == 0 or any(op.kind in ATTENTION for op in graph.operators)
+    if not numbers.named or (not text and not divides):
+        return _counts(text, graph, numbers, chunks) if text else _of_blocks(graph, numbers, ranks, chunks)
     if all(end in _ENDS for end in ends):
         return _even(graph, n_layers, ranks, chunks, ends)
     return _counts(text, graph, numbers, chunks) if text else _even(graph, n_layers, ranks, chunks, [])
@@ -107,21 +105,20 @@ def _even(graph: OperatorGraph, n_layers: int, ranks: int, chunks: int, ends: li
     return counts
 
 
-def _of_blocks(graph: OperatorGraph, block_of: Sequence[int], ranks: int, chunks: int) -> list[int]:
-    """Return blocks for each stage, about equally much work.
+def _of_blocks(graph: OperatorGraph, numbers: LayerNumbers, ranks: int, chunks: int) -> list[int]:
+    """Return blocks, or layers that do not divide, for each stage, about equally much work.
 
     Raises:
-        TopoplanError: there are fewer blocks.
+        TopoplanError: there are fewer.
     """
+    block_of = np.clip(numbers.of, 0, numbers.n_layers - 1)
     work: list[float] = np.bincount(block_of, weights=[work_of(op) for op in graph.operators]).tolist()
     if chunks > len(work):
         per_rank = chunks // ranks
         what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
         most = f"pp={len(work) // per_rank}" if len(work) >= per_rank else "schedule=1f1b"
-        raise TopoplanError(
-            f"plan: {what}: model {graph.name!r} has {len(work)} blocks between cuts that few tensors cross "
-            f"(at most {most})"
-        )
+        has = f"{len(work)} layers" if numbers.named else f"{len(work)} blocks between cuts that few tensors cross"
+        raise TopoplanError(f"plan: {what}: model {graph.name!r} has {has} (at most {most})")
     return shared_evenly(work, chunks)
 
 

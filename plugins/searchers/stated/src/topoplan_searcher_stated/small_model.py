@@ -16,13 +16,12 @@ import attrs
 import numpy as np
 
 from topoplan import CostFunction, MicroBatch, OperatorGraph, PartCosts
-from topoplan.arrays import F64, I32, i32
-from topoplan_engine.equal_operators import first_equal, layers_of
-from topoplan_engine.of_graphs import of_last_graphs
+from topoplan.arrays import F64, I32, I64, i32
+from topoplan_engine.blocks import LayerNumbers, layer_numbers
+from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.optimizer import OptimizerCosts
-from topoplan_searcher_stated.blocks import blocks_of
 
-__all__ = ["CostsOfSome", "LayerNumbers", "SmallModel", "layer_numbers", "small_model"]
+__all__ = ["CostsOfSome", "SmallModel", "small_model"]
 
 
 class SmallModel(NamedTuple):
@@ -35,6 +34,7 @@ class SmallModel(NamedTuple):
         layers: (L,) unit of each layer of the model; the first one has what comes before, too.  A model without layers
             has one.
         behind: unit of what comes behind the last layer; -1 for nothing.
+        place_of: (n_ops,) operator of the small graph that stands for each of the model.
     """
 
     graph: OperatorGraph
@@ -42,6 +42,12 @@ class SmallModel(NamedTuple):
     unit_of: tuple[int, ...]
     layers: tuple[int, ...]
     behind: int
+    place_of: tuple[int, ...]
+
+    @property
+    def places(self) -> I64:
+        """(L or L + 1,) unit of each layer, and of what is behind the last one, if anything is."""
+        return np.array([*self.layers, *([self.behind] if self.behind >= 0 else [])], dtype=np.int64)
 
     @property
     def n_units(self) -> int:
@@ -49,55 +55,17 @@ class SmallModel(NamedTuple):
         return max(self.unit_of) + 1
 
 
-class LayerNumbers(NamedTuple):
-    """The layers of a model, in the order of the model.
-
-    Attributes:
-        of: (n_ops,) layer of each operator: -1 before the first one, ``n_layers`` behind the last one.  An operator
-            without a layer belongs to the layer before it.
-        n_layers: how many there are; 0 for a model that cannot be divided.
-        named: whether numbers in the names of operators count them; otherwise they are blocks
-            (`topoplan_searcher_stated.blocks`), which are unequal.
-    """
-
-    of: tuple[int, ...]
-    n_layers: int
-    named: bool = True
-
-
-@of_last_graphs
-def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
-    """Return the layers of a model: those that have numbers, if two of them are equal or blocks are no more.
-
-    Examples:
-        >>> from topoplan_frontend_transformer import Transformer
-        >>> numbers = layer_numbers(Transformer().build(batch_size=8))
-        >>> numbers.of[0], numbers.of[-1], numbers.n_layers
-        (0, 24, 24)
-    """
-    layers = layers_of(graph)
-    names = layers.layer
-    numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
-    if len(numbers) < 2 or all(names[op] == names[first] for op, first in enumerate(layers.first)):
-        blocks = blocks_of(graph)
-        if blocks[-1] and blocks[-1] + 1 > len(numbers):
-            return LayerNumbers(blocks, blocks[-1] + 1, named=False)
-    last = max((index for index, name in enumerate(names) if name), default=len(names))
-    current, result = -1, []
-    for index, name in enumerate(names):
-        current = max(current, numbers[name]) if name else current
-        result.append(len(numbers) if index > last else current)
-    return LayerNumbers(tuple(result), len(numbers))
-
-
-def small_model(graph: OperatorGraph, repeated: np.ndarray | None = None) -> SmallModel:
+def small_model(
+    graph: OperatorGraph, repeated: np.ndarray | None = None, layers: LayerNumbers | None = None
+) -> SmallModel:
     """Return a model with one layer of each kind; layers are equal if all their operators are, in turn.
 
     Args:
         graph: the model.
         repeated: (n_ops,) whether operators run again, where only some layers do: those are another kind.
+        layers: of the model, if they are others than `layer_numbers` says.
     """
-    (numbers, n_layers, _), equal = layer_numbers(graph), first_equal(graph)
+    (numbers, n_layers, _), equal = layers or layer_numbers(graph), first_equal(graph)
     if repeated is not None:
         equal = tuple(2 * first + repeats for first, repeats in zip(equal, repeated.tolist(), strict=True))
     members: dict[int, list[int]] = {}
@@ -123,6 +91,7 @@ def small_model(graph: OperatorGraph, repeated: np.ndarray | None = None) -> Sma
         unit_of=tuple(unit_of_layer[max(numbers[op], 0)] for op in operators),
         layers=tuple(unit_of_layer[first] for first in like),
         behind=unit_of_layer[n_layers] if n_layers and n_layers in members else -1,
+        place_of=tuple(place[source[op]] for op in range(len(numbers))),
     )
 
 

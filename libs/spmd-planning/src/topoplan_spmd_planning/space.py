@@ -6,7 +6,7 @@ different samples use each other's experts (Lepikhin et al., GShard, ICLR 2021).
 has one signature for each axis.
 
 A plan for a trainer has meshes of its `topoplan.Restriction` alone, whose axes are for less: signatures and storages
-that it does not allow are left out here, conversions in `topoplan_searcher_spmd.prices`.
+that it does not allow are left out here, conversions in `topoplan_spmd_planning.mesh_prices`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.training import GradientFlow, gradient_flow
-from topoplan_searcher_spmd.known import Known
+from topoplan_spmd_planning.known import Known
 from topoplan_spmd_planning.program import Instruction, Program, Verb, write_down
 
 __all__ = ["Joint", "Kind", "Mesh", "MeshProgram", "Outline", "mesh_program", "meshes", "outline"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from topoplan.arrays import F64, I32
-from topoplan_searcher_spmd.space import MeshProgram
 from topoplan_spmd_planning.columns import Columns
+from topoplan_spmd_planning.space import MeshProgram
 
 __all__ = ["min_after", "with_bound"]
 

@@ -14,13 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from topoplan import Operator, OperatorGraph
 from topoplan.arrays import I64
+from topoplan_engine.equal_operators import layers_of
+from topoplan_engine.of_graphs import of_last_graphs
 
-__all__ = ["blocks_of", "crossing_tensors", "shared_evenly", "work_of"]
+__all__ = ["LayerNumbers", "blocks_of", "crossing_tensors", "layer_numbers", "shared_evenly", "work_of"]
 
 
 def crossing_tensors(graph: OperatorGraph) -> list[int]:
@@ -61,6 +64,47 @@ def blocks_of(graph: OperatorGraph) -> tuple[int, ...]:
         block += number > 0 and has_weights[number] and any(has_weights[:number])
         result += [block] * (end - first)
     return tuple(result)
+
+
+class LayerNumbers(NamedTuple):
+    """The layers of a model, in the order of the model.
+
+    Attributes:
+        of: (n_ops,) layer of each operator: -1 before the first one, ``n_layers`` behind the last one.  An operator
+            without a layer belongs to the layer before it.
+        n_layers: how many there are; 0 for a model that cannot be divided.
+        named: whether numbers in the names of operators count them; otherwise they are blocks
+            (`blocks_of`), which are unequal.
+    """
+
+    of: tuple[int, ...]
+    n_layers: int
+    named: bool = True
+
+
+@of_last_graphs
+def layer_numbers(graph: OperatorGraph) -> LayerNumbers:
+    """Return the layers of a model: those that have numbers, if two of them are equal or blocks are no more.
+
+    Examples:
+        >>> from topoplan_frontend_transformer import Transformer
+        >>> numbers = layer_numbers(Transformer().build(batch_size=8))
+        >>> numbers.of[0], numbers.of[-1], numbers.n_layers
+        (0, 24, 24)
+    """
+    layers = layers_of(graph)
+    names = layers.layer
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+    if len(numbers) < 2 or all(names[op] == names[first] for op, first in enumerate(layers.first)):
+        blocks = blocks_of(graph)
+        if blocks[-1] and blocks[-1] + 1 > len(numbers):
+            return LayerNumbers(blocks, blocks[-1] + 1, named=False)
+    last = max((index for index, name in enumerate(names) if name), default=len(names))
+    current, result = -1, []
+    for index, name in enumerate(names):
+        current = max(current, numbers[name]) if name else current
+        result.append(len(numbers) if index > last else current)
+    return LayerNumbers(tuple(result), len(numbers))
 
 
 def work_of(op: Operator) -> float:

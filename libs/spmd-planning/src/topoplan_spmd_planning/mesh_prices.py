@@ -25,13 +25,13 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.sharding.mesh import AnyMeshStep, any_mesh_steps, mesh_groups
-from topoplan_searcher_spmd.bounds import min_after
-from topoplan_searcher_spmd.conversions import Conversions, conversions_of
-from topoplan_searcher_spmd.known import LargestPart
-from topoplan_searcher_spmd.space import Joint, Kind, MeshProgram
+from topoplan_spmd_planning.bounds import min_after
 from topoplan_spmd_planning.columns import Columns
+from topoplan_spmd_planning.conversions import Conversions, conversions_of
+from topoplan_spmd_planning.known import LargestPart
 from topoplan_spmd_planning.machine import Machine
 from topoplan_spmd_planning.program import Instruction, Verb
+from topoplan_spmd_planning.space import Joint, Kind, MeshProgram
 from topoplan_spmd_planning.strategy import MICRO_BATCHES
 
 __all__ = ["Prices", "least_bytes", "least_exchange", "priced"]
@@ -297,7 +297,7 @@ def _least_of(prices: Prices, model: MeshProgram, read: int, value: int, target:
 
 
 def least_exchange(prices: Prices, model: MeshProgram) -> float:
-    """Return a lower bound on the seconds of communication: parameters, as `topoplan_searcher_spmd.bounds` counts them.
+    """Return a lower bound on the seconds of communication: parameters, as `topoplan_spmd_planning.bounds` counts them.
 
     It needs no columns, which cost more than all else on a mesh that is dominated.
     """

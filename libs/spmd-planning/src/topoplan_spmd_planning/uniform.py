@@ -21,9 +21,9 @@ import attrs
 from topoplan import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.equal_operators import layers_of
-from topoplan_searcher_spmd.space import Cuts, Joint, MeshProgram, Outline
 from topoplan_spmd_planning.planning import Solution
 from topoplan_spmd_planning.program import Instruction, Program
+from topoplan_spmd_planning.space import Cuts, Joint, MeshProgram, Outline
 
 __all__ = ["Repeats", "by_boundary", "is_uniform", "repeats_of", "variants"]
 

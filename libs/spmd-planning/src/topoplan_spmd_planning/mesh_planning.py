@@ -1,7 +1,7 @@
 """The best plan on one mesh, within the memory of the devices.
 
 At first the search minimizes time alone.  If the plan does not fit, gradients and optimizer state are sharded among
-devices with equal parameters.  If that does not suffice, `topoplan_searcher_spmd.limits` plans within their memory.
+devices with equal parameters.  If that does not suffice, `topoplan_spmd_planning.limits` plans within their memory.
 
 In the recursion both streams wait for each other between stages.  In the task graph a task waits only for its
 predecessors, so that the computation of several stages can hide communication.  A plan that counts computation for less
@@ -23,17 +23,17 @@ from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.gather_units import gathers
 from topoplan_engine.program_strategies import program_of as forms_of
 from topoplan_engine.program_strategies import program_strategy, with_program
-from topoplan_searcher_spmd.bounds import with_bound
-from topoplan_searcher_spmd.limits import HIGHEST, at_prices, fastest_within, measured
-from topoplan_searcher_spmd.prices import Prices, least_bytes, least_exchange, priced
-from topoplan_searcher_spmd.space import Joint, Mesh, MeshProgram, Outline, mesh_program
-from topoplan_searcher_spmd.uniform import Repeats, by_boundary, repeats_of, variants
+from topoplan_spmd_planning.bounds import with_bound
 from topoplan_spmd_planning.columns import Columns
+from topoplan_spmd_planning.limits import HIGHEST, at_prices, fastest_within, measured
 from topoplan_spmd_planning.machine import Machine
+from topoplan_spmd_planning.mesh_prices import Prices, least_bytes, least_exchange, priced
 from topoplan_spmd_planning.planning import Solution, TooManyStatesError, solve
 from topoplan_spmd_planning.program import Verb
+from topoplan_spmd_planning.space import Joint, Mesh, MeshProgram, Outline, mesh_program
 from topoplan_spmd_planning.strategy import program_of, strategy_with
 from topoplan_spmd_planning.tables import EACH
+from topoplan_spmd_planning.uniform import Repeats, by_boundary, repeats_of, variants
 
 __all__ = ["AHEAD", "MeshPlan", "OverMemory", "PlanTooLargeError", "fastest_on", "fitted", "tight"]
 
@@ -376,7 +376,7 @@ class _Planner:
     def _uniform_within(self, model: MeshProgram, nearest: MeshPlan) -> tuple[MeshPlan | None, MeshPlan]:
         """Return the fastest plan with equal layers that fits at some price of a byte, and the last that does not.
 
-        Prices are those of `topoplan_searcher_spmd.limits`: between a plan that fits and one that does not, the one at
+        Prices are those of `topoplan_spmd_planning.limits`: between a plan that fits and one that does not, the one at
         which both cost the same.
         """
         above, best = nearest, None
