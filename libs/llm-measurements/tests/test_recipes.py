@@ -24,6 +24,12 @@ PLAN = {"tp": 1, "pp": 1, "ep": 8, "schedule": "1f1b"}
         ({"model": "DeepSeekV3", "precision": "BF16"}, {"ep": 64}, "GB300", {"recompute": "modules:moe_act"}),
         ({"model": "DeepSeekV3", "precision": "MXFP8", "release": "26.06"}, {}, "GB300", {"overlap": "experts"}),
         (
+            {"model": "DeepSeekV3", "precision": "FP8-MX", "release": "25.11"},
+            {},
+            "GB300",
+            {"recompute": "modules:moe_act"},
+        ),
+        (
             {"model": "DeepSeekV3", "precision": "MXFP8", "vp": "2"},
             {"pp": 8, "ep": 32, "schedule": "interleaved:2"},
             "B200",

@@ -65,8 +65,13 @@ def _word(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
+def _release(cells: Cells) -> tuple[int, ...]:
+    """Return year and month of a release; nothing where none is said."""
+    return tuple(int(part) for part in re.findall(r"\d+", cells.get("release", ""))[:2])
+
+
 def _is_one_graph(cells: Cells, hardware: str, experts: int) -> bool:
-    release = tuple(int(part) for part in re.findall(r"\d+", cells.get("release", ""))[:2])
+    release = _release(cells)
     precision = _word(cells.get("precision", ""))
     is_one = bool(experts) and hardware in _GRAPHS and "mx" in precision and release >= _FIRST_RELEASE
     return is_one and not _is_named(_GRAPHS_OF_PARTS, _word(cells.get("model", "")), hardware)
@@ -84,7 +89,7 @@ def _again(cells: Cells, hardware: str, *, one_graph: bool) -> str:
         if part not in model or (kinds and hardware not in kinds):
             continue
         if part == "deepseekv3":
-            if hardware == "GB300" and (one_graph or "bf16" in precision):
+            if hardware == "GB300" and (one_graph or "bf16" in precision or () < _release(cells) < (26,)):
                 return "" if one_graph else "moe_act"
             several = hardware in ("B200", "H100") and count(cells, "vp", 1) > 1
             return f"{modules}+mlp" if several else modules
