@@ -2,7 +2,8 @@
 
 ``python benchmarks/strategy_lines.py REVISION ...`` counts the files that Git has at each revision (``HEAD`` unless
 given), in lines with comments and documents.  Parts are rooms, so that what is added to one counts by itself; what
-serves placements alone (parts and pieces of operators, their symmetry) is left out.
+serves placements alone (parts and pieces of operators, their symmetry) is left out.  Parts that there were before there
+was one staged strategy have a sum of their own, so that like is compared with like.
 """
 
 from __future__ import annotations
@@ -20,21 +21,20 @@ _PLACED = (
     "__init__|build|edge_numbers|fragment_cache|fragments|gradient_groups|optimizer_steps|parts|piece_loads|pieces"
     "|placements"
 )
+#: Modules of lowering for what no plan could say when there were three kinds of strategies: rings, sums of ZeRO,
+#: weights that stages share, kernels of trainers, dispatchers of experts, passes that overlap.
+_LATER = "stage_(rings|sums|ties|buffers)|alone|expert_messages|paired_passes"
 #: Part -> the paths of its files.
 PARTS = {
-    "values: strategies, stages, orders, meshes, machines": (
-        r"core/src/topoplan/model/(strategy|schedule|spmd|staged|mesh|pass_order|machine)\.py"
+    "values: strategies, stages, orders, meshes": (
+        r"core/src/topoplan/model/(strategy|schedule|spmd|staged|mesh|pass_order)\.py"
     ),
-    "lowering and memory": rf"{_ENGINE}/lowering/(?!({_PLACED})\.py)\w+\.py|{_ENGINE}/sharding/stage_\w+\.py",
-    "orders of passes": rf"{_ENGINE}/(pass_orders|pipelines)\.py|plugins/schedules/.*/src/.*\.py",
-    "quotients and folding": (
-        rf"{_ENGINE}/simulation/(deferred|quotients|fold\w*)\.py|{_ENGINE}/lowering/folding/\w+\.py"
-        rf"|{_ENGINE}/search/folds\.py|plugins/simulators/fluid/src/.*/(programs|fold\w*)\.py"
+    "lowering and memory": (
+        rf"{_ENGINE}/lowering/(?!({_PLACED}|{_LATER})\.py)\w+\.py|{_ENGINE}/sharding/stage_\w+\.py"
     ),
-    "collectives and gradients": (
-        rf"{_ENGINE}/simulation/(gradients|collectives(/\w+)?|algorithms?)\.py"
-        r"|libs/collective-rounds/src/.*\.py|plugins/collectives/.*/src/.*\.py"
-    ),
+    "orders of passes": rf"{_ENGINE}/(pass_orders|pipelines)\.py|plugins/schedules/(?!dualpipe|zero).*/src/.*\.py",
+    "quotients": rf"{_ENGINE}/simulation/(deferred|quotients)\.py|plugins/simulators/fluid/src/.*/programs\.py",
+    "gradients": rf"{_ENGINE}/simulation/gradients\.py",
     "prices of networks": (
         rf"{_ENGINE}/network/(tables|star|rings|ring_loads|link_classes)\.py"
         r"|plugins/searchers/(spmd|pipeline)/src/.*/machine\.py|plugins/searchers/auto/src/.*/cuts\.py"
@@ -44,15 +44,31 @@ PARTS = {
         r"|plugins/exporters/dtensor/src/.*/(document|matching)\.py"
     ),
 }
+#: The same for what there was little or nothing of.
+LATER = {
+    "lowering: rings, ZeRO, shared weights, kernels, experts": rf"{_ENGINE}/lowering/({_LATER})\.py",
+    "folding of iterations": (
+        rf"{_ENGINE}/simulation/fold\w*\.py|{_ENGINE}/lowering/folding/\w+\.py|{_ENGINE}/search/folds\.py"
+        r"|plugins/simulators/fluid/src/.*/fold\w*\.py"
+    ),
+    "algorithms of collectives": (
+        rf"{_ENGINE}/simulation/(collectives(/\w+)?|algorithms?)\.py"
+        r"|libs/collective-rounds/src/.*\.py|plugins/collectives/.*/src/.*\.py"
+    ),
+    "machines inside hosts": r"core/src/topoplan/model/machine\.py",
+    "schedules of two directions and without bubbles": r"plugins/schedules/(dualpipe|zero-bubble)/src/.*\.py",
+}
 
 
 def main(revisions: Sequence[str]) -> None:
-    """Print a row for each part and a column for each revision."""
+    """Print a row for each part and a column for each revision, and the sums of both groups of parts."""
     counts = [counted(revision) for revision in revisions]
-    width = max(map(len, PARTS))
+    width = max(map(len, [*PARTS, *LATER]))
     print("lines of".ljust(width), *(revision.rjust(9) for revision in revisions))
-    for part in PARTS:
-        print(part.ljust(width), *(f"{count[part]:9,}" for count in counts))
+    for parts, label in ((PARTS, "what three kinds of strategies had"), (LATER, "what came since")):
+        for part in parts:
+            print(part.ljust(width), *(f"{count[part]:9,}" for count in counts))
+        print(f"= {label}".ljust(width), *(f"{sum(count[part] for part in parts):9,}" for count in counts))
     print("sum".ljust(width), *(f"{sum(count.values()):9,}" for count in counts))
 
 
@@ -61,7 +77,7 @@ def counted(revision: str) -> dict[str, int]:
     paths = _git("ls-tree", "-r", "--name-only", revision).splitlines()
     return {
         part: lines(revision, [path for path in paths if re.fullmatch(pattern, path)])
-        for part, pattern in PARTS.items()
+        for part, pattern in (PARTS | LATER).items()
     }
 
 

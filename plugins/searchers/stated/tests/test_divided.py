@@ -142,11 +142,18 @@ def test_machines_of_unequal_hosts_have_no_such_plans():
 
 
 def test_the_search_finds_stages_of_unequal_size():
-    """The last matrix is as much work as the seven before it: equal stages leave devices idle."""
-    machine = {"servers": 2, "gpus_per_server": 2, "interface_bandwidth_gbps": 1.0, "inter_gpu_bandwidth_gbps": 8.0}
-    graph = uneven_chain(256)
+    """One matrix is as much work as all seven before it: in stages of one device it leaves the others idle."""
+    b = GraphBuilder("uneven", 3072)
+    x = b.input((512,))
+    for width in (*[2048] * 6, 512):
+        x = b.relu(b.linear(x, width))
+    graph = [b.linear(x, 55 * 1024), b.build()][1]
+    machine = {"servers": 4, "gpus_per_server": 1, "interface_bandwidth_gbps": 25.0}
     equal, unequal = (
         optimize(graph, searchers=f"hybrid:planners=no,divided={text}", budget=400, workers=1, **machine)
         for text in ("no", "yes")
     )
-    assert unequal.seconds <= equal.seconds
+    assert unequal.origin.name == "constructed by hybrid"
+    assert len({stage.mesh.n_devices for stage in unequal.plan.strategy.stages}) > 1
+    assert unequal.seconds < 0.6 * equal.seconds
+    assert unequal.origin.report["stages"].startswith("stages=")

@@ -22,14 +22,14 @@ from topoplan_engine.tied import tied_weights
 from topoplan_searcher_stated.division import DeviceRow, MeshColumns
 from topoplan_searcher_stated.group_links import exchange_seconds
 from topoplan_searcher_stated.order_columns import EstimatedOrder
-from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
+from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, price_plans, room_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import SmallModel
 from topoplan_searcher_stated.stage_meshes import StageMesh
 from topoplan_searcher_stated.unit_costs import KINDS, MeshCosts, UnitColumns, UnitMesh
 from topoplan_spmd_planning.machine import Links, Machine
 
-__all__ = ["Saving", "StageCosts", "room_of"]
+__all__ = ["PricedStage", "Saving", "StageCosts"]
 
 _PATH, _SUMMED = 0, 5
 _PASSES = [KINDS.index(kind) for kind in (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS)]
@@ -242,18 +242,3 @@ def _bytes_of(columns: UnitColumns, row: int) -> dict[str, Any]:
         "fetched": columns.fetched,
         "accumulated": columns.accumulated[row],
     }
-
-
-def room_of(passes: int, chunks: int, ranks: int, places: int) -> Room:
-    """Return room for orders of so many passes, and models of so many places."""
-    return Room(
-        end=np.empty(passes),
-        passes=np.empty((4, chunks)),
-        change=np.empty((5, chunks)),
-        between=np.empty((2, 2 * chunks)),
-        links=np.empty((2, 2, ranks)),
-        chunks=np.empty((9, chunks)),
-        bounds=np.empty((2, chunks), dtype=np.int64),
-        layers=np.empty((3, places + 1)),
-        cuts=np.empty((chunks, places + 1)),
-    )

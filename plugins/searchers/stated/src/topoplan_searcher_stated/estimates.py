@@ -28,7 +28,7 @@ from topoplan_searcher_stated.degrees import Degrees, degrees_of
 from topoplan_searcher_stated.group_links import GroupLinks, exchange_seconds
 from topoplan_searcher_stated.layers import layer_counts
 from topoplan_searcher_stated.order_columns import EstimatedOrder, estimated_order
-from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, Room, price_plans
+from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, price_plans, room_of
 from topoplan_searcher_stated.runners_up import PlanParts
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
@@ -332,17 +332,7 @@ class Estimates:
         prices = np.empty((len(rows), PRICES))
         columns, shown = order.columns, order.order.n_micro_batches
         chunks = len(columns.rank_of)
-        room = Room(
-            end=np.empty(len(columns.kind)),
-            passes=np.empty((4, chunks)),
-            change=np.empty((5, chunks)),
-            between=np.empty((2, 2 * chunks)),
-            links=np.empty((2, 2, order.order.n_ranks)),
-            chunks=np.empty((9, chunks)),
-            bounds=np.empty((2, chunks), dtype=np.int64),
-            layers=np.empty((3, len(self._units) + 1)),
-            cuts=np.empty((chunks, len(self._units) + 1)),
-        )
+        room = room_of(len(columns.kind), chunks, order.order.n_ranks, len(self._units))
         table = PlanRows(
             counts=counts,
             balanced=np.select([plans.layers[rows] == BALANCED, plans.layers[rows] == LIGHT], [1, 2], 0),

@@ -18,7 +18,7 @@ from topoplan.model.taskgraph import Collective
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_searcher_stated.balancing import balance
 
-__all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "run_tasks"]
+__all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "room_of", "run_tasks"]
 
 #: Columns of what a pass of a unit takes, in seconds: of the longest chain of its tasks, where exchanges of weights and
 #: their gradients take no time; of what comes first and waits for nothing from other stages, operators that run again;
@@ -134,6 +134,21 @@ class Room(NamedTuple):
     bounds: I64
     layers: F64
     cuts: F64
+
+
+def room_of(passes: int, chunks: int, ranks: int, places: int) -> Room:
+    """Return room for orders of so many passes, and models of so many places."""
+    return Room(
+        end=np.empty(passes),
+        passes=np.empty((4, chunks)),
+        change=np.empty((5, chunks)),
+        between=np.empty((2, 2 * chunks)),
+        links=np.empty((2, 2, ranks)),
+        chunks=np.empty((9, chunks)),
+        bounds=np.empty((2, chunks), dtype=np.int64),
+        layers=np.empty((3, places + 1)),
+        cuts=np.empty((chunks, places + 1)),
+    )
 
 
 _AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT, _SUMMING = range(9)
