@@ -275,14 +275,15 @@ def test_torchtitan_reads_its_configurations_in_toml(tmp_path):
         degrees = [f"{word}_parallel_degree" for word in ("tensor", "context", "expert", "pipeline")]
         assert [parallelism[key] for key in degrees] == [grid.tensor, grid.context, grid.experts, grid.pipeline]
         replicas, shards = (parallelism[f"data_parallel_{word}_degree"] for word in ("replicate", "shard"))
-        assert (replicas, shards) == ((grid.data, 1) if not options.get("zero") else (1, grid.data))
+        shared = options.get("shard", grid.data) if options.get("zero") else 1
+        assert (replicas, shards) == (grid.data // shared, shared)
         assert training["global_batch_size"] == stated_plans.BATCH
         samples = (
             parallelism["pipeline_parallel_microbatch_size"] if grid.pipeline > 1 else training["local_batch_size"]
         )
         assert samples == options.get("micro_batch", 1)
         what, _, period = options.get("recompute", "none").partition(":")
-        assert checkpoint["mode"] == {"every": "selective"}.get(what, what)
+        assert checkpoint["mode"] == {"every": "selective", "op": "selective"}.get(what, what)
         assert not period or checkpoint["selective_ac_option"] == period
         parts = parallelism["module_fqns_per_model_part"]
         assert len(parts or [0]) == grid.pipeline * grid.chunks
