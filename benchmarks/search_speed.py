@@ -2,6 +2,7 @@
 
     TOPOPLAN_FLEXNET=PROGRAM .venv/bin/python benchmarks/search_speed.py
     .venv/bin/python benchmarks/search_speed.py --part 20  # a twentieth of the proposals: does it run?
+    .venv/bin/python benchmarks/search_speed.py --blocks longer,changes
 
 First block: `mcmc` with FlexNet's mix of proposals (no blocks, absolute temperature) on one switch, with the simulators
 `fluid` and `flexnet`, and FlexNet's simulator and search, where the variable names a program around them.  CPU seconds
@@ -170,12 +171,13 @@ def search_speed(host, problem, simulator, proposals, given=FLEXNET):
     """Print proposals decided per CPU second."""
     run_search(host, problem, simulator, given, 10)
     result, taken = run_search(host, problem, simulator, given, proposals)
-    what = f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {problem.topology:10s} {simulator:8s}"
-    print(
-        f"{what} {proposals:6d} proposals in {taken:6.1f} CPU s: {proposals / taken:7.1f}/s, "
-        f"accepted {result.acceptance:.0%}, best {result.best_cost * 1e3:.3f} ms",
-        flush=True,
-    )
+    _print_search(problem.graph.name, problem.cluster.n_hosts, problem.topology, simulator, proposals, taken, result)
+
+
+def _print_search(*what):
+    *names, proposals, taken, result = what
+    cells = [*map(str, names), str(proposals), f"{taken:.1f}", f"{proposals / taken:.0f}"]
+    print(markdown_row([*cells, f"{result.acceptance:.0%}", f"{result.best_cost * 1e3:.3f}"]), flush=True)
 
 
 def cpu_seconds():
@@ -197,12 +199,7 @@ def chains_speed(host, proposals, count=2):
     begun = cpu_seconds()
     result = islands.search(host, experiment)
     taken = cpu_seconds() - begun
-    print(
-        f"dlrm          128 servers  topoopt    fluid    {proposals:6d} proposals in {taken:6.1f} CPU s: "
-        f"{proposals / taken:7.1f}/s, {count} chains in {count} processes, "
-        f"best {result.best_cost * 1e3:.3f} ms",
-        flush=True,
-    )
+    _print_search(f"dlrm, {count} chains", 128, "topoopt", "fluid", proposals, taken, result)
 
 
 def change_speed(host, problem, simulator, count=12):
@@ -227,25 +224,35 @@ def change_speed(host, problem, simulator, count=12):
         penalty = memory_penalty(kept.memory(state.strategy), problem.cluster.device_memory, component.memory_policy)
         assert math.isclose(changed, penalty + whole, rel_tol=1e-12)  # the price of a quotient may be rounded otherwise
     change, full = seconds / count * 1e3
-    print(
-        f"{problem.graph.name:12s} {problem.cluster.n_hosts:4d} servers  {simulator:8s} change {change:7.2f} ms, "
-        f"from scratch {full:7.2f} ms: {full / change:.1f} x",
-        flush=True,
-    )
+    cells = [problem.graph.name, str(problem.cluster.n_hosts), simulator, f"{change:.2f}", f"{full:.2f}"]
+    print(markdown_row([*cells, f"{full / change:.1f}"]), flush=True)
 
 
-def main(part):
-    beside_flexnet(part)
+def longer_searches(part):
+    """Print the searches without a peer."""
+    titles = ["model", "servers", "network", "simulator", "proposals", "CPU s", "a CPU second", "accepted", "best, ms"]
+    print(beside.table(titles, []), flush=True)
     host = Host.discover()
     for preset, servers, simulator, proposals in LONGER:
         search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch"), simulator, proposals // part)
     problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt")
     search_speed(host, problem, "fluid", 4_000 // part, TOGETHER)
     chains_speed(host, 4_000 // part)
+    print()
+
+
+def changes(part):
+    """Print what it takes to price a change."""
+    titles = ["model", "servers", "simulator", "change, ms", "from nothing, ms", "ratio"]
+    print(beside.table(titles, []), flush=True)
+    host = Host.discover()
     for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
         problem = problem_of(host, model, preset, 128, "bigswitch")
         for simulator in SIMULATORS:
             change_speed(host, problem, simulator)
+
+
+BLOCKS = {"beside": beside_flexnet, "longer": longer_searches, "changes": changes}
 
 
 if __name__ == "__main__":
@@ -254,4 +261,9 @@ if __name__ == "__main__":
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--part", type=int, default=1, metavar="N", help="one of N parts of the proposals")
-        main(parser.parse_args().part)
+        parser.add_argument("--blocks", default=",".join(BLOCKS), help=f"of {', '.join(BLOCKS)}")
+        given = parser.parse_args()
+        for name in given.blocks.split(","):
+            if name not in BLOCKS:
+                beside.refuse(f"--blocks: no block {name!r} (have: {', '.join(BLOCKS)})")
+            BLOCKS[name](given.part)

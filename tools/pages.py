@@ -101,6 +101,12 @@ PAGES: dict[str, Page] = {
         ("group", "device", "of", "stack", "row"),
         ("left out, %",),
     ),
+    "docs/speed.md": Page(
+        "benchmarks/speed.py all --write docs/speed.md",
+        "benchmarks/speed.py default --write {file}",
+        ("problem",),
+        ("proposals", "CPU s"),
+    ),
     "docs/growth.md": Page(
         "benchmarks/growth.py",
         "benchmarks/growth.py --points 2 --write {file}",

@@ -544,3 +544,15 @@ def test_plugins_of_this_project_are_loaded_when_one_of_their_components_is_aske
     assert not host.has(Kind.TOPOLOGY, "unknown")  # all, for one may bring it all the same
     assert loaded == ["mine", "topology-star", "topology-ring"]
     assert host.broken == []
+
+
+def test_a_name_is_looked_for_once_among_plugins_that_wait(monkeypatch):
+    host = Host.discover()
+    found = host.get("topology", "torus")
+
+    def looked_through() -> None:
+        raise AssertionError("all plugins are looked through again")
+
+    monkeypatch.setattr("topoplan.plugin.host.components_of", looked_through)
+    assert host.get("topology", "torus") is found
+    assert host.has("topology", "torus")

@@ -96,8 +96,7 @@ def _doctor() -> None:
     problems = [(f"BROKEN {broken}", broken.details, remedy(broken.dist, broken.name)) for broken in host.broken]
     for conflict in host.conflicts:
         names = " or ".join(p.dist or p.name for p in conflict.providers)
-        fix = f"uninstall {names}, or set TOPOPLAN_DISABLE_PLUGINS to the one not wanted"
-        problems.append((f"CONFLICT {conflict}", "", fix))
+        problems.append((f"CONFLICT {conflict}", "", f"uninstall {names}, or name one in TOPOPLAN_DISABLE_PLUGINS"))
     for provider, error in failures:
         details = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
         problems.append((f"BROKEN {error}", details, remedy(provider.dist, provider.name)))
@@ -206,9 +205,7 @@ def _source(dist: str) -> str:
     import importlib.metadata
 
     try:
-        text = importlib.metadata.distribution(dist).read_text("direct_url.json")
-        origin = json.loads(text or "{}")
-        editable = origin.get("dir_info", {}).get("editable", False)
-        return str(origin["url"]).removeprefix("file://") if editable else ""
+        origin = json.loads(importlib.metadata.distribution(dist).read_text("direct_url.json") or "{}")
+        return str(origin["url"]).removeprefix("file://") if origin.get("dir_info", {}).get("editable") else ""
     except (importlib.metadata.PackageNotFoundError, ValueError, KeyError, AttributeError):
         return ""

@@ -82,6 +82,7 @@ class Host:
         self._broken: list[Broken] = []
         self.disabled: list[str] = []
         self._waiting: dict[Provider, InstalledPlugin] = {}  # not loaded yet, in order
+        self._sought: set[tuple[Kind, str]] = set()  # no plugin that waits is known to have it
 
     @classmethod
     def discover(cls, strict: bool = False, prefix: str = "") -> Host:
@@ -325,7 +326,9 @@ class Host:
 
     def _known(self, kind: Kind, name: str) -> list[_Entry]:
         """Return what has this name, once the plugins are loaded that are known to have it."""
-        self._load_waiting(lambda rows: (kind, name) in rows)
+        if (kind, name) not in self._sought:
+            self._sought.add((kind, name))
+            self._load_waiting(lambda rows: (kind, name) in rows)
         return self._index.get((kind, name), [])
 
     def _load_waiting(self, condition: Callable[[Collection[tuple[Kind, str]]], bool] = lambda rows: True) -> None:
