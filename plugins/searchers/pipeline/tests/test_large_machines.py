@@ -5,10 +5,16 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
+from pipeline_models import Costs, switch_problem
 
+from topoplan import Cluster
 from topoplan_pipeline_planning.layers import Layers
+from topoplan_samples.graphs import layer_graph
+from topoplan_searcher_pipeline import DapplePipeline, planning
 from topoplan_searcher_pipeline.machine import Machine, coarse_sizes
 from topoplan_searcher_pipeline.planning import baselines
+from topoplan_searcher_pipeline.search import plan_pipelines
 
 SECONDS = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 
@@ -63,6 +69,23 @@ def test_straight_pipelines_of_many_layers_are_those_of_large_machines():
         "straight",
         "hpgo",
     ]
+
+
+@pytest.mark.parametrize(("hosts", "are_planned"), [(8, True), (72, False)])
+def test_baselines_that_take_longer_than_the_dynamic_program_are_planned_where_no_plan_is_known(
+    monkeypatch, hosts, are_planned
+):
+    """On 512 devices they took 4 of the 5 CPU seconds before the first plan of DLRM, which none of them became."""
+    planned = []
+    monkeypatch.setattr(planning, "straight_pipeline", lambda *arguments: planned.append(arguments))
+    monkeypatch.setattr(planning, "shortlist", lambda *arguments: [])
+    layers = 6
+    graph = layer_graph([(k, k + 1) for k in range(layers - 1)], [2_000_000] * layers, [100] * layers, 4 * hosts)
+    costs = Costs([1e-3] * layers, [2e-3] * layers, [100.0] * layers, [6e6] * layers)
+    cluster = Cluster.uniform(n_hosts=hosts, interface_bandwidth=1e9, interfaces=1, latency=0.0)
+    shortlist = plan_pipelines(DapplePipeline(), switch_problem(graph, cluster, costs))
+    assert bool(planned) is are_planned
+    assert max(len(plan.pipeline.cuts) for plan in shortlist.plans) > 1
 
 
 def test_the_dynamic_program_looks_at_a_few_hundred_numbers_of_devices_at_most():

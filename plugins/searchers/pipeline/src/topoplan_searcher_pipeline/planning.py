@@ -42,7 +42,7 @@ from topoplan_searcher_pipeline.plans import (
 from topoplan_searcher_pipeline.selection import drop_others, reach, select
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
-__all__ = ["Planner", "baselines", "orders_of"]
+__all__ = ["Planner", "are_slow", "baselines", "orders_of"]
 
 #: Pipelines of the dynamic program that stage simulation sees: at most, at least, and how much slower than the best (by
 #: the latency model) those above the minimum may be.
@@ -52,6 +52,8 @@ _MOST_STAGES = 32
 #: Numbers of stages of straight pipelines on large machines, at most; and maxima of two stages that are taken for all
 #: of them, each some nanoseconds, which models of thousands of layers exceed on hundreds of devices.
 _MOST_STRAIGHT, _MOST_MAXIMA = 512, 500_000_000
+#: Devices up to which HPGO's baselines take less time than the dynamic program, whose first cutoff they give.
+_MOST_QUICK = 64
 
 
 def orders_of(schedule: str) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ def baselines(
     all_devices = tuple(np.bincount(machine.host).tolist())
     yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
     count, layers = machine.n_devices, functools.cache(layers_of)
-    if count > MOST_SINGLE or _maxima(count, layers().count) > _MOST_MAXIMA:
+    if _is_large(count, layers().count):
         yield "straight", lambda: _consecutive(layers(), machine)
         return
     hpgo = HpgoMachine(host=tuple(machine.host.tolist()), bandwidths=RELEASED)
@@ -259,6 +261,16 @@ def baselines(
 
     yield "straight", straight
     yield "hpgo", released
+
+
+def are_slow(machine: Machine, layers: int) -> bool:
+    """Say whether all baselines but data parallelism take longer than the dynamic program, as HPGO plans them."""
+    return machine.n_devices > _MOST_QUICK and not _is_large(machine.n_devices, layers)
+
+
+def _is_large(devices: int, layers: int) -> bool:
+    """Say whether straight pipelines are those of consecutive devices, which take no time to speak of."""
+    return devices > MOST_SINGLE or _maxima(devices, layers) > _MOST_MAXIMA
 
 
 def _maxima(devices: int, layers: int) -> int:

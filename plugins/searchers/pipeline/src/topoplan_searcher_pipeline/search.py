@@ -25,7 +25,7 @@ from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.columns import Columns, columns_of, cuts_of_branches, states_of
 from topoplan_searcher_pipeline.machine import Machine
 from topoplan_searcher_pipeline.neighbours import neighbours
-from topoplan_searcher_pipeline.planning import Planner, baselines
+from topoplan_searcher_pipeline.planning import Planner, are_slow, baselines
 from topoplan_searcher_pipeline.plans import Pipeline, PipelinePlan, devices_of, members_of, memory_of, strategy_of
 from topoplan_searcher_pipeline.restricted import limited, plans_of, runnable
 
@@ -92,7 +92,47 @@ def planning_steps(
     """Plan as `plan_pipelines` does, in small steps; yield after each what there is, and at last all of it.
 
     The dynamic program leaves out pipelines that are slower than a plan of other searchers, of which ``best_known``
-    says the seconds.
+    says the seconds.  Baselines that take longer than the dynamic program are planned only where no plan is known then.
+    """
+    states, complete, places, planner = _planner_of(options, problem)
+    columns, machine, cluster = planner.columns, planner.machine, problem.cluster
+    lower_bound = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
+    named: dict[str, list[PipelinePlan]] = {}
+    so_far = Shortlist(
+        planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, finished=False
+    )
+    yield so_far
+    plan_cache, best = dict[Pipeline, PipelinePlan | None](), math.inf
+    plans: Sequence[PipelinePlan] | None = None
+    for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, problem.graph.batch_size):
+        if plans is None and name != "data_parallel" and are_slow(machine, len(states.closed)):
+            plans = plans_of(planner, problem, min(best, best_known()), options.shortlist)
+            if plans or min(best, best_known()) < math.inf:
+                break
+        for pipeline_of_layers in make():
+            pipeline = _renumbered(pipeline_of_layers, places)
+            if pipeline not in plan_cache:
+                plan_cache[pipeline] = planner.fastest(pipeline, min(best, best_known()) * _HOPELESS)
+            plan = plan_cache[pipeline]
+            if plan is not None:
+                named.setdefault(name, []).append(plan)
+                best = min(best, plan.seconds)
+            yield so_far
+        if stop and best <= lower_bound * _GOOD_ENOUGH:
+            yield attrs.evolve(so_far, stopped=True, finished=True)
+            return
+    if plans is None:
+        plans = plans_of(planner, problem, min(best, best_known()), options.shortlist)
+    if not plans and not named and best_known() == math.inf:
+        raise _too_large(planner, list(plan_cache), problem)
+    yield attrs.evolve(so_far, plans=plans, finished=True)
+
+
+def _planner_of(options: DapplePipeline, problem: Problem) -> tuple[States, bool, I64, Planner]:
+    """Return the states of a model, whether they are all, their numbers among the cuts of the planner, and that.
+
+    Raises:
+        TopoplanError: no micro-batch of that size, or no price.
     """
     graph, cluster, costs = problem.graph, problem.cluster, problem.costs
     options, kinds = limited(options, problem)
@@ -122,30 +162,7 @@ def planning_steps(
             f"searcher pipeline: micro-batch {options.micro_batch} is larger than the {columns.samples} samples that "
             "every operator can be cut into"
         )
-    lower_bound = columns.seconds * float(cluster.device_speed.min() / cluster.device_speed.sum())
-    named: dict[str, list[PipelinePlan]] = {}
-    so_far = Shortlist(
-        planner=planner, named=named, plans=[], complete=complete, lower_bound=lower_bound, finished=False
-    )
-    yield so_far
-    plan_cache, best = dict[Pipeline, PipelinePlan | None](), math.inf
-    for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, graph.batch_size):
-        for pipeline_of_layers in make():
-            pipeline = _renumbered(pipeline_of_layers, places)
-            if pipeline not in plan_cache:
-                plan_cache[pipeline] = planner.fastest(pipeline, min(best, best_known()) * _HOPELESS)
-            plan = plan_cache[pipeline]
-            if plan is not None:
-                named.setdefault(name, []).append(plan)
-                best = min(best, plan.seconds)
-            yield so_far
-        if stop and best <= lower_bound * _GOOD_ENOUGH:
-            yield attrs.evolve(so_far, stopped=True, finished=True)
-            return
-    plans = plans_of(planner, problem, min(best, best_known()), options.shortlist)
-    if not plans and not named and best_known() == math.inf:
-        raise _too_large(planner, list(plan_cache), problem)
-    yield attrs.evolve(so_far, plans=plans, finished=True)
+    return states, complete, places, planner
 
 
 def _renumbered(pipeline: Pipeline, places: I64) -> Pipeline:
