@@ -120,34 +120,41 @@ class DividedPlans:
     # ── Two levels ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def planned(self) -> Iterator[list[DividedPlan]]:
-        """Yield the pipelines that the dynamic program finds for each number of micro-batches, without schedules."""
+        """Yield the pipelines that the dynamic program finds for each number of micro-batches, without schedules.
+
+        Yielded is also nothing, after each mesh, so that steps are small.
+        """
         known_stages = set[tuple[int, tuple[StageOfLayers, ...]]]()
         for layout, order in enumerate(self.orders):
-            starts, row = self._starts(order), self._costs.row(order)
+            starts: dict[int, set[int]] = {}
+            for first, end in self._submeshes(order):
+                for mesh in self._programs.on(order[first:end]):
+                    starts.setdefault(self._mesh_number(mesh), set()).add(first)
+                yield []
+            row, places = self._costs.row(order), range(len(self._small.places))
             for count in self._counts:
-                numbers, columns = self._columns(starts, count)
-                if not numbers:
+                columns: dict[int, MeshColumns] = {}
+                for number, each in starts.items():
+                    priced = self._costs.columns(self.meshes[number], count, frozenset(each))
+                    columns |= {} if priced is None else {number: priced}
+                    yield []
+                if not columns:
                     continue
-                places = range(len(self._small.places))
-                sent = np.array([self._costs.crossing(0, place) for place in places]) / count
+                numbers, sent = [*columns], np.array([self._costs.crossing(0, place) for place in places]) / count
                 plans = []
-                for division in divisions(columns, row, count, sent):
+                for division in divisions([*columns.values()], row, count, sent):
                     stages = tuple(each._replace(mesh=numbers[each.mesh]) for each in division.stages)
                     if len(stages) > 1 or (layout, stages) not in known_stages:
                         plans.append(DividedPlan(stages, "1f1b", count, layout=layout))
                     known_stages.add((layout, stages))
                 yield plans
 
-    def _starts(self, order: I32) -> dict[int, frozenset[int]]:
-        """Return the places in an order at which a stage of each mesh may begin, by the number of the mesh."""
-        n = len(order)
-        unit = next(k for k in divisors(n) if n // k <= _POSITIONS)
-        starts: dict[int, set[int]] = {}
-        for first, end in itertools.combinations(range(0, n + 1, unit), 2):
+    def _submeshes(self, order: I32) -> Iterator[tuple[int, int]]:
+        """Go through the places in an order that the devices of a stage may have: the first, and that behind them."""
+        unit = next(k for k in divisors(len(order)) if len(order) // k <= _POSITIONS)
+        for first, end in itertools.combinations(range(0, len(order) + 1, unit), 2):
             if self._is_submesh(order[first:end], first):
-                for mesh in self._programs.on(order[first:end]):
-                    starts.setdefault(self._mesh_number(mesh), set()).add(first)
-        return {number: frozenset(each) for number, each in starts.items()}
+                yield first, end
 
     def _is_submesh(self, devices: I32, first: int) -> bool:
         """Whether devices are as many of each of their hosts: a power of two of some, or all of them."""
@@ -164,16 +171,6 @@ class DividedPlans:
             self._number[key] = len(self.meshes)
             self.meshes.append(mesh)
         return self._number[key]
-
-    def _columns(self, starts: dict[int, frozenset[int]], count: int) -> tuple[list[int], list[MeshColumns]]:
-        """Return the meshes that have a price for so many micro-batches, and what places take on them."""
-        numbers, columns = [], []
-        for number, each in starts.items():
-            stop_if_wanted()
-            if (priced := self._costs.columns(self.meshes[number], count, each)) is not None:
-                numbers.append(number)
-                columns.append(priced)
-        return numbers, columns
 
     # ── Variants and estimates ──────────────────────────────────────────────────────────────────────────────────
 
