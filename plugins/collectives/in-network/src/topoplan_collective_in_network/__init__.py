@@ -32,7 +32,8 @@ class Nvls(CollectiveAlgorithm):
         if len(group.in_hosts) > 1:
             hosts = len(group.in_hosts)
             raise TopoplanError(
-                f"collective nvls: {n} members in {hosts} hosts (must be in one; sharp sums between hosts)"
+                f"collective nvls: {n} members in {hosts} hosts (must be in one; sharp sums between hosts, nvls+ring "
+                "runs rings there)"
             )
         member, steps = np.arange(n), Steps(n)
         if collective.label != "all-gather":
@@ -62,7 +63,10 @@ class Sharp(CollectiveAlgorithm):
 
         hosts, each, n = len(group.in_hosts), group.in_each, group.n_members
         if hosts == 1:
-            raise TopoplanError(f"collective sharp: {n} members in one host (must be in several; nvls sums inside one)")
+            raise TopoplanError(
+                f"collective sharp: {n} members in one host (must be in several; nvls sums inside one, sharp+ring "
+                "runs rings there)"
+            )
         inside, steps = Ring(np.arange(n).reshape(hosts, each)), Steps(each)
         member = np.arange(n)
         steps.scatter(inside)
