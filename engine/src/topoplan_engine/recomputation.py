@@ -180,7 +180,7 @@ def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:
             nearest_names = difflib.get_close_matches(name, modules, cutoff=0.0)
             raise TopoplanError(
                 f"plan: recompute={text}: layers of model {graph.name!r} have no module {name!r} "
-                f"(nearest: {', '.join(nearest_names) or 'recompute=none, for it has no numbered layers'})"
+                f"(nearest: {', '.join(nearest_names) or 'recompute=full, for no layers have modules with names'})"
             )
     # The largest last, so that a module inside of another one becomes a part of it.
     members = sorted((operators for name in names for operators in modules[name]), key=len)
