@@ -229,7 +229,7 @@ def test_experts_get_their_share_of_the_tokens(build) -> None:
     dense, sparse = operators(graph, "model.layers.0.mlp."), operators(graph, "model.layers.1.mlp.")
     assert list(dense) == ["gate_proj", "act_fn", "up_proj", "multiply", "down_proj"]
     assert list(sparse) == [
-        *("gate", "router", "dispatch", "experts.gate_proj", "experts.act_fn", "experts.up_proj", "experts.multiply"),
+        *("gate", "router", "dispatch", "experts.gate_proj", "experts.up_proj", "experts.act_fn", "experts.multiply"),
         *("experts.down_proj", "combine", "shared_experts.gate_proj", "shared_experts.act_fn"),
         *("shared_experts.up_proj", "shared_experts.multiply", "shared_experts.down_proj", "add"),
     ]
