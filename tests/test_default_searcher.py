@@ -103,6 +103,13 @@ def test_programs_and_staged_plans_are_left_out_one_by_one():
     assert list(names.values()) == [["hybrid", "spmd", "pipeline"], []]
 
 
+@pytest.mark.parametrize(("devices", "divided"), [(8, True), (16, True), (17, False), (1024, False)])
+def test_stages_of_unequal_size_are_planned_on_few_devices(devices, divided):
+    hybrid = Auto().companions(HOST.make("topology", "bigswitch"), devices)[0]
+    assert hybrid.name == "hybrid"
+    assert hybrid.options["divided"] is divided
+
+
 def test_a_trainer_that_nobody_writes_for_is_told_which_there_are_once(run):
     code, _, err = run("optimize", "alexnet", "--for", "nosuch")
     assert (code, err.count("megatron")) == (2, 1), err

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Auto", "topoplan_searchers"]
 
+#: Devices up to which `hybrid` plans stages of unequal size in a default search (decision 0306).
+_FEW_DEVICES = 16
+
 
 @attrs.frozen(kw_only=True)
 class Auto(Searcher):
@@ -61,7 +64,7 @@ class Auto(Searcher):
         # Hybrid plans are estimated in columns, so that models with layers soon have a plan that fits.
         kinds = (("hybrid", self.hybrids), ("spmd", self.programs), ("pipeline", self.pipelines))
         planners = [name for name, takes_part in kinds if takes_part]
-        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False, "divided": False}}
+        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False, "divided": n_devices <= _FEW_DEVICES}}
         if self.unequal_layers:
             options["spmd"] = {"unequal-layers": True}
         companions = [Choice(name, options.get(name, {})) for name in planners]
