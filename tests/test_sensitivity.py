@@ -141,6 +141,16 @@ def test_ctrl_c_keeps_what_is_finished():
     assert [row.seeds for row in study.results] == [(0, 1)]
 
 
+def test_a_plan_of_a_search_that_only_time_limits_gives_its_limit_back():
+    """Such a plan has no budget; studies of it search as long as its own search could."""
+    limited = RunOptions(batch_size=64, time_limit="5s")
+    plan = optimize(Experiment(model="dlrm", searchers=["baseline:rule=ddp"], run=limited)).plan
+    assert plan.provenance["budget"] is None
+    again = experiment_of(plan, "plan").run
+    assert again.ends_by_time_alone
+    assert again.seconds == limited.seconds == 5.0
+
+
 @pytest.mark.slow
 def test_a_plan_gives_its_experiment_back(run):
     assert run(*WORDS, "--gpus-per-device", "2", "-x", "json=p.json")[0] == 0

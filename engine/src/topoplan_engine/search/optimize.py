@@ -65,6 +65,7 @@ from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.draws import record_of
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, priced_precision, throughput
+from topoplan_engine.warned import warnings_named
 
 __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
@@ -369,7 +370,8 @@ def _free_plan(
     limits = limits_of(options.patience, options.budget, max(ends.remaining, LEAST_TIME * ends.seconds))
     part = Part(limits=limits, journals=attrs.evolve(journals, name="free"))
     try:
-        result = _driven(setup, run, setup.rng(), part, lambda event, progress: None, lambda rank, state: None)
+        with warnings_named(f"free plan, which {restriction.name} does not limit"):
+            result = _driven(setup, run, setup.rng(), part, lambda event, progress: None, lambda rank, state: None)
     except NoPlanFitsError:
         return None
     strategy, problem = result.best.strategy, setup.problem

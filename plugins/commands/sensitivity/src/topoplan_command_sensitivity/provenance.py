@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from topoplan.errors import TopoplanError, TopoplanWarning, shown
 from topoplan.model.plan import Plan
@@ -58,11 +59,20 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False, host: Host
             estimator=choices["estimator"][0],
             simulator=choices["simulator"][0],
             searchers=tuple(choices["searcher"]),
-            run=structure(RunOptions, {key: record[key] for key in _RUN if key in record}, where),
+            run=structure(RunOptions, _run_record(record), where),
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise TopoplanError(f"{where}: is damaged ({type(error).__name__}: {error})") from None
     return experiment
+
+
+def _run_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a run, as its provenance has them: a budget that is None is that of a time limit alone."""
+    run = {key: record[key] for key in _RUN if key in record}
+    if record.get("budget", 0) is None and "time_limit_s" in record:
+        del run["budget"]
+        run["time_limit"] = record["time_limit_s"]
+    return run
 
 
 def check_inputs(plan: Plan, experiment: Experiment, name: str, host: Host) -> None:

@@ -1,0 +1,38 @@
+"""What the search without a trainer's limits warns of is not said of the plan for the trainer."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from topoplan.errors import TopoplanWarning
+from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine.search import optimize as module
+from topoplan_engine.warned import warnings_named
+
+
+def test_the_free_plan_has_its_own_warnings(monkeypatch):
+    driven = module._driven
+
+    def warning(setup, *rest):
+        if setup.problem.restriction is None:
+            warnings.warn(TopoplanWarning("time-limit: the initial strategy is the result"), stacklevel=1)
+        return driven(setup, *rest)
+
+    monkeypatch.setattr(module, "_driven", warning)
+    experiment = Experiment(
+        model=Choice("huggingface", {"preset": "llama3-8b", "layers": 1, "sequence-length": 64}),
+        cluster=ClusterOptions(servers=1, gpus_per_server=2),
+        searchers=["hybrid:divided=false,planners=false"],
+        run=RunOptions(batch_size=2, trainers=("megatron",)),
+    )
+    with pytest.warns(TopoplanWarning) as shown:
+        assert optimize(experiment).free is not None
+    text = "free plan, which megatron does not limit: time-limit: the initial strategy is the result"
+    assert text in [str(each.message) for each in shown]
+
+
+def test_other_warnings_keep_their_words():
+    with pytest.warns(UserWarning, match="^other$"), warnings_named("free plan"):
+        warnings.warn("other", UserWarning, stacklevel=1)
