@@ -28,8 +28,8 @@ def warnings_named(name: str) -> Iterator[None]:
     printer = warnings.showwarning
 
     def show_named(message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> None:
-        own = issubclass(category, TopoplanWarning)
-        printer(category(f"{name}: {message}") if own else message, category, *place, **line)
+        named_message = category(f"{name}: {message}") if issubclass(category, TopoplanWarning) else message
+        printer(named_message, category, *place, **line)
 
     warnings.showwarning = show_named
     try:
