@@ -9,7 +9,32 @@ import pytest
 from topoplan.errors import TopoplanWarning
 from topoplan_engine import Choice, ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.search import optimize as module
+from topoplan_engine.search.unpriced import UnpricedError
 from topoplan_engine.warned import warnings_named
+
+
+def experiment():
+    return Experiment(
+        model=Choice("huggingface", {"preset": "llama3-8b", "layers": 1, "sequence-length": 64}),
+        cluster=ClusterOptions(servers=1, gpus_per_server=2),
+        searchers=["hybrid:divided=false,planners=false"],
+        run=RunOptions(batch_size=2, trainers=("megatron",)),
+    )
+
+
+def test_a_free_plan_without_a_time_leaves_the_trainers_plan(monkeypatch):
+    driven = module._driven
+
+    def out_of_time(setup, *rest):
+        if setup.problem.restriction is None:
+            raise UnpricedError("time-limit: no plan could be priced in 1.4 s of search")
+        return driven(setup, *rest)
+
+    monkeypatch.setattr(module, "_driven", out_of_time)
+    with pytest.warns(TopoplanWarning, match="^free plan: time-limit: no plan could be priced"):
+        outcome = optimize(experiment())
+    assert outcome.free is None
+    assert outcome.origin.name == "constructed by hybrid"
 
 
 def test_the_free_plan_has_its_own_warnings(monkeypatch):
@@ -21,14 +46,8 @@ def test_the_free_plan_has_its_own_warnings(monkeypatch):
         return driven(setup, *rest)
 
     monkeypatch.setattr(module, "_driven", warning)
-    experiment = Experiment(
-        model=Choice("huggingface", {"preset": "llama3-8b", "layers": 1, "sequence-length": 64}),
-        cluster=ClusterOptions(servers=1, gpus_per_server=2),
-        searchers=["hybrid:divided=false,planners=false"],
-        run=RunOptions(batch_size=2, trainers=("megatron",)),
-    )
     with pytest.warns(TopoplanWarning) as shown:
-        assert optimize(experiment).free is not None
+        assert optimize(experiment()).free is not None
     text = "free plan, which megatron does not limit: time-limit: the initial strategy is the result"
     assert text in [str(each.message) for each in shown]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from topoplan.errors import TopoplanWarning
 
-__all__ = ["warnings_named"]
+__all__ = ["warn", "warnings_named"]
 
 
 @contextmanager
@@ -36,3 +36,15 @@ def warnings_named(name: str) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = printer
+
+
+def warn(text: str) -> None:
+    """Warn of something that does not end the run.
+
+    >>> with warnings.catch_warnings(record=True) as shown:
+    ...     warnings.simplefilter("always")
+    ...     warn("free plan: too large to be priced")
+    >>> print(shown[0].message)
+    free plan: too large to be priced
+    """
+    warnings.warn(TopoplanWarning(text), stacklevel=3)

@@ -61,11 +61,12 @@ from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.search.trainer_software import with_trainer_kernels
 from topoplan_engine.search.trainers import for_no_trainer, launchable
+from topoplan_engine.search.unpriced import UnpricedError
 from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.draws import record_of
 from topoplan_engine.simulation.reconfiguration import BreakEven, HoldsStatic, break_even, rebuilds
 from topoplan_engine.throughput import Throughput, priced_precision, throughput
-from topoplan_engine.warned import warnings_named
+from topoplan_engine.warned import warn, warnings_named
 
 __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
@@ -373,6 +374,9 @@ def _free_plan(
         with warnings_named(f"free plan, which {restriction.name} does not limit"):
             result = _driven(setup, run, setup.rng(), part, lambda event, progress: None, lambda rank, state: None)
     except NoPlanFitsError:
+        return None
+    except UnpricedError as error:
+        warn(f"free plan: {error}")
         return None
     strategy, problem = result.best.strategy, setup.problem
     return FreePlan(

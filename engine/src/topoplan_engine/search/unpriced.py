@@ -20,13 +20,17 @@ from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["Unpriced"]
+__all__ = ["Unpriced", "UnpricedError"]
 
 #: Share of a time limit, and seconds at least, for which something is priced after it.
 _GRACE, _LEAST_GRACE = 0.1, 0.5
 
 #: Tasks of an iteration that is priced, however late it is.
 _SMALL = 50_000
+
+
+class UnpricedError(TopoplanError):
+    """A time limit ended a search before any plan had a time."""
 
 
 @attrs.frozen
@@ -74,7 +78,7 @@ class Unpriced:
             whole: however long it takes.
 
         Raises:
-            TopoplanError: none can be priced soon.
+            UnpricedError: none can be priced soon.
         """
         began, grace = clock(), math.inf if whole else max(_GRACE * limit, _LEAST_GRACE)
         choices = [self._kept] if self._kept is self._first else [self._kept, self._first]
@@ -94,7 +98,7 @@ class Unpriced:
             )
             return trial
         tasks = evaluator.tasks_in_full(self._first.candidate.state())
-        raise TopoplanError(
+        raise UnpricedError(
             f"time-limit: no plan could be priced in {limit:.3g} s of search, nor in {clock() - began:.2g} s after it "
             f"(the initial strategy has {tasks:,} tasks): allow it more time, or fewer devices"
         )
