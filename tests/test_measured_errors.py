@@ -19,7 +19,7 @@ from topoplan_llm_measurements.stacks import stacks
 from topoplan_llm_measurements.tables import own_table
 
 ROOT = Path(__file__).parents[1]
-#: Predictions have four digits on the page.
+#: Predictions have four digits on the page: points of a percentage for each 100 % that it says of what is measured.
 ROUNDING = 0.06
 CURED = "write both: topoplan validate llm --write docs/validation.md --by-device .../kernels/measured.csv --leave-out"
 
@@ -55,7 +55,8 @@ def test_the_table_is_of_the_runs_on_the_page():
     for known, expected in zip(in_table, of_page, strict=True):
         for name, value in expected.items():
             if name.endswith("_percent") and value:
-                assert float(known[name]) == pytest.approx(float(value), abs=ROUNDING), (known, CURED)
+                rounding = ROUNDING * (1 + abs(float(value)) / 100)
+                assert float(known[name]) == pytest.approx(float(value), abs=rounding), (known, CURED)
             else:
                 assert known[name] == value, (known, CURED)
 
