@@ -52,7 +52,7 @@ _OTHERS = "torchtitan.experiments.transformers_modeling_backend.config_registry:
 _BASES = {"llama-3-8b": _LLAMA + "8b", "llama-3-70b": _LLAMA + "70b", "mixtral-8x7b": _OTHERS + "_moe"}
 #: Around the table of a page.
 _BEGIN, _END = "<!-- trainer plans -->", "<!-- end of trainer plans -->"
-#: What Megatron-LM is told of a model: keys of its config.json -> flags.
+#: How flags of Megatron-LM describe a model: keys of its config.json -> flags.
 _FLAGS = {
     **dict.fromkeys(("num_hidden_layers", "n_layer"), "--num-layers"),
     **dict.fromkeys(("hidden_size", "n_embd"), "--hidden-size"),
@@ -126,7 +126,7 @@ def _by_megatron(plan: Plan, model: str, path: Path, python: str) -> str:
 
 
 def _model_flags(model: str) -> list[str]:
-    """Return what Megatron-LM must be told of a model beside the plan."""
+    """Return the flags that describe a model to Megatron-LM, beside those of the plan."""
     config = CONFIGURATIONS[model]
     flags = [f"{_FLAGS[key]} {value}" for key, value in config.items() if key in _FLAGS]
     length = _LENGTHS.get(model, LENGTH)
