@@ -58,8 +58,8 @@ __all__ = ["Model", "Simulation"]
 
 #: How much longer drawn paths took than spread ones (decision 0334), said beside each time of spread messages.
 _DRAWN_PATHS = (
-    "where links were the limit on 8 or 16 hosts, drawn ones took 1 to 31 % longer on trees and planes, 21 to 168 % "
-    "where hosts have several interfaces and messages one"
+    "where links were the limit on 8 or 16 hosts, drawn ones took 1 to 31 % longer on trees, planes and a dragonfly, "
+    "41 to 168 % where hosts have several interfaces and messages one"
 )
 
 
