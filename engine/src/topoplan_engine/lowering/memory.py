@@ -28,7 +28,8 @@ from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
 from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import UNORDERED, Steps, order_of, runs_of, steps_under
+from topoplan_engine.lowering.order import UNORDERED, Steps, order_of, steps_under
+from topoplan_engine.lowering.pass_peaks import WHOLE, peaks_of
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.tied_groups import with_copies
 from topoplan_engine.partition import slice_elements
@@ -156,38 +157,28 @@ def scheduled_peak(
         stage, device, weight_gradient: (P,) of every part; see `topoplan_engine.lowering.pipeline.scheduled_taskgraph`.
         n_devices: of the cluster.
     """
-    steps = steps_under(passes, stage, weight_gradient)
-    runs = runs_of(passes, steps, stage, device, n_devices)
-    # Within a block memory only grows, or only shrinks, so that the peak is between two of them.
-    changes = _changes(steps, part_bytes)
-    change = np.bincount(runs.block_of, changes / passes.n_micro_batches, len(runs.task_ptr) - 1)
-    level = np.cumsum(change[runs.block])
-    # But for a backward pass, whose gradients raise the level that it begins with.
-    rise, is_backward = np.zeros(len(level)), runs.block % 4 == Pass.BACKWARD
+    steps, n_chunks = steps_under(passes, stage, weight_gradient), passes.n_chunks
+    slot, changes = device * n_chunks + stage, _changes(steps, part_bytes)
+    place = (device[steps.part] * WHOLE + steps.kind) * n_chunks + stage[steps.part]
+    change = np.zeros((n_devices, WHOLE + 1, n_chunks))
+    change[:, :WHOLE] = np.bincount(place, changes, n_devices * WHOLE * n_chunks).reshape(n_devices, WHOLE, n_chunks)
+    change[:, WHOLE] = change[:, Pass.BACKWARD] + change[:, Pass.WEIGHTS]
+    change, rise = change / passes.n_micro_batches, np.zeros((n_devices, n_chunks))
     if part_bytes.gradients is not None:
-        freed = np.zeros(len(device))
-        backward = steps.kind == Pass.BACKWARD
+        freed, backward = np.zeros(len(device)), steps.kind == Pass.BACKWARD
         freed[steps.part[backward]] = -changes[backward]
-        slots = rises(
-            order,
-            op_ptr,
-            device * passes.n_chunks + stage,
-            part_bytes.gradients,
-            freed,
-            n_devices * passes.n_chunks,
-        )
-        rise[is_backward] = slots[runs.block[is_backward] // 4] / passes.n_micro_batches
-    start_level = level - np.where(is_backward, change[runs.block], 0.0)
-    peak = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
-    gradients, before = np.zeros(n_devices), 0.0
-    for d in np.flatnonzero(np.diff(runs.device_ptr)).tolist():
-        rows = slice(runs.device_ptr[d], runs.device_ptr[d + 1])
-        highest = np.maximum(level[rows], start_level[rows] + rise[rows])
-        most = int(highest.argmax())
-        peak[d] += max(0.0, float(highest[most]) - before)
-        gradients[d] = rise[rows][most] if highest[most] > level[rows][most] else 0.0
-        before = float(level[rows][-1])
-    return Peak(peak, gradients)
+        raised = rises(order, op_ptr, slot, part_bytes.gradients, freed, n_devices * n_chunks)
+        rise = raised.reshape(n_devices, n_chunks) / passes.n_micro_batches
+    total = np.bincount(device, part_bytes.persistent, n_devices).astype(np.float64)
+    gradients = np.zeros(n_devices)
+    devices, first = np.unique(device, return_index=True)
+    peak = peaks_of(passes, passes.rank_of[stage[first]], change[None, devices], rise[devices])
+    total[devices] += peak.most
+    kind, chunk = passes.kind[peak.row].astype(np.int64), passes.chunk[peak.row]
+    # Gradients that wait for a pass of their own are as much at the end of a backward pass; they are activations then.
+    raises = (kind == Pass.BACKWARD) & (peak.row >= 0) & (rise[devices, chunk] > change[devices, kind, chunk])
+    gradients[devices] = np.where(raises, rise[devices, chunk], 0.0)
+    return Peak(total, gradients)
 
 
 def memory_use_of(total: F64, states: F64, undivided: F64, at_once: F64 | None = None) -> MemoryUse:

@@ -31,6 +31,7 @@ from topoplan_engine.lowering.gather_units import gather_units, parts_of
 from topoplan_engine.lowering.gradient_peaks import Rise, last_readers, levels_in_backward, rise_in_backward
 from topoplan_engine.lowering.memory import memory_use_of
 from topoplan_engine.lowering.memory_levels import Activations, activations_of
+from topoplan_engine.lowering.pass_peaks import WHOLE, peaks_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, gradients_of, operator_bytes
 from topoplan_engine.lowering.stage_buffers import (
     Shape,
@@ -57,8 +58,6 @@ from topoplan_engine.training import gradient_flow, is_view, tensors_read
 __all__ = ["StageBytes", "StagedPeak", "staged_activations", "staged_memory_use", "staged_peak"]
 
 
-#: A backward pass that makes the gradients of weights, too; numbered behind `Pass`.
-_WITH_WEIGHTS = len(Pass)
 #: How much smaller a number in fp8 is than one in the precision of activations.
 _SMALLER = 2
 
@@ -143,16 +142,16 @@ class StageBytes(NamedTuple):
         regions, boundary = stage.stage.regions, tensors.kept[:, None]
         freed = np.where(regions[:, None] >= 0, np.maximum(activations, boundary), activations + boundary)
         freed = freed + tensors.received[:, None]
-        change, waiting = np.zeros((2, _WITH_WEIGHTS + 1, activations.shape[1]))
+        change, waiting = np.zeros((2, WHOLE + 1, activations.shape[1]))
         after = np.where(regions[:, None] >= 0, boundary + tensors.received[:, None], freed)
         repeated = (freed - after)[regions >= 0].sum(axis=0)
         change[Pass.FORWARD] = after.sum(axis=0)
         change[Pass.RECOMPUTE if has_pass else Pass.BACKWARD] = repeated
-        change[_WITH_WEIGHTS] = change[Pass.BACKWARD] - freed.sum(axis=0)
+        change[WHOLE] = change[Pass.BACKWARD] - freed.sum(axis=0)
         late = _late(stage, split, freed, more)
         change[Pass.BACKWARD] -= (freed - late).sum(axis=0)
         change[Pass.WEIGHTS] = -late.sum(axis=0)
-        change[[Pass.FORWARD, Pass.BACKWARD, _WITH_WEIGHTS]] += np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
+        change[[Pass.FORWARD, Pass.BACKWARD, WHOLE]] += np.array([[1], [-1], [-1]]) * handed_on(strategy, stage)
         waiting[Pass.BACKWARD] = (of_outputs := np.where(split, tensors.waiting, 0.0)).sum()
         waiting[Pass.WEIGHTS] = -waiting[Pass.BACKWARD]
         temporary = (gathered := gathered_in_backward(stage)) + made_in_backward(stage, strategy.micro_batches)
@@ -194,8 +193,8 @@ class StageBytes(NamedTuple):
         states, undivided = _states(stage, prices, rows)
         activations = np.stack([row.activations for row in rows])
         total = activations.sum(axis=0)
-        change = np.zeros((2, _WITH_WEIGHTS + 1, len(total)))
-        change[0, Pass.FORWARD], change[0, _WITH_WEIGHTS] = total, -total
+        change = np.zeros((2, WHOLE + 1, len(total)))
+        change[0, Pass.FORWARD], change[0, WHOLE] = total, -total
         return cls(
             devices=stage.stage.mesh.devices,
             column=costs.column,
@@ -449,44 +448,41 @@ def staged_peak(order: PassOrder, stages: Sequence[StageBytes], n_devices: int, 
         total[stage.devices] += (stage.states.sum(axis=0) + stage.undivided)[stage.column]
         of_batch[stage.devices] += stage.activations[stage.column]
     total += placeholder_bytes(stages, n_devices)
-    in_forward = np.array([stage.gathered for stage in stages])
+    in_forward, accumulated = np.array([(stage.gathered, stage.accumulated) for stage in stages]).T
     rises, in_backward = np.array([stage.rise for stage in stages]).T
-    for rank in range(order.n_ranks):
-        rows = slice(order.rank_ptr[rank], order.rank_ptr[rank + 1])
-        kind, chunk = order.kind[rows].astype(np.int64), order.chunk[rows]
-        whole = (kind == Pass.BACKWARD) & (order.row_of[Pass.WEIGHTS, chunk, order.micro_batch[rows]] < 0)
-        after = np.where(whole, _WITH_WEIGHTS, kind)
-        chunks = np.unique(chunk).tolist()
-        devices = np.sort(stages[chunks[0]].devices)
-        of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
-        distinct = distinct_columns(*of_chunk)
-        different, column_of = of_chunk[:, distinct.first], distinct.number
-        change = np.zeros((2, len(kind), different.shape[1]))
-        for number, column in zip(chunks, different, strict=True):
-            mine = chunk == number
-            change[:, mine] = stages[number].change[:, after[mine]][:, :, column]
-        backward = kind == Pass.BACKWARD
-        # A backward pass begins with what is there before it, any other one ends with what is there behind it.
-        base = np.cumsum(change, axis=1) - np.where(backward[:, None], change, 0.0)
-        gathers = np.where(backward, in_backward[chunk], np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk]))
-        sums = _summed(chunk, backward, np.array([stage.accumulated for stage in stages]))
-        highest = base.sum(axis=0) + (np.where(backward, turns * rises[chunk], gathers) + sums)[:, None]
-        most, columns = highest.argmax(axis=0), np.arange(different.shape[1])
-        total[devices] += np.maximum(highest[most, columns], 0.0)[column_of]
-        gathered[devices], summed[devices] = gathers[most][column_of], sums[most][column_of]
-        in_use[devices] = base[0, most, columns][column_of]
+    kinds = [_kinds_of_devices(stages, np.flatnonzero(order.rank_of == rank)) for rank in range(order.n_ranks)]
+    rank = np.repeat(np.arange(order.n_ranks), [each.change.shape[1] for each in kinds])
+    change = np.concatenate([each.change for each in kinds], axis=1)
+    rise = np.broadcast_to(turns * rises, (len(rank), len(stages)))
+    peak = peaks_of(order, rank, change, rise, in_forward, accumulated)
+    kind, chunk = order.kind[peak.row], order.chunk[peak.row]
+    in_others = np.where(kind == Pass.WEIGHTS, 0.0, in_forward[chunk])
+    gathers = np.where(kind == Pass.BACKWARD, in_backward[chunk], in_others)
+    for number, each in enumerate(kinds):
+        columns = np.flatnonzero(rank == number)[each.number]
+        total[each.devices] += peak.most[columns]
+        gathered[each.devices] = np.where(peak.row < 0, 0.0, gathers)[columns]
+        summed[each.devices], in_use[each.devices] = peak.summed[columns], peak.kept[columns]
     at_once = np.divide(in_use, of_batch, out=np.zeros(n_devices), where=of_batch > 0)
     return StagedPeak(total, gathered, summed, at_once)
 
 
-def _summed(chunk: I32, backward: np.ndarray, accumulated: F64) -> F64:
-    """(n,) bytes of gradients that are summed whole in each of the passes of a rank, given those of all chunks."""
-    total, passes = np.zeros(len(chunk)), np.arange(len(chunk))
-    for number in np.unique(chunk[accumulated[chunk] > 0]).tolist():
-        of_chunk = np.flatnonzero(chunk == number)
-        first = of_chunk[backward[of_chunk]].min(initial=len(chunk))
-        total += np.where((passes >= first) & (passes <= of_chunk[-1]), accumulated[number], 0.0)
-    return total
+class _Kinds(NamedTuple):
+    """The (D,) devices of a rank, ascending, the kind of each, and (2, K, 5, C) changes of bytes of each kind."""
+
+    devices: I32
+    number: I64
+    change: F64
+
+
+def _kinds_of_devices(stages: Sequence[StageBytes], chunks: I64) -> _Kinds:
+    """Return the devices of a rank; those are of one kind that have the same columns of all its chunks."""
+    of_chunk = np.stack([stages[number].column[np.argsort(stages[number].devices)] for number in chunks])
+    distinct = distinct_columns(*of_chunk)
+    change = np.zeros((2, len(distinct.first), WHOLE + 1, len(stages)))
+    for number, column in zip(chunks.tolist(), of_chunk[:, distinct.first], strict=True):
+        change[..., number] = stages[number].change[:, :, column].transpose(0, 2, 1)
+    return _Kinds(np.sort(stages[chunks[0]].devices), distinct.number, change)
 
 
 def staged_memory_use(stages: Sequence[StageBytes], peak: StagedPeak) -> MemoryUse:

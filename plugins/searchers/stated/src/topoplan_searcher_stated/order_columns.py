@@ -10,6 +10,7 @@ import numpy as np
 from topoplan import PassOrder
 from topoplan.arrays import I64
 from topoplan.model.pass_order import Pass
+from topoplan_engine.lowering.pass_peaks import whole_passes
 from topoplan_searcher_stated.construct import order_of
 from topoplan_searcher_stated.plan_kernels import OrderColumns
 
@@ -74,12 +75,11 @@ def _estimated_order(schedule: str, ranks: int, micro_batches: int) -> Estimated
     border[heads] = np.where(source == target, -1, np.minimum(source, target) + (source > target) * (n_chunks - 1))
     step = np.append(np.diff(order.rank_of), 0) % ranks
     hop = np.select([step == 0, step == 1, step == ranks - 1], [0, 1, 2], 1)
-    whole = (order.kind == Pass.BACKWARD) & (order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch] < 0)
     columns = OrderColumns(
         rank_ptr=order.rank_ptr.astype(np.int64),
         kind=order.kind.astype(np.int64),
         chunk=order.chunk.astype(np.int64),
-        whole=whole,
+        whole=whole_passes(order),
         need=need,
         border=border,
         in_turn=_in_turn(order, need),

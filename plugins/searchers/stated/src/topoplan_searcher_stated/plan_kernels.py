@@ -16,6 +16,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective
 from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.lowering.pass_peaks import WHOLE, most_of_passes
 from topoplan_searcher_stated.balancing import balance
 
 __all__ = ["PRICES", "RAN", "OrderColumns", "PlanRows", "Room", "price_plans", "room_of", "run_tasks"]
@@ -34,8 +35,6 @@ PRICES = 4
 _FORWARD, _BACKWARD, _LAST = int(Pass.FORWARD), int(Pass.BACKWARD), int(Pass.WEIGHTS)
 #: Places of the kinds of a unit's tasks in columns; see `topoplan_searcher_stated.unit_costs.KINDS`.
 _F, _B, _W, _SUMS, _END = range(5)
-#: A backward pass with gradients of weights, behind `Pass` in `StageBytes.change`.
-_WHOLE = len(Pass)
 _ALL_GATHER = int(Collective.ALL_GATHER)
 _BY_BYTES = 2
 
@@ -151,7 +150,7 @@ def room_of(passes: int, chunks: int, ranks: int, places: int) -> Room:
     )
 
 
-_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT, _SUMMING = range(9)
+_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT = range(8)
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -246,7 +245,7 @@ def _share_border(plans: PlanRows, plan: int, before: int, unit: int, splits: bo
     more = plain if plans.border[plan, 3, before] > 0 else -repeated
     moved = -late if splits else 0.0  # to the pass of the gradients of weights
     room.change[_FORWARD, chunk] += more
-    room.change[_WHOLE, chunk] -= more
+    room.change[WHOLE, chunk] -= more
     room.change[_BACKWARD, chunk] -= more + moved
     room.change[_LAST, chunk] += moved
     changed: float = -more - moved
@@ -303,7 +302,7 @@ def _hand_on(order: OrderColumns, plans: PlanRows, plan: int, chunk: int, first:
     if order.part[chunk] < plans.counts.shape[1] - 1 and order.hop[chunk] and border[3, last] > 0:
         more += passed[1, last]
     room.change[_FORWARD, chunk] += more
-    room.change[_WHOLE, chunk] -= more
+    room.change[WHOLE, chunk] -= more
     room.change[_BACKWARD, chunk] -= more
 
 
@@ -475,28 +474,21 @@ def _rank_end(order: OrderColumns, rank: int, ran: F64, zero: int, last_kind: in
 @inline_kernel
 def _rank_bytes(order: OrderColumns, rank: int, room: Room) -> float:
     """Return the most bytes of activations, and of what comes and goes, of a rank."""
-    level = most = summed = 0.0
-    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
-        room.chunks[_LEFT, order.chunk[row]] = room.chunks[_SUMMING, order.chunk[row]] = 0.0
-    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
-        room.chunks[_LEFT, order.chunk[row]] += 1
-    for row in range(order.rank_ptr[rank], order.rank_ptr[rank + 1]):
-        kind, chunk = order.kind[row], order.chunk[row]
-        change = room.change[_WHOLE if order.whole[row] else kind, chunk]
-        # A backward pass begins with what is there before it, any other one ends with what is there behind it.
-        if kind == _BACKWARD:
-            if not room.chunks[_SUMMING, chunk]:  # gradients are summed from here on, until the last pass
-                summed += room.chunks[_ACCUMULATED, chunk]
-                room.chunks[_SUMMING, chunk] = 1.0
-            most = max(most, level + summed + room.chunks[_RISE, chunk])
-        else:
-            gathered = 0.0 if kind == _LAST else room.chunks[_GATHERED, chunk]
-            most = max(most, level + summed + change + gathered)
-        level += change
-        room.chunks[_LEFT, chunk] -= 1
-        if not room.chunks[_LEFT, chunk] and room.chunks[_SUMMING, chunk]:
-            summed -= room.chunks[_ACCUMULATED, chunk]
-    return most
+    first, end, chunks = order.rank_ptr[rank], order.rank_ptr[rank + 1], room.chunks
+    most, _, _ = most_of_passes(
+        order.kind,
+        order.chunk,
+        order.whole,
+        first,
+        end,
+        room.change,
+        chunks[_RISE],
+        chunks[_GATHERED],
+        chunks[_ACCUMULATED],
+        chunks[_LEFT:],
+    )
+    nbytes: float = most
+    return nbytes
 
 
 @inline_kernel
