@@ -159,3 +159,36 @@ def test_a_reserve_is_left_free(run, experiment):
     assert "  reserve" in run("run", experiment, *tight, "--details")[1]
     status, _, err = run("run", experiment, "--set", "cluster.memory-reserve-percent=100")
     assert (status, "cluster: memory-reserve-percent: 100.0 is too large (at most 99)" in err) == (2, True), err
+
+
+#: A plan that keeps all activations of the batch on each device, three times what data parallelism keeps in all.
+WASTEFUL = (
+    *("optimize", "transformer", "--servers", "1", "--gpus-per-server", "8", "--batch-size", "64"),
+    *("--plan", "tp=8,sp=no,micro-batch=64", "--memory-gb", "3"),
+)
+
+
+def test_a_stated_plan_that_does_not_fit_is_no_other_plan(run, tmp_path):
+    """The start of the search fits, and is not what users stated: it is named beside the plan, which gets no file."""
+    files = {name: tmp_path / f"plan.{name}" for name in ("dtensor", "json")}
+    outputs = [word for name, file in files.items() for word in ("-x", f"{name}={file}")]
+    status, out, err = run(*WASTEFUL, *outputs)
+    assert status == 2
+    assert "DOES NOT FIT" in out
+    assert "beside it: initial strategy" in out
+    assert "to launch" not in out
+    assert "the plan does not fit: device" in err
+    assert "the nearest plan that fits: --plan tp=8" in err
+    assert "plan.dtensor is not written" in err
+    assert [file.exists() for file in files.values()] == [False, True]
+    assert json.loads(run("simulate", str(files["json"]), "--json")[1])["fits"] is False
+    assert run(*WASTEFUL, "--keep", "fastest")[0] == 0
+
+
+def test_a_stated_plan_that_a_hard_limit_refuses_is_an_error(run, tmp_path):
+    file = tmp_path / "plan.json"
+    status, out, err = run(*WASTEFUL, "--simulator", "fluid:memory=limit", "-x", f"json={file}")
+    assert (status, out, file.exists()) == (2, "", False)
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "the stated plan does not fit: device" in line
+    assert "the nearest plan that fits: --plan tp=8" in line

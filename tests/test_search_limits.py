@@ -320,6 +320,18 @@ def test_a_planner_that_plans_on_from_the_best_plan_keeps_its_share():
     assert shares.weight(1) == 0.25
 
 
+def test_who_comes_later_on_large_problems_has_least_of_a_time_limit():
+    """Llama 3 8B on 128 devices, 5 s: the first planner was at its first plan for long, as two others planned, too."""
+    first = PortfolioMember(IdleSearch, 0.25, name="first", begins=0)
+    second = PortfolioMember(IdleSearch, 0.25, name="second", before=[first])
+    shares = TimeShares([IdleSearch(), first, second], limit=10.0)
+    assert shares.weight(2) == 1.0  # nothing has a plan yet
+    shares.take(1, [trial_of(1.0)])
+    assert [shares.weight(number) for number in (1, 2)] == [2.0, 0.25]
+    first.leave()  # it has nothing left to propose
+    assert shares.weight(2) == 1.0
+
+
 def test_a_planner_in_the_middle_of_a_turn_plans():
     class Building(IdleSearch):
         plans = False

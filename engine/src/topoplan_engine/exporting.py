@@ -183,13 +183,22 @@ class Written:
     refused: Mapping[str, str]
 
 
-def write_outputs(host: Host, plan: Plan, outputs: Outputs) -> Written:
-    """Write a plan with each exporter; one that cannot keeps no other from it."""
+def write_outputs(host: Host, plan: Plan, outputs: Outputs, lacks: str = "") -> Written:
+    """Write a plan with each exporter; one that cannot keeps no other from it.
+
+    Args:
+        host: has the exporters.
+        plan: what to write.
+        outputs: exporters and files.
+        lacks: what the plan lacks of memory, in a few words; then trainers get no files, for they could not run them.
+    """
     paths: dict[str, str] = {}
     refused: dict[str, str] = {}
     for choice, path in outputs:
         try:
             exporter = choice.make(host, Exporter)
+            if lacks and exporter.trainer:
+                raise TopoplanError(f"{choice.name}: {path} is not written: the plan does not fit ({lacks})")
             _write(exporter, plan, Path(path))
             paths[_label(choice, paths)] = path
         except TopoplanError as error:

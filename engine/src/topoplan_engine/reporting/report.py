@@ -88,8 +88,10 @@ def run_and_report(
             say=spelled_time,
         ) as report:
             outcome = optimize(experiment, host=host, on_progress=report, folder=folder, began=began)
-        outputs = write_outputs(host, outcome.plan, experiment.outputs)
-        kept_file = keep_refused(host, outcome.plan, experiment.outputs, outputs) if folder is None else ""
+        lacks = "" if outcome.memory_ignored else outcome.lacks.partition(" (")[0]
+        outputs = write_outputs(host, outcome.plan, experiment.outputs, lacks)
+        may_keep = folder is None and not lacks
+        kept_file = keep_refused(host, outcome.plan, experiment.outputs, outputs) if may_keep else ""
         document = _said(host, experiment, outcome, outputs, _as_run(host, outputs), kept_file)
     if folder is not None and not outcome.result.interrupted:
         folder.finish(document)
@@ -120,7 +122,8 @@ def report_again(folder: RunFolder, *, as_json: bool, open_page: bool = False, d
     host, path = Host.discover(), folder.path / "best.json"
     check_outputs(host, folder.experiment.outputs)
     plan = read_plan(host, path)
-    outputs = write_outputs(host, plan, folder.experiment.outputs)
+    lacks = "see above" if document["status"] else ""
+    outputs = write_outputs(host, plan, folder.experiment.outputs, lacks)
     try:
         _print(document, plan, outputs, as_json=as_json, details=details)
     except RecursionError:
@@ -198,12 +201,14 @@ def _said(
     seconds = outcome.seconds
     if not outcome.fits:
         ignored = " (memory is ignored, as asked)" if outcome.memory_ignored else ""
-        notes.append(f"no plan that was tried fits{ignored}: {outcome.lacks}")
+        what = "no plan that was tried fits" if not outcome.initial.fits else "the plan does not fit"
+        notes.append(f"{what}{ignored}: {outcome.lacks}")
     written, line = writable(host, experiment)
     notes += [line for line in (line, launchable(host, written)[1]) if line]
     hint = toy(host, experiment, outcome.plan)
     error, packets = typical_error(host, experiment, outcome.plan), packet_errors_text(host, experiment, outcome.plan)
-    off, launch = [("typical error", error)] if error else [], launch_text(outcome.plan, host)
+    runs = outcome.fits or outcome.memory_ignored
+    off, launch = [("typical error", error)] if error else [], launch_text(outcome.plan, host) if runs else ""
     against = [("against packets", packets)] if packets and packets not in error else []
     run_as = [(f"as {name} is run", _time_as_run(of, seconds)) for name, of in as_run.items()]
     return {
@@ -211,7 +216,7 @@ def _said(
         "rows": [*summary_rows(outcome, experiment, launch), *off, *run_as],
         "details": [*outcome_rows(outcome), *against],
         "notes": [*notes, *([] if hint is None else [hint])],
-        "status": 0 if outcome.fits or outcome.memory_ignored else 2,
+        "status": 0 if runs else 2,
         "json": json_values(
             {
                 **_summary(experiment, outcome, outputs),

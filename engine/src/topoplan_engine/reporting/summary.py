@@ -120,5 +120,6 @@ def _speedup_rows(outcome: Outcome) -> list[tuple[str, str]]:
         return []
     first = spelled_time(outcome.initial_seconds)
     if outcome.speedup is None:
-        return [("speedup", f"not said: the start of the search ({first}) does not fit")]
+        unfit = f"the start of the search ({first})" if outcome.fits else "the plan"
+        return [("speedup", f"not said: {unfit} does not fit")]
     return [("speedup", f"{outcome.speedup:.3f}x over the start of the search ({first})")]

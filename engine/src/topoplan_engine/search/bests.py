@@ -33,11 +33,19 @@ class Keep:
         constructing: names of the searchers that construct their answers, by their numbers in the order of turns.
         others: names of the other searchers of strategies, likewise.
         constructed: the result is the best that they constructed, if there is one; else the fastest of all.
+        stated: users have stated the one plan that is constructed: it is the result, though it may not fit.
     """
 
     constructing: Mapping[int, str] = attrs.field(factory=dict)
     others: Mapping[int, str] = attrs.field(factory=dict)
     constructed: bool = False
+    stated: bool = False
+
+    def prefers(self, constructed: Trial | None, fastest: Trial) -> bool:
+        """Say whether the best that was constructed, if anything was, is the result in place of the fastest of all."""
+        if not self.constructed or constructed is None:
+            return False
+        return self.stated or constructed.fits or not fastest.fits
 
 
 @attrs.frozen

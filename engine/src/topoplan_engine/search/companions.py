@@ -224,6 +224,11 @@ class PortfolioMember(Search):
         return self.behind or (turns >= self._begins_after and not any(member.goes_first for member in self._before))
 
     @property
+    def comes_later(self) -> bool:
+        """Whether it has proposed nothing, and a planner that it waits for on large problems still plans."""
+        return not self.proposed and any(member.goes_first for member in self._before)
+
+    @property
     def goes_first(self) -> bool:
         """Whether others wait for it: it plans, and did not propose too much in vain."""
         return self.plans and self._idle < self._patience

@@ -139,18 +139,16 @@ class SearchRun:
 
     @property
     def best(self) -> Trial:
-        """The best state so far; if constructed states are preferred, the best of these, unless it does not fit."""
+        """The best state so far; if constructed states are preferred, the best of these (`Keep.prefers`)."""
         fastest, constructed = self._fastest.best or self.initial, self._constructed.best
-        prefers_constructed = (
-            self._keep.constructed and constructed is not None and (constructed.fits or not fastest.fits)
-        )
-        return constructed if prefers_constructed and constructed is not None else fastest
+        return constructed if constructed is not None and self._keep.prefers(constructed, fastest) else fastest
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
         """Sort key of search runs, smallest for the best: fits, then constructed if that is preferred, then cost."""
         best = self.best
-        return not best.fits, self._keep.constructed and best is not self._constructed.best, best.cost
+        unfit = not best.fits and not self._keep.stated
+        return unfit, self._keep.constructed and best is not self._constructed.best, best.cost
 
     def advance(self, budget: int, stop: Stop, seconds: float = math.inf) -> Ending:
         """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that.

@@ -22,6 +22,7 @@ from topoplan.arrays import F64
 from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan.model.plan import Plan
+from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.components import Topology, TopologyContext
@@ -49,6 +50,7 @@ from topoplan_engine.search.ends import Ends
 from topoplan_engine.search.evaluator import Evaluator, memory_penalty
 from topoplan_engine.search.finishing import FINISHING, finished, may_finish, wired
 from topoplan_engine.search.foreseen import check_outputs_of
+from topoplan_engine.search.has_plan import check_has_plan, nearest_of
 from topoplan_engine.search.joint_record import with_moves
 from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
@@ -270,7 +272,7 @@ def _optimized(
     options = time_limited(experiment.run, clock() - began, limited * (1.0 if finisher is None else 1.0 - FINISHING))
     journals = Journals() if folder is None else folder.journals
     result = before = searched(options, journals, search, report)
-    _check_fits(setup, result)
+    check_has_plan(setup, result)
     ends = Ends(began=began, seconds=experiment.run.seconds)
     if finisher is not None:
         result = finished(setup, host, finisher, before, ends.remaining, journals, report)
@@ -388,23 +390,6 @@ def _free_plan(
     )
 
 
-def _check_fits(setup: SearchSetup, result: Result) -> None:
-    """Raise `NoPlanFitsError` where no state has a cost."""
-    if result.best_cost < float("inf"):
-        return
-    strategy = result.best.strategy
-    if why := setup.evaluator.refusal(strategy):
-        raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that can be used: {why}")
-    lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
-    early = f" (the {result.ended_by} came while {result.unfinished})" if result.unfinished else ""
-    if result.too_large:
-        early += f"; {result.too_large} were not priced, as their iterations have too many tasks for the time limit"
-    raise NoPlanFitsError(
-        f"model {setup.problem.graph.name!r}: no strategy that was tried fits{early}: {lacks}; or "
-        f"--simulator {setup.simulator.name}:memory=penalty, which ranks strategies that do not fit by what they lack"
-    )
-
-
 def _outcome(
     setup: SearchSetup,
     result: Result,
@@ -456,18 +441,18 @@ def _outcome(
         penalty=memory_penalty(memory, problem.cluster.usable_memory, setup.policy),
         memory_ignored=setup.policy == "ignore",
         throughput=_throughput(plan, draws.mean, problem.costs.assumptions),
-        lacks="" if plan.fits or plan.memory is None else no_plan_fits(problem, strategy, plan.memory, _nearest(entry)),
+        lacks=_lacks(problem, plan, entry),
         break_even=pays,
         fabric_bound=bound,
         least_seconds=least_seconds(problem),
     )
 
 
-def _nearest(entry: ShortlistEntry) -> str:
-    """Return the nearest plan that fits, as the searcher of one that does not fit reports it."""
-    report = entry.origin.report or {}
-    nearest = report.get("nearest_that_fits")
-    return nearest if isinstance(nearest, str) else ""
+def _lacks(problem: Problem, plan: Plan, entry: ShortlistEntry) -> str:
+    """Say what a plan lacks of memory, and what would help; empty if it fits."""
+    if plan.fits or plan.memory is None:
+        return ""
+    return no_plan_fits(problem, entry.state.strategy, plan.memory, nearest_of(entry.origin.report))
 
 
 def _other_networks(

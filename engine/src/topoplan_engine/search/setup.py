@@ -242,6 +242,7 @@ def _keep(experiment: Experiment, searchers: Sequence[Searcher]) -> Keep:
             if searcher.axis != "network" and not searcher.constructs
         },
         constructed=experiment.run.keep == "constructed" and all(searcher.constructs for searcher in of_strategies),
+        stated=bool(of_strategies) and all(isinstance(searcher, StatesStrategy) for searcher in of_strategies),
     )
 
 

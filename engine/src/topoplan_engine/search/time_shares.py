@@ -4,6 +4,9 @@ A searcher whose plans are about as fast as the best, and become better, has mos
 searchers that brought members along, have less; members that proposed nothing better less again; and who proposed
 nothing but far slower plans, least.  A searcher has its turn if it has used no more than its share so far.
 
+On large problems planners begin one after the other (`topoplan_engine.search.companions`): once a plan is known that
+fits, those that proposed nothing have least, too, while one before them plans.
+
 While no plan is known that fits, planners plan one after the other: each gets to its first plan the sooner.
 """
 
@@ -21,8 +24,9 @@ __all__ = ["TimeShares"]
 _BEGINNING = 0.03
 
 #: Weights: of who betters its own best plan, which is near the best of all; of members that still plan, and searchers
-#: that brought the members along; of members that proposed nothing better; of who has nothing but far slower plans.
-_LEADS, _PLANS, _FOLLOWS, _FAR_BEHIND = 2.0, 1.0, 0.5, 0.25
+#: that brought the members along; of members that proposed nothing better; of who has nothing but far slower plans, and
+#: of planners whose turn is not yet.
+_LEADS, _PLANS, _FOLLOWS, _LATER = 2.0, 1.0, 0.5, 0.25
 
 #: Share of a time limit that who leads spends without a better plan before it has the share of any other; a planner
 #: that plans on from its last one has proposed nothing in vain.
@@ -94,8 +98,9 @@ class TimeShares:
         times = self._own_best[number] / best if best < math.inf else math.inf
         if times <= _NEAR and self._proposed_at[number] - self._found_at[number] <= _FRESH * self._limit:
             return _LEADS
-        if _FAR < times < math.inf:
-            return _FAR_BEHIND
+        comes_later = isinstance(search, PortfolioMember) and search.comes_later and min(self._own_best) < math.inf
+        if comes_later or _FAR < times < math.inf:
+            return _LATER
         return _FOLLOWS if isinstance(search, PortfolioMember) and search.proposed else _PLANS
 
     def end_turn(self, number: int, seconds: float, is_active: bool) -> None:

@@ -44,8 +44,8 @@ _NEAR = 1.02
 #: All plans of a shape are estimated if its bound is no more than 1 plus this, over devices, times the best estimate;
 #: at least `_NEAR`.  On few devices there are few shapes, and all of them are looked at.
 _SLACK = 10.0
-#: Improvement for which a plan is simulated before all are estimated.
-_WORTH = 0.98
+#: Improvement for which a plan is simulated before all are estimated, at these times and after any family.
+_WORTH, _MUCH = 0.98, 0.8
 #: Smallest improvement for which a climb continues.
 _BETTER = 0.999
 #: Plans that are simulated one after the other in the order of their estimates, though none is better, times devices:
@@ -238,10 +238,11 @@ class HybridSearch(Search):
                 stop_if_wanted()
                 candidates.add_shapes([placed[shape] for shape in batch.tolist()])
                 yield None
+            worth = _MUCH
             if number + 1 >= early and candidates.best:
-                early = _EARLY * (number + 1)
-                if candidates.seconds < _WORTH * self._best_cost:
-                    yield from self._proposed(candidates.ranking()[:1])
+                early, worth = _EARLY * (number + 1), _WORTH
+            if candidates.seconds < worth * self._best_cost:
+                yield from self._proposed(candidates.ranking()[:1])
         yield from self._climbs(candidates)
         yield from self._proposed(candidates.ranking())
         if not self._known_to_fit and candidates.smallest is not None:
