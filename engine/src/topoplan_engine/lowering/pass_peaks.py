@@ -66,13 +66,11 @@ def most_of_passes(
         rise: (C,) what a backward pass has at most beyond those at its begin.
         gathered: (C,) what is there while any other pass runs, but for that of gradients of weights.
         accumulated: (C,) gradients that are summed whole.
-        room: (2, C) to work in.
+        room: (2, C) to work in: the last pass of each chunk, and whether its gradients are being summed.
     """
-    remainder, summing = room[0], room[1]
+    last, summing = room[0], room[1]
     for row in range(first, end):
-        remainder[chunk[row]] = summing[chunk[row]] = 0.0
-    for row in range(first, end):
-        remainder[chunk[row]] += 1
+        last[chunk[row]], summing[chunk[row]] = row, 0.0
     level = most = summed = summed_then = 0.0
     fullest = -1
     for row in range(first, end):
@@ -88,8 +86,7 @@ def most_of_passes(
         if nbytes > most:
             most, fullest, summed_then = nbytes, row, summed
         level += changed
-        remainder[of] -= 1
-        if not remainder[of] and summing[of]:
+        if row == last[of] and summing[of]:
             summed -= accumulated[of]
     return most, fullest, summed_then
 

@@ -26,15 +26,14 @@ from topoplan_searcher_stated.plan_kernels import PRICES, PlanRows, price_plans,
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import SmallModel
 from topoplan_searcher_stated.stage_meshes import StageMesh
-from topoplan_searcher_stated.unit_costs import KINDS, MeshCosts, UnitColumns, UnitMesh
+from topoplan_searcher_stated.unit_costs import KINDS, MeshCosts, UnitMesh
 from topoplan_spmd_planning.machine import Links, Machine
 
 __all__ = ["PricedStage", "Saving", "StageCosts"]
 
 _PATH, _SUMMED = 0, 5
 _PASSES = [KINDS.index(kind) for kind in (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHTS)]
-#: Columns of units along their first axis, and those that have rows in front of it.
-_OF_UNITS = ("ran", "sent", "stays", "gathered", "placeholders", "change", "rise", "ahead", "layer", "outside")
+#: Columns of units that have rows in front of the axis of units.
 _OF_ROWS = ("passed", "border", "fetched")
 
 
@@ -136,7 +135,7 @@ class StageCosts:
         row = columns.column_of([micro_batches])
         links = {mask: [self._links(mesh, mask)] for mask in columns.masks}
         seconds = exchange_seconds(columns.collective, columns.nbytes[row], columns.axes, links)
-        return {"ran": columns.run(row, seconds)[0], **_bytes_of(columns, int(row[0]))}
+        return columns.of_units(int(row[0]), columns.run(row, seconds)[0])
 
     def _links(self, mesh: StageMesh, mask: int) -> Links:
         """Return what the groups along some axes have of the network; hosts are equal, so that the first ones do."""
@@ -160,14 +159,13 @@ class StageCosts:
         """(N, PRICES) of plans of one order of passes."""
         count, (chunks, shown) = len(plans), (len(order.columns.rank_of), order.order.n_micro_batches)
         rows = [self._of_places(stages, micro_batches) for stages in plans]
-        names = [*_OF_UNITS, *_OF_ROWS, "accumulated"]
         table = PlanRows(
             counts=np.array([[each.end - each.first for each in stages] for stages in plans], dtype=np.int64),
             balanced=np.zeros(count, dtype=np.int64),
             micro_batches=np.full(count, micro_batches - shown),
             zero=np.full(count, zero),
             hop=np.stack([self._hops(stages) for stages in plans]),
-            **{name: np.ascontiguousarray(np.stack([row[name] for row in rows])) for name in names},
+            **{name: np.ascontiguousarray(np.stack([row[name] for row in rows])) for name in rows[0]},
         )
         places, prices = len(self._small.places), np.empty((count, PRICES))
         has_tail = self._small.behind >= 0
@@ -179,16 +177,14 @@ class StageCosts:
     def _of_places(self, stages: Sequence[PricedStage], micro_batches: int) -> dict[str, Any]:
         """Return the columns of a plan, place by place; the last place of a stage sends all that the stage does."""
         units = [(each.units, self._small.places[each.first : each.end]) for each in stages]
-        columns = {
-            name: np.concatenate([columns[name][chosen] for columns, chosen in units])
-            for name in (*_OF_UNITS, "accumulated")
-        }
+        result = {}
+        for name in stages[0].units:
+            axis = int(name in _OF_ROWS)
+            result[name] = np.concatenate([columns[name].take(chosen, axis) for columns, chosen in units], axis)
         for each in stages:
             sent = self.crossing(each.first, each.end) / micro_batches / len(each.devices)
-            columns["sent"][each.end - 1] = sent
-        return columns | {
-            name: np.concatenate([columns[name][:, chosen] for columns, chosen in units], axis=1) for name in _OF_ROWS
-        }
+            result["sent"][each.end - 1] = sent
+        return result
 
     def _hops(self, stages: Sequence[PricedStage]) -> F64:
         """(2, R) seconds for each byte that a device of a stage sends to the next stage."""
@@ -223,22 +219,3 @@ class PricedStage(NamedTuple):
     end: int
     devices: I32
     units: dict[str, Any]
-
-
-def _bytes_of(columns: UnitColumns, row: int) -> dict[str, Any]:
-    """Return what units send and keep for one size of micro-batches, by name; see `PlanRows`."""
-    return {
-        "sent": columns.sent[row],
-        "stays": columns.states.sum(axis=1) + columns.whole[row] + columns.undivided[row],
-        "gathered": columns.gathered,
-        "placeholders": columns.placeholders,
-        "change": columns.change[row],
-        "rise": columns.rise[row],
-        "passed": columns.passed[:, row],
-        "border": columns.border[:, row],
-        "ahead": columns.ahead,
-        "layer": columns.layer,
-        "outside": columns.outside,
-        "fetched": columns.fetched,
-        "accumulated": columns.accumulated[row],
-    }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -40,11 +40,6 @@ __all__ = ["BALANCED", "EVEN", "LIGHT", "Estimate", "Estimates", "PlanColumns", 
 #: the slowest chunk is fastest, or such that the chunk with the most bytes has the least.  Further numbers are those of
 #: given texts.
 EVEN, BALANCED, LIGHT = -1, -2, -3
-#: What plans have of each unit; see `PlanRows`.
-_OF_UNITS = (
-    *("ran", "sent", "stays", "gathered", "placeholders", "change", "rise", "passed"),
-    *("border", "ahead", "layer", "outside", "fetched", "accumulated"),
-)
 #: Columns of what a pass of a unit takes; see `plan_kernels`.
 _PATH, _COMPUTING = 0, 2
 
@@ -77,27 +72,12 @@ class _Shape(NamedTuple):
     Attributes:
         degrees: of these plans.
         zero: level of ZeRO; 0 where nothing is shared.
-        ran: (U, kinds, RAN) seconds of units.
-        sent, stays, gathered, rise, placeholders, change, passed, border, ahead, layer, outside, fetched, accumulated:
-            of units; see `PlanRows`.
+        units: what units take and keep, by the names of `PlanRows`.
     """
 
     degrees: Degrees
     zero: int
-    ran: F64
-    sent: F64
-    stays: F64
-    gathered: F64
-    rise: F64
-    change: F64
-    placeholders: F64
-    passed: F64
-    border: F64
-    ahead: F64
-    layer: F64
-    outside: F64
-    fetched: F64
-    accumulated: F64
+    units: dict[str, Any]
 
 
 class _Form(NamedTuple):
@@ -196,7 +176,7 @@ class Estimates:
         units = np.split(self._units, np.cumsum(counts)[: order.parts - 1])  # with what is behind the last layer
         work = np.zeros((order.order.n_ranks, 2))
         for rank, members in zip(order.order.rank_of.tolist(), units, strict=False):
-            work[rank] += priced.ran[members, :3][..., [_PATH, _COMPUTING]].sum(axis=(0, 1))
+            work[rank] += priced.units["ran"][members, :3][..., [_PATH, _COMPUTING]].sum(axis=(0, 1))
         path, computing = work[work[:, 0].argmax()] * degrees.micro_batches
         return PlanParts(float(computing), float(path - computing), seconds - float(path))
 
@@ -240,7 +220,7 @@ class Estimates:
     def _bound(self, shape: _Shape | TopoplanError) -> float:
         if isinstance(shape, TopoplanError):
             return math.inf
-        passes = shape.ran[self._units, :3, 0].sum()
+        passes = shape.units["ran"][self._units, :3, 0].sum()
         return float(passes * shape.degrees.micro_batches / shape.degrees.pp)
 
     def prices(
@@ -340,7 +320,7 @@ class Estimates:
             zero=np.array([shape.zero for shape in built]),
             hop=np.stack([self._links.between_ranks(shape.degrees.strides["pp"], shape.degrees.pp) for shape in built]),
             # C order, whatever that of the columns: each other order would be compiled anew, for seconds.
-            **{name: np.ascontiguousarray(np.stack([getattr(shape, name) for shape in built])) for name in _OF_UNITS},
+            **{name: np.ascontiguousarray(np.stack([each.units[name] for each in built])) for name in built[0].units},
         )
         price_plans(columns, shown, order.splits, self._units, n_layers, table, room, prices)
         values[rows], layers[rows, :parts] = prices, counts
@@ -391,27 +371,8 @@ class Estimates:
         ran = columns.run(column, seconds)
         result = []
         for place, (row, (shape, degrees, _)) in enumerate(zip(column.tolist(), rows, strict=True)):
-            states = (columns.states / _shares(shape, degrees)).sum(axis=1) + columns.whole[row]
-            result.append(
-                _Shape(
-                    degrees=degrees,
-                    zero=shape.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0,
-                    ran=ran[place],
-                    sent=columns.sent[row],
-                    stays=states + columns.undivided[row],
-                    gathered=columns.gathered,
-                    rise=columns.rise[row],
-                    change=columns.change[row],
-                    placeholders=columns.placeholders,
-                    passed=columns.passed[:, row],
-                    border=columns.border[:, row],
-                    ahead=columns.ahead,
-                    layer=columns.layer,
-                    outside=columns.outside,
-                    fetched=columns.fetched,
-                    accumulated=columns.accumulated[row],
-                )
-            )
+            units = columns.of_units(row, ran[place], _shares(shape, degrees))
+            result.append(_Shape(degrees, shape.zero if max(degrees.of("dp"), degrees.shard) > 1 else 0, units))
         return result
 
     def _counts(self, counts: Sequence[int], rows: Sequence[tuple[Settings, Degrees, int]]) -> list[int]:

@@ -118,8 +118,8 @@ class Room(NamedTuple):
             behind it begins, with what waits for nothing.
         links: (2, 2, R) of the way to the next rank and to the one before: when it is free again, and seconds of
             sending of all passes.
-        chunks: (9, C) ahead, end, last pass, stays, rise, gathered, accumulated of each chunk; passes that are left,
-            and whether gradients are being summed.
+        chunks: (9, C) ahead, end, last pass, stays, rise, gathered, accumulated of each chunk; what
+            `most_of_passes` works in.
         bounds: (2, C) first layer of each chunk, and the first behind it.
         layers: (3, L + 1) and cuts: (C, L + 1) for `balance`.
     """
@@ -150,7 +150,7 @@ def room_of(passes: int, chunks: int, ranks: int, places: int) -> Room:
     )
 
 
-_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _LEFT = range(8)
+_AHEAD_ROW, _END_ROW, _LAST_ROW, _STAYS, _RISE, _GATHERED, _ACCUMULATED, _IN_PEAK = range(8)
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -485,7 +485,7 @@ def _rank_bytes(order: OrderColumns, rank: int, room: Room) -> float:
         chunks[_RISE],
         chunks[_GATHERED],
         chunks[_ACCUMULATED],
-        chunks[_LEFT:],
+        chunks[_IN_PEAK:],
     )
     nbytes: float = most
     return nbytes

@@ -151,6 +151,31 @@ class UnitColumns(NamedTuple):
         column: I64 = order[np.searchsorted(self.micro_batches, micro_batches, sorter=order)]
         return column
 
+    def of_units(self, row: int, ran: F64, shares: F64 | float = 1.0) -> dict[str, Any]:
+        """Return what units take and keep under one size of micro-batches, by the names of `PlanRows`.
+
+        Args:
+            row: of that size.
+            ran: (U, kinds, RAN) seconds; see `run`.
+            shares: (3,) by how much smaller weights, gradients and optimizer state are than on this mesh.
+        """
+        return {
+            "ran": ran,
+            "sent": self.sent[row],
+            "stays": (self.states / shares).sum(axis=1) + self.whole[row] + self.undivided[row],
+            "gathered": self.gathered,
+            "placeholders": self.placeholders,
+            "change": self.change[row],
+            "rise": self.rise[row],
+            "passed": self.passed[:, row],
+            "border": self.border[:, row],
+            "ahead": self.ahead,
+            "layer": self.layer,
+            "outside": self.outside,
+            "fetched": self.fetched,
+            "accumulated": self.accumulated[row],
+        }
+
     def run(self, column: I64, seconds: F64) -> F64:
         """(R, U, kinds, RAN) seconds of each kind of tasks of each unit; see `topoplan_searcher_stated.plan_kernels`.
 
@@ -218,7 +243,9 @@ class MeshCosts:
             _tasks(graph, several, separate, mesh.sizes) for graph, *several in zip(graphs, *costs_of, strict=True)
         ]
         micro_batches, (ahead, layer, outside) = np.array(counts), _gathered_by(graphs)
-        return _together(tasks, micro_batches, mesh.sizes)._replace(
+        return UnitColumns(
+            **_together(tasks, micro_batches, mesh.sizes),
+            micro_batches=micro_batches,
             sent=_of_all(np.array([_sent(graph) for graph in graphs])) / micro_batches[:, None],
             states=np.array([_shared_states(each) for each in nbytes]),
             whole=np.array([[each.whole[0] for each in several] for several in bytes_of]),
@@ -532,8 +559,8 @@ def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[P
     return _Tasks(seconds, first_columns, before, [*firsts, first], leading)
 
 
-def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...]) -> UnitColumns:
-    """Return the tasks of all units as columns, without bytes."""
+def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Return the tasks of all units as columns; see `UnitColumns`."""
     ends = np.cumsum([0, *(unit.first[-1] for unit in units)]).tolist()
     kind, collective, axes, micro_batch, size = (
         np.concatenate([unit.columns[name][: unit.first[-1]] for unit in units]).astype(np.int64)
@@ -553,31 +580,14 @@ def _together(units: Sequence[_Tasks], micro_batches: I64, sizes: tuple[int, ...
         for row in unit.before[: unit.first[-1]]
     ]
     first = [start + end for unit, end in zip(units, ends, strict=False) for start in unit.first[:-1]]
-    nothing = np.zeros(0)
-    return UnitColumns(
-        micro_batches=micro_batches,
-        seconds=np.concatenate([unit.seconds[:, : unit.first[-1]] for unit in units], axis=1),
-        collective=collective,
-        nbytes=nbytes / np.where(hops, np.maximum(members[axes] - 1, 1), 1),
-        axes=axes,
-        parameter=parameter,
-        before_ptr=np.cumsum([0, *map(len, rows)]),
-        before=np.array([*itertools.chain(*rows)], dtype=np.int64),
-        first=np.array([*first, ends[-1]]),
-        leading=np.array([each for unit in units for each in unit.leading]),
-        sent=nothing,
-        states=nothing,
-        whole=nothing,
-        undivided=nothing,
-        gathered=nothing,
-        placeholders=nothing,
-        change=nothing,
-        rise=nothing,
-        border=nothing,
-        ahead=nothing,
-        layer=nothing,
-        outside=nothing,
-        fetched=nothing,
-        accumulated=nothing,
-        passed=nothing,
-    )
+    return {
+        "seconds": np.concatenate([unit.seconds[:, : unit.first[-1]] for unit in units], axis=1),
+        "collective": collective,
+        "nbytes": nbytes / np.where(hops, np.maximum(members[axes] - 1, 1), 1),
+        "axes": axes,
+        "parameter": parameter,
+        "before_ptr": np.cumsum([0, *map(len, rows)]),
+        "before": np.array([*itertools.chain(*rows)], dtype=np.int64),
+        "first": np.array([*first, ends[-1]]),
+        "leading": np.array([each for unit in units for each in unit.leading]),
+    }
