@@ -241,6 +241,27 @@ def test_a_message_on_planes_is_as_fast_as_one_lane(model_of):
     assert seconds[0] - seconds[1] == pytest.approx(sent.sum() * (2 / rate - 1 / rate), rel=1e-9)
 
 
+@pytest.mark.parametrize("topology", ["rail-only", "rail-optimized"])
+@pytest.mark.parametrize("settings", [Settings(tp=2, pp=4), Settings(tp=2, pp=2, zero=3), Settings(ep=4)], ids=str)
+@pytest.mark.parametrize("devices", [1, 4])
+def test_rails_of_hosts_without_insides_take_what_one_switch_takes(topology, settings, devices, model_of):
+    """By hand: each rail carries an equal part of all that hosts send, and is an equal part of one switch."""
+    graph, cluster = model_of("experts", 4, 64), slow_cluster(16, devices, 4)
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    tasks = StagedLowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+    seconds = []
+    for name in (topology, "bigswitch"):
+        fabric = fabric_of(name, cluster, {})
+        folded, outcome = folded_on(
+            spreading_network(fabric, cluster) or Network(fabric, cluster), graph, cluster, strategy
+        )
+        prepared = Model().prepare(tasks, Network(fabric, cluster))
+        assert not folded.draws
+        assert not Model().draws(prepared)
+        seconds += [outcome.makespan, Model().simulate(prepared).makespan]
+    assert seconds == pytest.approx([seconds[-1]] * 4, rel=1e-9)
+
+
 @pytest.mark.slow
 def test_the_published_layout_of_deepseek_v3_is_not_too_large():
     """17 million passes and messages: 120 micro-batches, in two directions, of 61 layers with experts on 64 devices."""

@@ -24,7 +24,7 @@ from topoplan_engine.network.new_rows import NewRings, NewRows
 if TYPE_CHECKING:
     from topoplan_engine.network.tables import PathColumns
 
-__all__ = ["Lanes", "components", "lanes_of", "rings_on_lanes"]
+__all__ = ["Lanes", "components", "lanes_of", "rings_on_lanes", "some_paths"]
 
 
 class Lanes(NamedTuple):
@@ -106,7 +106,7 @@ def rings_on_lanes(new: NewRings, paths: PathColumns, lanes: Lanes) -> tuple[New
     # Row ``first + n`` has the paths of the n-th pair of a row and one of its lanes.
     rank = np.searchsorted(distinct, key)
     order = np.argsort(np.where(lane >= 0, rank, len(distinct)), kind="stable")[: int((lane >= 0).sum())]
-    added = _some_paths(rank[order], path[order], paths, rows[distinct // lanes.most])
+    added = some_paths(rank[order], path[order], paths, rows[distinct // lanes.most])
     number = np.arange(int((np.diff(new.row_ptr) * times).sum()))
     lengths = np.diff(new.row_ptr) * times
     of_group = np.repeat(np.arange(len(times)), lengths)
@@ -132,7 +132,7 @@ def _lane_of_paths(path: I64, paths: PathColumns, lanes: Lanes) -> I64:
     return lane
 
 
-def _some_paths(row: I64, path: I64, paths: PathColumns, origin: I64) -> NewRows:
+def some_paths(row: I64, path: I64, paths: PathColumns, origin: I64) -> NewRows:
     """Return new rows with some paths of those that are there, whose weights again sum to 1.
 
     Args:

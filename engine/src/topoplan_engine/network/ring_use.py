@@ -1,8 +1,8 @@
 """Which links of a host the rings of a plan's collectives use, for results.
 
-A host that is wired once to each of several switches (rails, planes), or to several hosts, has more links than one ring
-enters and leaves by: rings are not split among switches, and where no rings along links are known, there is one.  Its
-result is right for such rings, and too slow for a library that uses all interfaces; so tables say it.
+A host that is wired to several hosts, or to switches on which others are not, has more links than one ring enters and
+leaves by: where no rings along links are known, there is one.  Its result is right for such rings, and too slow for a
+library that uses all interfaces; so tables say it.  On rails and planes a group has a ring for each.
 
 Data flow: a plan goes in; `collective_links` finds the group with most bytes, and the links on which its rings leave
 hosts.
@@ -18,8 +18,10 @@ from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.host_models import shares_links
+from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.routing import paths
+from topoplan_engine.network.stripes import interfaces_of
 
 __all__ = ["CollectiveLinks", "collective_links", "group_links"]
 
@@ -50,7 +52,7 @@ class CollectiveLinks:
         """What tables say.
 
         >>> CollectiveLinks(hosts=64, used=1, available=8, over_hosts=0, steps=64).text
-        '1 of 8 links of a host: a ring takes one path from host to host, rails are not modelled'
+        '1 of 8 links of a host: a ring takes one path from host to host'
         >>> CollectiveLinks(hosts=64, used=1, available=4, over_hosts=60, steps=64).text
         '1 of 4 links of a host: 60 of 64 steps of its ring, in listed order, pass other hosts'
         """
@@ -59,18 +61,22 @@ class CollectiveLinks:
             return f"{used}: no more than {self.found} rings along links were found"
         if self.over_hosts:
             return f"{used}: {self.over_hosts} of {self.steps} steps of its ring, in listed order, pass other hosts"
-        return f"{used}: a ring takes one path from host to host, rails are not modelled"
+        return f"{used}: a ring takes one path from host to host"
 
 
 def collective_links(plan: Plan, tasks: TaskGraph) -> CollectiveLinks | None:
     """Return the links of the group whose collectives have the most bytes; ``tasks`` are those that were simulated.
 
     None if it leaves no link of a host idle and no step of its rings passes other hosts.  None, too, where the fabric
-    says the rings itself: they are meant so; and where hosts are modelled inside, whose groups run rings over all NICs.
+    says the rings itself: they are meant so; on rails and planes, which have rings of their own; and where hosts are
+    modelled inside, whose groups run rings over all NICs.
     """
     if shares_links(plan.cluster.host):
         return None
     fabric = plan.fabric.wirings[-1]  # gradients are summed in the last phase
+    lanes = lanes_of(fabric, plan.cluster)
+    if fabric.max_paths > 1 and (lanes.most > 1 or interfaces_of(fabric, plan.cluster, lanes).on_rails):
+        return None
     rings = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & np.isin(tasks.collective, _RINGS) & (tasks.size > 0))
     nbytes = np.bincount(tasks.group[rings], tasks.size[rings].astype(np.float64), max(tasks.n_groups, 1))
     for group in np.argsort(-nbytes, kind="stable")[: np.count_nonzero(nbytes)].tolist():

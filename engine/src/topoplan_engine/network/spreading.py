@@ -92,7 +92,7 @@ class Limiting(NamedTuple):
     Attributes:
         ptr, links, shares: as compressed rows, those on each route, links of the graph, and the share of a message that
             each carries.
-        several: whether some route has several shortest paths.
+        several: whether a message, or a stripe of one, has several shortest paths on some route.
     """
 
     ptr: I64
@@ -139,14 +139,16 @@ class Spreading:
     [0, 0]
     """
 
-    def __init__(self, fabric: Fabric, ways: Ways | None = None, n_links: int = 0) -> None:
+    def __init__(self, fabric: Fabric, ways: Ways | None = None, n_links: int = 0, interfaces: int = 1) -> None:
         """Look at a fabric.
 
         Args:
             fabric: its links are the first ones of a network.
             ways: of messages; None: those of hosts without insides.
             n_links: of the network; 0: as many as the fabric has.
+            interfaces: by which a message leaves its host at a time (`topoplan_engine.network.stripes`).
         """
+        self._of_stripes = 1 / interfaces
         graph, self._link, self._also = ways or Ways.of(fabric)
         self.doors = doors = Doors(graph)
         tails, heads = graph.link_src.astype(np.int64), graph.link_dst.astype(np.int64)
@@ -208,7 +210,7 @@ class Spreading:
             by_hosts, by_links, widest = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
             narrowed = np.minimum(hosts, np.where(links > 0, links, np.inf))
             for part in self._walk(core, source[order], target[order]):
-                several = several or bool((part.parts < 1 - _ROUNDING).any())
+                several = several or bool((part.parts < self._of_stripes - _ROUNDING).any())
                 of_part = order[part.first : part.first + len(part.ptr) - 1]
                 _survey(part.ptr, part.links, part.parts, source[of_part], hosts, narrowed, by_hosts, by_links, widest)
                 if core is self._onward:

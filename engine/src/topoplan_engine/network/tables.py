@@ -50,6 +50,7 @@ from topoplan_engine.network.ring_loads import LOAD, ring_loads
 from topoplan_engine.network.rings import cycles_of, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.spreading import Spreading
+from topoplan_engine.network.stripes import Stripes, interfaces_of, rings_on_rails
 from topoplan_engine.network.through_hosts import inside_shares, rows_through_hosts, stops_of
 from topoplan_engine.network.walks import cross, find_rows, sum_paths
 
@@ -184,6 +185,8 @@ class Network:
         #: Of a network for folded iterations whose messages load all equal paths, of which rows have one.
         self.spreading: Spreading | None = None
         self._routed_by = fabric, i32(np.arange(fabric.n_links))
+        self.interfaces = interfaces_of(fabric, cluster, self.lanes)
+        self._stripes = Stripes.of(fabric, self.interfaces)
 
     @property
     def n_links(self) -> int:
@@ -217,10 +220,19 @@ class Network:
 
     def spread(self) -> None:
         """Let messages load all equal paths, of which rows have one."""
-        self.spreading = Spreading(self.fabric, None, self.n_links)
+        interfaces = self.interfaces.most if self.interfaces.on_rails else 1
+        self.spreading = Spreading(self.fabric, None, self.n_links, interfaces)
         thin_rows = self.spreading.doors.thinned(self.fabric)
         if thin_rows is not None:
             self._routed_by = some_links(self.fabric, thin_rows), i32(thin_rows)
+
+    def stripes_of(self, rows: I32) -> tuple[I64, F64] | None:
+        """(n, interfaces) rows of stripes of messages, or -1, and shares; None where no message has any."""
+        if (stripes := self._stripes) is None:
+            return None
+        if new := stripes.new_rows(rows, self.paths, self._routed_among):
+            self._append(*new)
+        return stripes.known(rows)
 
     def ends_of(self, rows: I32) -> tuple[I64, I64]:
         """Return the hosts at both ends of the first path of each row, as `Spreading` has them; -1 inside a host."""
@@ -371,7 +383,10 @@ class Network:
 
     def _routed(self, keys: I64) -> tuple[I64, NewRows]:
         """Ask for the paths of host pairs; return their numbers, and rows of the pairs that have some."""
-        fabric, rows = self._routed_by
+        return self._routed_among(keys, *self._routed_by)
+
+    def _routed_among(self, keys: I64, fabric: Fabric, rows: I32) -> tuple[I64, NewRows]:
+        """Do so in a part of the fabric, given which links of it there are."""
         answer = route(fabric, i32(keys // fabric.n_hosts), i32(keys % fabric.n_hosts))
         answer = attrs.evolve(answer, links=i32(rows[answer.links]))
         counts = np.diff(answer.pair_ptr)
@@ -516,6 +531,8 @@ class Network:
         several = np.diff(self.paths.row_ptr)[rows] > 1
         draw = np.bincount(np.repeat(np.arange(len(lengths)), lengths), several, len(lengths)) > 0
         draw &= lengths // rings <= _MOST_DRAWN
+        if self._stripes is not None:
+            draw &= ~self._stripes.load_all(rows, lengths, self.paths)
         return i8(np.where(draw, np.where(lengths <= _MOST_FEW, FEW, CHOICE), ONE_PATH))
 
     def _ring_rows(self, taskgraph: TaskGraph, group: I64, pointers: I64, devices: I32) -> NewRings:
@@ -544,7 +561,10 @@ class Network:
         rows[~own_rings] = walked
         if own_rings.any():
             rows[own_rings] = np.concatenate([each for rings in of_fabric for each in rings])
-        return self._through_hosts(new._replace(rows=i32(rows)))
+        new = new._replace(rows=i32(rows))
+        if self._stripes is not None and self._stripes.on_rails and (stripes := self.stripes_of(new.rows)):
+            new = rings_on_rails(new, stripes[0], self.paths.pair[new.rows] >= 0)
+        return self._through_hosts(new)
 
     def _through_hosts(self, new: NewRings) -> NewRings:
         """Give groups with several devices on some host rows that cross the links of these devices, too."""

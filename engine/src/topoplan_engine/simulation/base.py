@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Simulation"]
 
-#: How much longer drawn paths took than spread ones (decision 0334), said beside each time of spread messages.
+#: How much longer drawn paths took than spread ones (decision 0351), said beside each time of spread messages.
 _DRAWN_PATHS = (
-    "where links were the limit on 8 or 16 hosts, drawn ones took 1 to 31 % longer on trees, planes and a dragonfly, "
-    "41 to 168 % where hosts have several interfaces and messages one"
+    "where links were the limit on 8 or 16 hosts, drawn ones took up to 34 % longer, 78 and 123 % where one ring of "
+    "hosts with one device each drew ways through a fat-tree and a torus"
 )
 
 

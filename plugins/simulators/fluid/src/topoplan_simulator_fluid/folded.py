@@ -24,6 +24,7 @@ from topoplan_engine.simulation.columns import columns
 from topoplan_engine.simulation.flows import Entities, build, processing_times
 from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import Transport
+from topoplan_engine.simulation.striped import with_stripes
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, with_spread
@@ -46,6 +47,8 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     entities = build(columns(taskgraph), traffic, network.paths, certain, False, int(Transport.WIRE))
     if network.spreading is not None:
         entities = with_rates_of_one_way(entities, network)
+    else:
+        entities = with_stripes(taskgraph, entities, network)
     rows = entities.path_set[entities.path_set >= 0]
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
 

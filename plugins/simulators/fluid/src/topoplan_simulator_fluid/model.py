@@ -67,6 +67,7 @@ from topoplan_engine.simulation.direct import with_direct_all_to_alls
 from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
+from topoplan_engine.simulation.striped import with_stripes
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
@@ -128,6 +129,8 @@ class Model(NamedTuple):
             if events <= self.most_packets:
                 return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
+        if transport == Transport.WIRE:
+            entities = with_stripes(taskgraph, entities, network)
         if self._runs_directly:
             entities = with_direct_all_to_alls(taskgraph, entities, network)
         if self.algorithms:

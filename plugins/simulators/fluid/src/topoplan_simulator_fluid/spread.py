@@ -65,14 +65,18 @@ def on_routes(network: Network) -> np.ndarray:
 def with_rates_of_one_way(entities: Entities, network: Network) -> Entities:
     """Hold messages, and rings, that load several ways at a time to the rate of those that they would draw.
 
-    A message draws one way.  A ring draws one for each member, on each of the planes of a network.
+    A message draws one way for each of its stripes.  A ring draws one for each member, on each of the planes and rails
+    of a network.  Where hosts forward, stripes are of several sizes: links of hosts hold them up, and nothing else.
     """
-    paths, planes, cap = network.paths, network.lanes.most, entities.cap.copy()
+    paths, interfaces, cap = network.paths, network.interfaces, entities.cap.copy()
+    planes = network.lanes.most * (interfaces.most if interfaces.on_rails else 1)
     capped_rings = np.flatnonzero((entities.ring >= 0) & (cap >= 0))
     max_rate, caps = entities.max_rate.copy(), entities.caps.copy()
     max_rate[capped_rings] *= planes
     caps[cap[capped_rings]] *= planes
     transfers = np.flatnonzero(entities.path_set >= 0)
+    if interfaces.most > 1 and not interfaces.on_rails:
+        transfers = transfers[:0]
     rows, place = np.unique(entities.path_set[transfers], return_inverse=True)
     path = paths.row_ptr[rows]
     owner, entry = select(paths.path_ptr, path)
@@ -81,7 +85,7 @@ def with_rates_of_one_way(entities: Entities, network: Network) -> Entities:
     of_ends = np.full(len(rows), np.inf)
     np.minimum.at(of_ends, owner[certain], paths.bandwidth[links[certain]])
     slower = (paths.slowest[path] < of_ends)[place.ravel()]
-    transfers, rate = transfers[slower], paths.slowest[path][place.ravel()][slower]
+    transfers, rate = transfers[slower], paths.slowest[path][place.ravel()][slower] * interfaces.most
     cap[transfers], max_rate[transfers] = len(caps) + np.arange(len(rate)), rate
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(caps, rate))
 
