@@ -305,6 +305,31 @@ def test_classes_depend_on_no_table_of_channels(host, in_turn_bytes, places):
     assert by_first_member(found.part) == part_classes(graph, 128)
 
 
+def test_as_many_classes_as_parts_where_devices_differ(host):
+    """Every part and every pair is a class of its own: tables of colors grow."""
+    problem = model_problem(host, "alexnet", servers=128)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    fragments = lowering._fragments
+    table = lowering.pieces.table(problem.space.initial())
+    colors = np.arange(1, 129, dtype=np.uint64)
+    found = equitable_partition(table, fragments.op_class, fragments.edge_class, colors)
+    for classes, members in ((found.part, table.device), (found.pair, table.src)):
+        assert len(members) > 512
+        assert by_first_member(classes) == list(range(len(members)))
+
+
+def test_colors_of_devices_are_those_of_the_strategy_that_is_asked_for(host):
+    problem = model_problem(host, "alexnet", servers=4)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    keys = ClassKeys(lowering._fragments, lowering.pieces)
+    for strategy in walk(problem, np.random.default_rng(3), 6):
+        for in_turn_bytes in (0, 100_000):
+            fresh = ClassKeys(lowering._fragments, lowering.pieces)
+            assert keys.of(strategy, in_turn_bytes) == fresh.of(strategy, in_turn_bytes)
+            colors = ClassKeys(lowering._fragments, lowering.pieces).device_colors(strategy, in_turn_bytes)
+            np.testing.assert_array_equal(keys.device_colors(strategy, in_turn_bytes), colors)
+
+
 def _second_on_half_of_the_devices(problem):
     op = problem.graph.operators[1]
     degrees = [1] * len(op.dims)

@@ -142,6 +142,8 @@ class ClassKeys:
         self._of_model = (fragments.op_class, fragments.edge_class, fragments.edge_ops)
         # By the number of a fragment, in one generation of numbers.
         self._generation, self._uniform = pieces.generation, np.zeros(0, np.int8)
+        # The answer to the last question: of a strategy whose key is new, the colors of the devices are asked next.
+        self._last_refined: tuple[Any, Any] = (None, None)
 
     def of(self, strategy: Strategy, in_turn_bytes: int) -> int:
         """Return the key of a strategy; messages of no more bytes between the same two devices are served in turn."""
@@ -161,13 +163,17 @@ class ClassKeys:
     def _refined(self, numbers: I64, in_turn_bytes: int) -> Any:
         """Return the key, and the colors of the devices."""
         pieces = self._pieces
+        question = (pieces.generation, in_turn_bytes, numbers.tobytes())
+        if self._last_refined[0] == question:
+            return self._last_refined[1]
         rows, ints, floats, longs, flags = pieces.columns
         if self._generation != pieces.generation or len(self._uniform) < len(rows):
             earlier = self._uniform if self._generation == pieces.generation else self._uniform[:0]
             self._generation, self._uniform = pieces.generation, np.zeros(len(rows), np.int8)
             self._uniform[: len(earlier)] = earlier
         columns = (numbers, rows, ints, floats.view(np.uint64), longs, flags, self._uniform, *self._of_model)
-        return _class_key(columns, self._n_devices, in_turn_bytes)
+        self._last_refined = question, _class_key(columns, self._n_devices, in_turn_bytes)
+        return self._last_refined[1]
 
 
 @njit()

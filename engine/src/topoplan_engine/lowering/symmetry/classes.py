@@ -107,7 +107,7 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
     channels = np.empty((n_pairs, 2), np.int32)
     equitable = _name_channels(graph, work, first_pair, np.zeros(len(work.channel), np.int32), channels)
     _number_channels(table, in_turn_bytes, first_pair, graph.places, channels)
-    loads = _loads(graph, work, first_device, n_pairs)
+    loads = _loads(graph, work, first_device, n_groups, n_pairs)
     of_parts = (work.part_class, work.group_class, work.pair_class)
     return equitable, (
         *of_parts,
@@ -128,6 +128,10 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
     Say whether every channel serves at most one message of each class.  ``waiting`` (places,) counts the messages of
     each channel that no class has claimed yet; it is 0.
     """
+    if len(graph.in_turn) == 0:
+        for c in range(len(channels)):
+            channels[c, 0] = channels[c, 1] = -1
+        return True
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
             waiting[graph.forth[k]] += 1
@@ -138,7 +142,7 @@ def _name_channels(graph: ColoredGraph, work: Workspace, first_pair: I32, waitin
     for c in range(len(channels)):
         k = first_pair[c]
         channels[c, 0] = channels[c, 1] = -1
-        if len(graph.in_turn) == 0 or not graph.in_turn[k]:
+        if not graph.in_turn[k]:
             continue
         forth, back = graph.forth[k], graph.back[k]
         for way in range(2):
@@ -182,7 +186,7 @@ def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, plac
 
 
 @part()
-def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
+def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_groups: int, n_pairs: int) -> Any:
     """Return the columns of `Classes` from ``sends`` to ``load_count``."""
     rows = len(graph.group_devices)
     loads = _Loads(
@@ -192,22 +196,26 @@ def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int
         np.empty(rows, np.int32),
         np.zeros(rows, np.int64),
     )
-    n_loads = _count_loads(graph, work, first_device, loads)
+    n_loads = _count_loads(graph, work, first_device, n_groups, loads)
     order = np.argsort(loads.load_group[:n_loads], kind="mergesort")  # which is stable
     of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
     return (loads.sends, loads.receives, *of_groups)
 
 
 @part(_nrt=False)
-def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, loads: _Loads) -> int:
+def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_groups: int, loads: _Loads) -> int:
     """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
-    of_device = work.device_class
+    of_device, counts = work.device_class, work.next_part
+    for p in range(len(counts)):  # whether the part is on such a device
+        counts[p] = np.uint64(first_device[of_device[graph.device[p]]] == graph.device[p])
     for k in range(len(graph.src)):
-        a, b = graph.device[graph.src[k]], graph.device[graph.dst[k]]
-        loads.sends[work.pair_class[k]] += first_device[of_device[a]] == a
-        loads.receives[work.pair_class[k]] += first_device[of_device[b]] == b
-    keys, numbers = work.keys, work.numbers
-    for slot in range(len(numbers)):
+        loads.sends[work.pair_class[k]] += np.int64(counts[graph.src[k]])
+        loads.receives[work.pair_class[k]] += np.int64(counts[graph.dst[k]])
+    slots, rows = 1, min(n_groups * len(first_device), len(graph.group_devices))
+    while slots <= rows:
+        slots *= 2
+    keys, numbers = work.keys[:slots], work.numbers[:slots]
+    for slot in range(slots):
         numbers[slot] = -1
     count = 0
     for g in range(len(work.group)):

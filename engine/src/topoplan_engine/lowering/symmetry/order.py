@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import I32, I64, U64
-from topoplan_engine.kernels.jit import njit, part
+from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.lowering.parts import PartTable
 
 __all__ = ["device_order", "group_order", "pair_order", "part_order", "renumber"]
@@ -35,15 +35,17 @@ def part_order(table: PartTable, op_class: U64, place: I32, color: U64, first: I
         place, color: (n,) of the parts.
         first: (classes,) first member of each class.
     """
-    order = _by(color[first], np.arange(len(first)))
-    order = _by(place[first].astype(np.uint64), order)
-    return _by(op_class[table.op[first]], order)
+    keys = np.empty((3, len(first)), np.uint64)
+    keys[0], keys[1], keys[2] = op_class[table.op[first]], place[first].astype(np.uint64), color[first]
+    return _ascending(keys)
 
 
 @part()
 def group_order(table: PartTable, op_class: U64, color: U64, first: I32) -> Any:
     """Order classes of all-reduces by operator and color."""
-    return _by(op_class[table.group_op[first]], _by(color[first], np.arange(len(first))))
+    keys = np.empty((2, len(first)), np.uint64)
+    keys[0], keys[1] = op_class[table.group_op[first]], color[first]
+    return _ascending(keys)
 
 
 @part()
@@ -62,14 +64,13 @@ def pair_order(
         part_class: (n,) of the parts, in canonical order.
     """
     edge = np.searchsorted(table.edge_ptr, first, side="right") - 1
-    producer, consumer = src[first], dst[first]
-    order = _by(color[first], np.arange(len(first)))
-    order = _by(part_class[producer].astype(np.uint64), order)
-    order = _by(part_class[consumer].astype(np.uint64), order)
-    order = _by(turn[producer].astype(np.uint64), order)
-    order = _by(edge_class[edge], order)
-    order = _by(turn[consumer].astype(np.uint64), order)
-    return _by(table.edge_dst_op[edge].astype(np.uint64), order)
+    keys = np.empty((7, len(first)), np.uint64)
+    for k in range(len(first)):
+        producer, consumer = src[first[k]], dst[first[k]]
+        keys[0, k], keys[1, k] = table.edge_dst_op[edge[k]], turn[consumer]
+        keys[2, k], keys[3, k] = edge_class[edge[k]], turn[producer]
+        keys[4, k], keys[5, k], keys[6, k] = part_class[consumer], part_class[producer], color[first[k]]
+    return _ascending(keys)
 
 
 @part()
@@ -100,22 +101,36 @@ def renumber(order: I64, classes: I32, first: I32) -> Any:
     return first[order]
 
 
-@njit()
-def _by(key: U64, order: I64) -> Any:
-    """Sort an order by a key, leaving equal ones as they are.
+@inline_kernel
+def _is_after(keys: U64, a: int, b: int) -> bool:
+    """Whether column ``a`` of the keys is greater than column ``b``, the first row telling most."""
+    row = 0
+    while row < len(keys) - 1 and keys[row, a] == keys[row, b]:
+        row += 1
+    return bool(keys[row, a] > keys[row, b])
 
-    Merges runs that are sorted, bottom up.  Numba's own stable sort does the same, and takes six times as long to
-    compile as all else of this module.
+
+@njit()
+def _ascending(keys: U64) -> Any:
+    """Return the order of the columns of (rows, n) keys, the first row telling most; equal ones stay as they are.
+
+    Merges runs that are sorted, bottom up; two that follow each other are one.  Numba's own stable sort takes six times
+    as long to compile as all else of this module.
     """
-    n, width = len(order), 1
-    runs, merged = order.copy(), np.empty_like(order)
+    n, width = keys.shape[1], 1
+    runs, merged = np.arange(n), np.empty(n, np.int64)
     while width < n:
         for start in range(0, n, 2 * width):
             middle, end = min(start + width, n), min(start + 2 * width, n)
+            if middle == end or not _is_after(keys, runs[middle - 1], runs[middle]):
+                merged[start:end] = runs[start:end]
+                continue
             first_index, second_index = start, middle
             for k in range(start, end):
                 # The left one comes first where both are equal.
-                if first_index < middle and (second_index == end or key[runs[first_index]] <= key[runs[second_index]]):
+                if first_index < middle and (
+                    second_index == end or not _is_after(keys, runs[first_index], runs[second_index])
+                ):
                     merged[k] = runs[first_index]
                     first_index += 1
                 else:

@@ -32,6 +32,8 @@ __all__ = ["ColoredGraph", "Workspace", "color_of_channel", "colored_graph", "in
 _ONE = np.uint64(0x9E3779B97F4A7C15)
 _TWO = np.uint64(0xC2B2AE3D27D4EB4F)
 _THREE = np.uint64(0x165667B19E3779F9)
+#: Slots of a hash table of colors at first; a power of two.
+_FEW_SLOTS = 1 << 9
 
 
 class ColoredGraph(NamedTuple):
@@ -275,21 +277,31 @@ def _find_channels(
 
 @inline_kernel
 def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
-    """Number equal colors alike, by first occurrence; return how many different ones there are."""
-    slots = 1
-    while slots < 2 * len(colors):
-        slots *= 2
-    keys, numbers = keys[:slots], numbers[:slots]
+    """Number equal colors alike, by first occurrence; return how many different ones there are.
+
+    Most colors are equal, so that the table begins small, and stays where memory is fast.  Invariant: at most half of
+    its slots are taken.
+    """
+    slots = min(_FEW_SLOTS, len(numbers))
     for slot in range(slots):
         numbers[slot] = -1
     count = 0
     for k in range(len(colors)):
-        slot = slot_of(keys, numbers, colors[k])
+        slot = slot_of(keys[:slots], numbers[:slots], colors[k])
         if numbers[slot] < 0:
             keys[slot], numbers[slot] = colors[k], count
             first[count] = k
+            classes[k] = count
             count += 1
-        classes[k] = numbers[slot]
+            if 2 * count > slots and slots < len(numbers):
+                slots *= 2
+                for slot in range(slots):
+                    numbers[slot] = -1
+                for c in range(count):
+                    slot = slot_of(keys[:slots], numbers[:slots], colors[first[c]])
+                    keys[slot], numbers[slot] = colors[first[c]], c
+        else:
+            classes[k] = numbers[slot]
     return count
 
 
