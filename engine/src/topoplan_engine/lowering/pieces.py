@@ -61,7 +61,8 @@ class Columns(NamedTuple):
         rows: (n, 9) of each operator's fragment, how many parts, all-reduces, parts and devices of all-reduces it has,
             and the number of its cut; of an edge, how many pairs, 1 where no gradients go back, the numbers of the
             fragments at its ends, and ``OF_EDGE``.  Then where it begins in the others.
-        ints: devices, lengths and entries of ``part_counts`` and ``device_counts``; of an edge, ``src`` and ``dst``.
+        ints: devices, lengths and entries of ``part_counts`` and ``device_counts``; of edges, ``src`` and ``dst``,
+            which all of one kind between the same cuts share, as their ``size``.
         floats: ``forward``, ``backward``, ``group_seconds``, ``memory``.
         longs: ``group_bytes``; of an edge, ``size``.
         flags: ``local`` of an edge.
@@ -123,6 +124,8 @@ class Pieces:
         self._number: dict[FragmentKey, int] = {}
         self._fragments: list[_PlacedOperator | _Edge] = []
         self._cuts: dict[tuple[int, ...], int] = {}
+        # By kind of an edge, and cuts at its ends: what `_pairs_of` returns.
+        self._shared_pairs: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[int, int, int, int]] = {}
         self._strategies = LruCache(_STRATEGIES)
 
     def make_room(self) -> None:
@@ -140,12 +143,30 @@ class Pieces:
         number = self._number.get((op, placement.key))
         return self._add_operator(op, placement) if number is None else number
 
-    def edge(self, edge: int, placements: Sequence[Placement]) -> int:
-        """Return the number of an edge's fragment."""
-        kind, u, v = self._cache.edge_ends[edge]
-        source, target = placements[u], placements[v]
-        number = self._number.get((kind, source.key, target.key))
-        return self._add_edge(_Edge(edge, source, target)) if number is None else number
+    def edges(self, edges: Sequence[int], placements: Sequence[Placement], ops: Sequence[int]) -> list[int]:
+        """Return the numbers of edges' fragments, given placements of all operators, and their fragments' numbers.
+
+        Those that are new are written in one pass.
+        """
+        numbers, added, rows = [], dict[FragmentKey, int](), []
+        fragments: list[_Edge] = []
+        for edge in edges:
+            kind, u, v = self._cache.edge_ends[edge]
+            source, target = placements[u], placements[v]
+            key = (kind, source.key, target.key)
+            number = self._number.get(key)
+            if number is None:
+                number = added.get(key)
+                if number is None:
+                    rows.append((*self._pairs_of(edge, source, target), ops[u], ops[v]))
+                    number = added[key] = len(self._fragments) + len(fragments)
+                    fragments.append(_Edge(edge, source, target))
+            numbers.append(number)
+        if fragments:
+            self._number.update(added)
+            self._fragments += fragments
+            self._write_edges(np.array(rows, dtype=np.int64))
+        return numbers
 
     def numbers(self, strategy: Strategy) -> I64:
         """Return the numbers of the fragments of all operators, then of all edges."""
@@ -153,7 +174,7 @@ class Pieces:
         if numbers is None:
             placements = strategy.placements
             ops = [self.operator(op, placement) for op, placement in enumerate(placements)]
-            edges = [self.edge(edge, placements) for edge in range(len(self._cache.edges))]
+            edges = self.edges(range(len(self._cache.edges)), placements, ops)
             numbers = self.put_numbers(strategy, np.array(ops + edges, dtype=np.int64))
         return numbers
 
@@ -193,7 +214,10 @@ class Pieces:
         reduces = cache.placed_groups(op, placement)
         cut = self._cuts.setdefault(degrees, len(self._cuts))
         counts = (len(placement.devices), len(reduces.nbytes), len(reduces.parts), len(reduces.devices), cut)
-        number = self._append_row(_PlacedOperator(op, placement), (op, placement.key), counts)
+        number = self._number[op, placement.key] = len(self._fragments)
+        self._fragments.append(_PlacedOperator(op, placement))
+        first = tuple(self._used[1:])
+        self._room(0, 1)[0] = (*counts, *first)
         ints = (placement.devices, reduces.part_counts, reduces.parts, reduces.device_counts, reduces.devices)
         floats = (prices.forward, prices.backward, reduces.seconds, prices.memory)
         for place, arrays in ((1, ints), (2, floats)):
@@ -201,27 +225,25 @@ class Pieces:
         self._room(3, counts[1])[:] = reduces.nbytes
         return number
 
-    def _add_edge(self, edge: _Edge) -> int:
-        """Append the fragment of an edge to the columns and return its number."""
-        pairs, itemsize = self._cache.transfers_of(*edge), self._cache.itemsizes[edge.number]
-        count = len(pairs.src)
-        kind, u, v = self._cache.edge_ends[edge.number]
-        fragments = (self.operator(u, edge.source), self.operator(v, edge.target))
-        one_way = int(not self._cache.passes.edges[edge.number])
-        counts = (count, one_way, *fragments, OF_EDGE)
-        number = self._append_row(edge, (kind, edge.source.key, edge.target.key), counts)
-        ints, size, local = self._room(1, 2 * count), self._room(3, count), self._room(4, count)
-        ends = (edge.source.devices, edge.target.devices)
-        _place_pairs(pairs.src, pairs.dst, pairs.elements, itemsize, *ends, ints, size, local)
-        return number
+    def _pairs_of(self, edge: int, source: Placement, target: Placement) -> tuple[int, int, int, int]:
+        """Return how many pairs an edge has between two cuts, and columns of its row that all such edges share."""
+        key = (self._cache.edge_ends[edge][0], source.degrees, target.degrees)
+        shared = self._shared_pairs.get(key)
+        if shared is None:
+            pairs = self._cache.transfers_of(edge, source, target)
+            count, one_way = len(pairs.src), int(not self._cache.passes.edges[edge])
+            shared = self._shared_pairs[key] = (count, one_way, self._used[1], self._used[3])
+            np.concatenate((pairs.src, pairs.dst), out=self._room(1, 2 * count))
+            np.multiply(pairs.elements, self._cache.itemsizes[edge], out=self._room(3, count))
+        return shared
 
-    def _append_row(self, fragment: _PlacedOperator | _Edge, key: FragmentKey, counts: tuple[int, ...]) -> int:
-        """Number a fragment, whose entries begin where the columns end now."""
-        number = self._number[key] = len(self._fragments)
-        self._fragments.append(fragment)
-        first = tuple(self._used[1:])
-        self._room(0, 1)[0] = (*counts, *first)
-        return number
+    def _write_edges(self, edges: I64) -> None:
+        """Append new fragments of edges: (n, 6) of each, what `_pairs_of` returns, and the fragments at its ends."""
+        first_row, first_flag = self._used[0], self._used[4]
+        self._room(0, len(edges))
+        self._room(4, int(edges[:, 0].sum()))
+        rows, ints, _, _, flags = self.columns
+        _place_edges(edges, first_row, first_flag, rows, ints, flags)
 
     def _room(self, place: int, count: int) -> np.ndarray:
         """Return room for so many more entries of a column, which grows to twice its length if it is full."""
@@ -291,13 +313,19 @@ def _join_edges(numbers: I64, rows: I64, ints: I32, longs: I64, flags: Any) -> A
 
 
 @kernel
-def _place_pairs(
-    src: I32, dst: I32, elements: I64, itemsize: int, source: I32, target: I32, ints: I32, size: I64, local: Any
-) -> None:
-    """Write the pairs of an edge: parts, bytes, and whether both parts are on one device."""
-    for k in range(len(src)):
-        ints[k], ints[len(src) + k] = src[k], dst[k]
-        size[k], local[k] = elements[k] * itemsize, source[src[k]] == target[dst[k]]
+def _place_edges(edges: I64, first_row: int, first_flag: int, rows: I64, ints: I32, flags: Any) -> None:
+    """Write the rows of edges (`Pieces._write_edges`), and of their pairs whether both parts are on one device."""
+    flag = first_flag
+    for e in range(len(edges)):
+        row = rows[first_row + e]
+        count, first = edges[e, 0], edges[e, 2]
+        row[PARTS], row[ONE_WAY], row[SOURCE], row[TARGET] = count, edges[e, 1], edges[e, 4], edges[e, 5]
+        row[CUT], row[FIRST_INT], row[FIRST_FLOAT] = OF_EDGE, first, 0
+        row[FIRST_LONG], row[FIRST_FLAG] = edges[e, 3], flag
+        source, target = rows[edges[e, 4], FIRST_INT], rows[edges[e, 5], FIRST_INT]
+        for k in range(count):
+            flags[flag + k] = ints[source + ints[first + k]] == ints[target + ints[first + count + k]]
+        flag += count
 
 
 @njit()

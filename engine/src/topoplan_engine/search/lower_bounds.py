@@ -218,7 +218,7 @@ class IncrementalLowerBound:
         for (op, placement), number in zip(placements.items(), numbers, strict=True):
             changed[op], after[op] = placement, number
         edges = self._lowering.edges_at(placements)
-        of_edges = [self._pieces.edge(edge, changed) for edge in edges]
+        of_edges = self._pieces.edges(edges, changed, after)
         self._edges.put(edges, after, of_edges)
         places = [*placements, *(len(changed) + edge for edge in edges)]
         before = self._base.sums.numbers[places].tolist()
