@@ -20,7 +20,7 @@ import numpy as np
 from topoplan.arrays import I32
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction
-from topoplan.model.graph import Operator, OperatorGraph, Role
+from topoplan.model.graph import Dimension, Operator, OperatorGraph, Role
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import PlacedStrategy, Strategy
 from topoplan_engine.search.shares import BatchShares
@@ -39,6 +39,8 @@ class Space:
         self.cluster = cluster
         self._costs = costs
         self._degrees: dict[int, tuple[tuple[int, ...], ...]] = {}
+        #: Cuts of operators of equal dimensions, whatever they cost.
+        self._cuts: dict[tuple[Dimension, ...], list[tuple[int, ...]]] = {}
         self._interned: dict[Placement, Placement] = {}
         #: Degrees of each operator, with how many device sets there are.
         self._choices: dict[int, list[tuple[tuple[int, ...], int]]] = {}
@@ -61,7 +63,10 @@ class Space:
         supported = self._degrees.get(op)
         if supported is None:
             operator = self.graph.operators[op]
-            cuts = _cuts(operator, self.cluster.n_devices, self.graph.batch_size)
+            cuts = self._cuts.get(operator.dims)
+            if cuts is None:
+                cuts = _cuts(operator, self.cluster.n_devices, self.graph.batch_size)
+                self._cuts[operator.dims] = cuts
             if self._shares and operator.sample_dim >= 0:
                 cuts = [*cuts, *self._uneven_cuts(op, cuts)]
             supported = tuple(degrees for degrees in cuts if self._costs.supports(op, degrees))

@@ -96,8 +96,19 @@ class MeasuredCosts(CostFunction):
         self._layers = _match(graph, self._table, shapes)
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == 1).all())
+        forms: dict[object, int] = {}
+        #: By operator: equal numbers where entries are equal, as those of many tables of one size.
+        self._forms = [forms.setdefault(self._form(layer), len(forms)) for layer in self._layers]
+        #: By form and degrees.
         self._entries: dict[tuple[int, tuple[int, ...]], Entry | str] = {}
         self._prices: dict[tuple[int, tuple[int, ...]], PartCosts] = {}
+
+    def _form(self, layer: _Layer) -> object:
+        """Return all that `_look_up` depends on, besides the degrees."""
+        op = layer.operator
+        tensors = () if self._shares else (*op.inputs, *op.weights, *op.outputs)
+        sizes = tuple((tensor.nbytes, tensor.axes) for tensor in tensors)
+        return name_of(op), op.dims, output_dims(op), sizes, layer.first.name, layer.time_ratio
 
     def supports(self, op: int, degrees: tuple[int, ...]) -> bool:
         """Say whether this cut was measured or can be interpolated."""
@@ -109,7 +120,8 @@ class MeasuredCosts(CostFunction):
         Raises:
             TopoplanError: the cut was not measured and cannot be interpolated; the message says why.
         """
-        cached = self._prices.get((op, degrees))
+        form = self._forms[op]
+        cached = self._prices.get((form, degrees))
         if cached is not None:
             return cached
         entry = self._entry(op, degrees)
@@ -122,12 +134,12 @@ class MeasuredCosts(CostFunction):
             memory=f64(np.full(len(devices), entry.memory)),
         )
         if self._equal:
-            self._prices[op, degrees] = costs
+            self._prices[form, degrees] = costs
         return costs
 
     def _entry(self, op: int, degrees: tuple[int, ...]) -> Entry | str:
         """Return the costs of one part, or the reason if there are none."""
-        key = (op, degrees)
+        key = (self._forms[op], degrees)
         cached = self._entries.get(key)
         if cached is None:
             cached = self._entries[key] = self._look_up(self._layers[op], degrees)
