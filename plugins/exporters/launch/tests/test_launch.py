@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoplan import DeviceMesh, Placement, StagedStrategy, TopoplanError
+from topoplan.model.graph import Checkpoint
 from topoplan.model.sharding import PENDING_GRADIENT
 from topoplan.testing import parametrize_with_checks, reference
 from topoplan_engine.pass_orders import ORDERS
@@ -409,6 +410,16 @@ def test_unequal_stages_and_single_recomputation_are_refused_by_name(exporter):
         TopoplanError, match=rf"^{exporter.name}: operator 'layers.2.up' is in stage 1, which recomputes"
     ):
         exporter().write(planned(graph, half))
+
+
+@pytest.mark.parametrize("stored", [None, {0: 0}])
+def test_what_runs_once_is_not_checkpointed_by_the_base_of_a_recipe(stored):
+    """torchtitan's own configurations checkpoint selectively; a plan without stages was run with that of its base."""
+    graph = layered()
+    assert recipe(planned(graph, program(graph, (4,), [samples], stored=stored))).activation_checkpoint is None
+    regions = tuple(attrs.evolve(op, checkpoint=Checkpoint()) for op in graph.operators)
+    again = attrs.evolve(graph, operators=regions)
+    assert not hasattr(recipe(planned(again, program(again, (4,), [samples]))), "activation_checkpoint")
 
 
 def test_recomputation_of_all_stages_is_written():
