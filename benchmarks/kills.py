@@ -89,6 +89,7 @@ def started(words: list[str], folder: Path) -> int:
         return child
     status = 3
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells ignore in what they start in the background
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
@@ -173,8 +174,10 @@ def series(
             killed += status != 0
             counts[kind] += status != 0
         log = (folder / "log").read_text()
-        if "Traceback" in log or status == 1:
+        if "Traceback" in log or status in (1, 2):
             failures.append(f"{kind}: status {status}: {log[-1000:]}")
+        if status == 2:  # refused, as it would be for ever
+            return
         (folder / "log").unlink()
         if status == 0 and (here / "result.json").exists():
             if (here / "best.json").read_bytes() != whole:

@@ -10,6 +10,7 @@ import types
 import warnings
 
 import attrs
+import numpy as np
 import pytest
 from idle_search import IdleSearch
 
@@ -154,6 +155,25 @@ def runs(**changes):
     return component(Simulator, build=lambda self: Runs())
 
 
+def times(**methods):
+    """Return a simulator whose runs are right, with these methods beside them; it says that it has lower bounds."""
+
+    def run(self, taskgraph, fabric, cluster):
+        return reference.timeline(taskgraph, fabric.links.n_links)
+
+    return component(
+        Simulator,
+        build=lambda self: type("Times", (Simulate,), {"lower_bounds": True, "__call__": run, **methods})(),
+    )
+
+
+def assuming(value):
+    """Return costs which say that they assume a value."""
+    costs = reference.Costs()
+    costs.assumptions = value
+    return costs
+
+
 def priced(**changes):
     """Return an estimator whose prices of every operator but the first differ so."""
 
@@ -197,6 +217,33 @@ class Wrong(Simulate):
         (runs(device_busy=lambda busy: busy * float("nan")), "simulator", "device_busy is nan at 0 (must be finite"),
         (runs(makespan=lambda seconds: -1.0), "simulator", "makespan is -1.0 s (must be finite and at least 0)"),
         (runs(makespan=lambda seconds: 1 / 0), "simulator", "a run raised ZeroDivisionError"),
+        (runs(makespan=lambda seconds: sys.exit(0)), "simulator", "a run raised SystemExit: 0"),
+        (runs(makespan=lambda seconds: "soon"), "simulator", "makespan is str 'soon' (must be a number)"),
+        (runs(makespan=lambda seconds: None), "simulator", "makespan is None (must be a number)"),
+        (runs(makespan=lambda seconds: 1j), "simulator", "makespan is complex 1j (must be a number)"),
+        (runs(makespan=lambda seconds: 0.9 * seconds), "simulator", "above its makespan"),
+        (
+            runs(makespan=lambda seconds: 0.0, bounds=lambda bounds: attrs.evolve(bounds, device=0.0, chain=0.0)),
+            "simulator",
+            "makespan is 0.0 s, but a task finishes at",
+        ),
+        (runs(bounds=lambda bounds: None), "simulator", "whose bounds are None (must be Bounds)"),
+        (runs(bounds=lambda bounds: attrs.evolve(bounds, link=float("nan"))), "simulator", "bounds.link is nan s"),
+        (runs(events=lambda events: "many"), "simulator", "whose events are str 'many' (must be a whole number)"),
+        (times(makespan=lambda *_: "x"), "simulator", "makespan returned str 'x' (must be a number)"),
+        (times(makespan=lambda *_: None), "simulator", "makespan returned None (must be a number)"),
+        (times(makespan=lambda *_: np.ones(2)), "simulator", "makespan returned an array of float64 of shape (2,)"),
+        (times(makespan=boom), "simulator", "makespan raised ValueError: boom"),
+        (times(draws=boom), "simulator", "draws raised ValueError: boom"),
+        (
+            times(draws=lambda *_: True, makespans=lambda *_: np.ones(9)),
+            "simulator",
+            "numbers, one for each seed",
+        ),
+        (times(draws=lambda *_: True, with_seed=lambda *_: None), "simulator", "with_seed returned None (must return"),
+        (times(link_seconds=lambda *_: None), "simulator", "link_seconds returned None (must be an array of numbers"),
+        (times(link_seconds=lambda *_: np.ones((1, 3))), "simulator", "shape (1, 3) (must have at most"),
+        (times(link_seconds=lambda *_: np.full((1, 8), np.nan)), "simulator", "link_seconds returned nan s for a link"),
         (
             priced(forward=lambda seconds: -seconds),
             "estimator",
@@ -205,6 +252,15 @@ class Wrong(Simulate):
         (priced(backward=lambda seconds: seconds * float("nan")), "estimator", "backward is nan s (must be finite"),
         (priced(memory=lambda kept: kept + float("inf")), "estimator", "memory is inf bytes (must be finite"),
         (priced(forward=lambda seconds: seconds[:1]), "estimator", "forward has shape (1,) (must be ("),
+        (priced(forward=list), "estimator", "forward is a list (must be an array of numbers, one for each part)"),
+        (priced(forward=lambda seconds: seconds.astype(str)), "estimator", "forward is an array of <U"),
+        (priced(states=lambda _: np.ones((2, 1))), "estimator", "states has shape (2, 1) (must be (3, "),
+        (priced(forward=lambda seconds: sys.exit(0)), "estimator", "price raised SystemExit: 0"),
+        (
+            component(topoplan.Estimator, build=lambda *_: assuming(5)),
+            "estimator",
+            "assumptions of what build returned int 5 (must return a mapping of names to values)",
+        ),
         (component(Searcher, build=lambda *_: None, axis="strategy"), "searchers", "build returned None (must"),
         (strategies(ask=boom), "searchers", "ask raised ValueError: boom"),
         (
@@ -230,7 +286,7 @@ def test_what_a_plugin_does_wrongly_is_told_with_its_name(cls, chosen, message):
     host = Host.discover()
     host.add(cls, name="mine")
     with pytest.raises(TopoplanError) as error:
-        optimize(attrs.evolve(SMALL, **{chosen: "bad"}), host=host)
+        optimize(attrs.evolve(SMALL, run=attrs.evolve(SMALL.run, draws=2), **{chosen: "bad"}), host=host)
     assert message in str(error.value)
     assert "(plugin 'mine')" in str(error.value)
     assert "\n" not in str(error.value)
@@ -332,22 +388,17 @@ def test_a_fabric_that_a_searcher_cannot_make_is_its_fault_and_not_the_topologys
 
 
 def test_code_that_is_called_often_is_found_in_the_traceback():
-    class Costs(topoplan.CostFunction):
-        calls = 0
-
+    class Costs(reference.Costs):
         def supports(self, op, degrees):
+            if op:
+                raise ZeroDivisionError("by zero")
             return True
-
-        def price(self, op, degrees, devices):
-            Costs.calls += 1
-            if Costs.calls == 1:
-                seconds = [1e-3] * len(devices)
-                return topoplan.PartCosts(forward=seconds, backward=seconds, memory=seconds)
-            raise ZeroDivisionError("by zero")
 
     host = Host.discover()
     host.add(component(topoplan.Estimator, build=lambda *_: Costs()), name="mine")
-    with pytest.raises(TopoplanError, match=r"^plugin 'mine': price \(test_nothing_lost.py, line \d+\) raised ZeroDiv"):
+    with pytest.raises(
+        TopoplanError, match=r"^plugin 'mine': supports \(test_nothing_lost.py, line \d+\) raised ZeroDiv"
+    ):
         optimize(attrs.evolve(SMALL, estimator="bad"), host=host)
 
 

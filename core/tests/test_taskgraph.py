@@ -72,6 +72,15 @@ def test_kinds_out_of_range_are_named(collective, message):
         joined(collective=collective).check()
 
 
+@pytest.mark.parametrize("ops", [[0, 64, -1], [0, 2, 1], [-2, 0, 0]])
+def test_tasks_belong_to_operators_that_have_names(ops):
+    named = attrs.evolve(joined(), op=ops, op_names=("one", "two"))
+    with pytest.raises(TopoplanError, match=rf"op has {min(ops) if min(ops) < -1 else max(ops)} \(must be -1 to 1\)"):
+        named.check()
+    attrs.evolve(named, op=[0, 1, -1]).check()
+    attrs.evolve(joined(), op=[0, 64, -1]).check()  # of another program, which says no names
+
+
 def test_edges_are_those_of_the_successors():
     graph = reference.plan().taskgraph
     tails, heads = graph.edges()

@@ -7,13 +7,14 @@ commands build it: prices are asked for millions of times, and one that was look
 from __future__ import annotations
 
 from abc import ABCMeta
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from topoplan.arrays import I32
-from topoplan.errors import PluginError, calling, expect, printing_aside
+from topoplan.errors import PluginError, TopoplanError, calling, exception_line, expect, printing_aside
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph
@@ -24,6 +25,9 @@ __all__ = ["build_costs"]
 
 #: Prices that are known to be right whatever operator they are asked for.
 _RECENT = 64
+#: Rows of the columns of a price that have several: bytes of weights, gradients and optimizer state; of gradients of
+#: outputs and of what the backward pass makes.
+_ROWS = {"states": (3,), "gradients": (2,)}
 
 
 def build_costs(estimator: Estimator, graph: OperatorGraph, cluster: Cluster) -> CostFunction:
@@ -34,6 +38,7 @@ def build_costs(estimator: Estimator, graph: OperatorGraph, cluster: Cluster) ->
     """
     costs = estimator.build(graph, cluster)
     who = str(getattr(estimator, "who", f"{estimator.kind.value} {estimator.name!r}"))
+    expect(costs.assumptions, Mapping, f"{who}: assumptions of what build", "a mapping of names to values")
     _check_first(costs, who, graph)
     _checking_prices(costs, who, graph)
     return costs
@@ -57,10 +62,14 @@ def _check_values(price: PartCosts, what: str, parts: int) -> None:
         column = getattr(price, field)
         if column is None:
             continue
-        values = np.asarray(column)
-        if values.shape[-1:] != (parts,) or (values.ndim > 1) != (field in ("states", "gradients")):
+        values = column
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+            kind = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
+            raise PluginError(f"{what}: {field} is {kind} (must be an array of numbers, one for each part)")
+        right = (*_ROWS.get(field, ()), parts)
+        if values.shape != right:
             raise PluginError(
-                f"{what} of {parts} part{'s' * (parts > 1)}: {field} has shape {values.shape} (must be ({parts},))"
+                f"{what} of {parts} part{'s' * (parts > 1)}: {field} has shape {values.shape} (must be {right})"
             )
         if not (values.min() >= 0 and values.max() < np.inf):
             unit = "bytes" if field in ("memory", "kept", "states", "gradients") else "s"
@@ -78,8 +87,13 @@ def _checking_prices(costs: CostFunction, who: str, graph: OperatorGraph) -> Non
         recent: LruCache[int, PartCosts] = LruCache(_RECENT)  # of any operator: equal ones have equal prices
 
         def price(self: CostFunction, op: int, degrees: tuple[int, ...], devices: I32, *batch: Any) -> PartCosts:
-            with printing_aside():
-                value: PartCosts = method(self, op, degrees, devices, *batch)
+            try:
+                with printing_aside():
+                    value: PartCosts = method(self, op, degrees, devices, *batch)
+            except (TopoplanError, MemoryError):
+                raise
+            except (Exception, SystemExit) as error:
+                raise PluginError(f"{who}: {name} raised {exception_line(error)}") from error
             key = op, tuple(degrees), len(devices)
             if right.get(key) is value:
                 return value

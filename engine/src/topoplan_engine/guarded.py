@@ -26,7 +26,7 @@ from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
-from topoplan.model.timeline import Timeline
+from topoplan.model.timeline import Bounds, Timeline
 from topoplan.plugin.components import Component, Searcher, Simulator
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
@@ -56,6 +56,8 @@ RINGS_ALONE = (
 )
 #: What an operator's index may be.
 _INTEGERS = (int, np.integer)
+#: By so much sums that are added in another order may differ.
+_ROUNDING = 1e-6
 
 
 def build_search(searcher: Searcher, problem: Problem, rng: np.random.Generator) -> Search:
@@ -146,10 +148,15 @@ def _who(component: Component) -> str:
 
 
 class _GuardedSimulate(Simulate):
-    """A simulator whose runs are checked; the shortcuts that it has are its own, and their seconds are looked at."""
+    """A simulator whose calls are checked; the shortcuts that it has are its own, and what they return is looked at."""
 
     def __init__(self, simulate: Simulate, who: str) -> None:
         self._simulate, self._who = simulate, who
+        checks: Mapping[str, Callable[..., str]] = {
+            "makespan": _why_no_makespan,
+            "makespans": _why_no_makespans,
+            "link_seconds": _why_no_rows,
+        }
         for name in dir(type(simulate)):
             if (
                 name not in ("with_seed", "with_algorithms")
@@ -157,17 +164,12 @@ class _GuardedSimulate(Simulate):
                 and getattr(type(simulate), name) is not getattr(Simulate, name, None)
             ):
                 method = getattr(simulate, name)
-                setattr(self, name, self._timed(method) if name in ("makespan", "makespans") else method)
+                guarded = name in checks or name == "draws"
+                setattr(self, name, self._checked(name, method, checks.get(name)) if guarded else method)
 
     def __call__(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> Timeline:
         """Run one iteration."""
-        try:
-            with printing_aside():
-                timeline = self._simulate(taskgraph, fabric, cluster)
-        except (TopoplanError, TooLargeError, MemoryError):
-            raise
-        except Exception as error:
-            raise PluginError(f"{self._who}: a run raised {exception_line(error)}") from error
+        timeline: Timeline = self._calling("a run", self._simulate, taskgraph, fabric, cluster)
         expect(timeline, Timeline, f"{self._who}: a run")
         if reason := _why_no_timeline(timeline, taskgraph, fabric, cluster):
             raise PluginError(f"{self._who}: a run returned {reason}")
@@ -175,25 +177,87 @@ class _GuardedSimulate(Simulate):
 
     def with_seed(self, seed: int) -> Simulate:
         """Return the same simulator with other draws of paths, its runs checked likewise."""
-        simulate = self._simulate.with_seed(seed)
+        simulate = self._calling("with_seed", self._simulate.with_seed, seed)
+        expect(simulate, Simulate, f"{self._who}: with_seed")
         return self if simulate is self._simulate else _GuardedSimulate(simulate, self._who)
 
     def with_algorithms(self, text: str) -> Simulate:
         """Return the same simulator with algorithms of collectives, its runs checked likewise."""
         return _GuardedSimulate(with_algorithms(self._simulate, text), self._who)
 
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method whose seconds are looked at."""
-
-        def timed(*arguments: Any, **named: Any) -> Any:
+    def _calling(self, what: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call code of the simulator; what it raises names it."""
+        try:
             with printing_aside():
-                seconds = method(*arguments, **named)
-            if not np.all(np.asarray(seconds) >= 0):
-                what = f"{self._who}: {method.__name__} returned"
-                raise PluginError(f"{what} {shown(seconds)} s for an iteration (must be at least 0)")
-            return seconds
+                return method(*arguments, **named)
+        except (TopoplanError, TooLargeError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"{self._who}: {what} raised {exception_line(error)}") from error
 
-        return timed
+    def _checked(self, name: str, method: Callable[..., Any], check: Callable[..., str] | None) -> Callable[..., Any]:
+        """Return a method of the simulator whose errors name it, and so does what it returns where a check refuses it.
+
+        Args:
+            name: of the method.
+            method: it itself.
+            check: says what is wrong with a value that the method returned for arguments; empty if nothing.
+        """
+
+        def checked(*arguments: Any, **named: Any) -> Any:
+            value = self._calling(name, method, *arguments, **named)
+            if check is not None and (reason := check(value, *arguments, *named.values())):
+                raise PluginError(f"{self._who}: {name} returned {reason}")
+            return value
+
+        return checked
+
+
+def _why_no_makespan(value: Any, *_: Any) -> str:
+    """Say why a value cannot be the seconds of an iteration; empty if it can."""
+    if type(value) is float and value >= 0:
+        return ""
+    if not _are_numbers(value, ()):
+        return f"{_kind_of(value)} (must be a number)"
+    return "" if value >= 0 else f"{shown(value)} s for an iteration (must be at least 0)"
+
+
+def _why_no_makespans(
+    values: Any, _taskgraph: TaskGraph, _fabric: AnyFabric, _cluster: Cluster, seeds: Sequence[int]
+) -> str:
+    """Say why a value cannot be the seconds of an iteration under each of some seeds; empty if it can."""
+    if not _are_numbers(values, (len(seeds),)):
+        return f"{_kind_of(values)} (must be an array of {len(seeds)} numbers, one for each seed)"
+    return "" if np.all(np.asarray(values) >= 0) else f"{shown(values)} s for an iteration (must be at least 0)"
+
+
+def _are_numbers(value: Any, shape: tuple[int, ...]) -> bool:
+    """Say whether a value is a real number, or an array of them, of this shape."""
+    if isinstance(value, bool | str | bytes | complex) or value is None:
+        return False
+    array = np.asarray(value)
+    return array.shape == shape and array.dtype.kind in "fiu"
+
+
+def _kind_of(value: Any) -> str:
+    """Name a value of a wrong kind, with its shape where it has one."""
+    if isinstance(value, np.ndarray) and value.shape:
+        return f"an array of {value.dtype} of shape {value.shape}"
+    return "None" if value is None else f"{type(value).__name__} {shown(value, 40)}"
+
+
+def _why_no_rows(rows: Any, taskgraph: TaskGraph, fabric: AnyFabric, _cluster: Cluster) -> str:
+    """Say why a value cannot be seconds that messages of operators keep links busy; empty if it can."""
+    n_links, n_ops = fabric.links.n_links, int(taskgraph.op.max(initial=-1)) + 1
+    if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "fiu" or rows.ndim != 2:
+        return f"{_kind_of(rows)} (must be an array of numbers, a row for each operator, a column for each link)"
+    if len(rows) and (len(rows) > max(n_ops, 1) or rows.shape[1] < n_links):
+        most = f"at most {max(n_ops, 1)} rows, one for each operator, and at least {n_links} columns, one for each link"
+        return f"an array of shape {rows.shape} (must have {most})"
+    if rows.size and not (rows.min() >= 0 and rows.max() < np.inf):
+        bad = rows[~((rows >= 0) & (rows < np.inf))][0]
+        return f"{bad} s for a link (must be finite and at least 0)"
+    return ""
 
 
 def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> str:
@@ -212,8 +276,28 @@ def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric
         if rows and not (values.min() >= 0 and values.max() < np.inf):
             bad = int(np.flatnonzero(~((values >= 0) & (values < np.inf)))[0])
             return f"a timeline whose {field} is {values[bad]} at {bad} (must be finite and at least 0)"
-    if not 0 <= timeline.makespan < np.inf:
-        return f"a timeline whose makespan is {timeline.makespan} s (must be finite and at least 0)"
+    return _why_no_totals(timeline)
+
+
+def _why_no_totals(timeline: Timeline) -> str:
+    """Say what of the numbers of a whole timeline cannot be; empty if all can."""
+    bounds = timeline.bounds
+    if not isinstance(bounds, Bounds):
+        return f"a timeline whose bounds are {_kind_of(bounds)} (must be Bounds)"
+    for name, value in [("makespan", timeline.makespan)] + [
+        (f"bounds.{name}", getattr(bounds, name)) for name in ("device", "link", "chain", "collective")
+    ]:
+        if not _are_numbers(value, ()):
+            return f"a timeline whose {name} is {_kind_of(value)} (must be a number)"
+        if not 0 <= value < np.inf:
+            return f"a timeline whose {name} is {value} s (must be finite and at least 0)"
+        if name != "makespan" and value > timeline.makespan * (1 + _ROUNDING):
+            return f"a timeline whose {name} is {value} s, above its makespan, {timeline.makespan} s"
+    if isinstance(timeline.events, bool) or not isinstance(timeline.events, _INTEGERS):
+        return f"a timeline whose events are {_kind_of(timeline.events)} (must be a whole number)"
+    last = float(timeline.finish.max(initial=0.0))
+    if last > timeline.makespan * (1 + _ROUNDING):
+        return f"a timeline whose makespan is {timeline.makespan} s, but a task finishes at {last} s"
     return ""
 
 

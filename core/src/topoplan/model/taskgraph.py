@@ -155,9 +155,9 @@ class TaskGraph(OneLine):
         self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
         self._in_range(where, "succ", self.succ, 0, count)
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
-        for field, rows in (("device", self.n_devices), ("src", self.n_devices), ("dst", self.n_devices)):
-            self._in_range(where, field, getattr(self, field), -1, rows)
-        self._in_range(where, "group", self.group, -1, self.n_groups)
+        rows = {"device": self.n_devices, "src": self.n_devices, "dst": self.n_devices, "group": self.n_groups}
+        for field, most in {**rows, "op": len(self.op_names) or 2**31}.items():  # foreign graphs may have no names
+            self._in_range(where, field, getattr(self, field), -1, most)
         seconds, size, limit = self.seconds, self.size, f"{LONGEST_SECONDS:g}"
         self._refuse(
             where, ~((seconds >= 0) & (seconds <= LONGEST_SECONDS)), f"runs {{}} s (must be 0 to {limit})", seconds

@@ -145,7 +145,7 @@ def _runs_again(tasks: TaskGraph, strategy: Strategy | None) -> I64:
     if isinstance(strategy, StagedStrategy):
         for stage in strategy.stages:
             regions[stage.operators[stage.regions >= 0]] = True
-    rows = np.flatnonzero((tasks.kind == TaskKind.FORWARD) & regions[tasks.op])
+    rows = np.flatnonzero((tasks.kind == TaskKind.FORWARD) & regions[np.minimum(tasks.op, len(tasks.op_names))])
     if not len(rows):
         return rows
     batch = tasks.micro_batch[rows] if tasks.micro_batch is not None else np.zeros(len(rows), np.int64)
