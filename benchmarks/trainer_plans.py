@@ -1,15 +1,16 @@
 """Plans for each trainer of eight models on 8, 16 and 64 GPUs: the file, what the trainer's parser says, the cost.
 
-    python benchmarks/trainer_plans.py [--seconds 20] [--models gpt2,...] [--devices 8,16,64] \
+    python benchmarks/trainer_plans.py [--seconds 12] [--models gpt2,...] [--devices 8,16,64] \
         [--trainers megatron,...] [--keep FOLDER] [--page docs/launching.md]
 
 Each cell is a search of the default searcher for what one trainer runs (``--for``), of so many CPU seconds, on hosts of
-``dgx-h100``; three fifths of them are for this plan, and the rest for the free plan, which knows no trainer.  The file
-is read by the trainer's own parser: Megatron-LM's ``parse_args``, ``validate_args`` and configuration of the model,
-torchtitan's ``ConfigManager`` with the whole recipe, ``DeepSpeedConfig``, and for ``torch`` the loader of schedules of
-``torch.distributed.pipelining`` with its dry run.  TOPOPLAN_MEGATRON and TOPOPLAN_TORCHTITAN name checkouts of d98e8a6
-and b5bcd76, TOPOPLAN_TORCH an interpreter that has torch, DeepSpeed and what the checkouts import; what is not there is
-not read.  Stand-ins replace GPUs alone.  With a page, a row is written into its table as soon as it is measured.
+``dgx-h100``; three fifths of them are for this plan, and the rest for the free plan, which knows no trainer.  One that
+finds no plan that fits is made again with four times as many.  The file is read by the trainer's own parser:
+Megatron-LM's ``parse_args``, ``validate_args`` and configuration of the model, torchtitan's ``ConfigManager`` with the
+whole recipe, ``DeepSpeedConfig``, and for ``torch`` the loader of schedules of ``torch.distributed.pipelining`` with
+its dry run.  TOPOPLAN_MEGATRON and TOPOPLAN_TORCHTITAN name checkouts of d98e8a6 and b5bcd76, TOPOPLAN_TORCH an
+interpreter that has torch, DeepSpeed and what the checkouts import; what is not there is not read.  Stand-ins replace
+GPUs alone.  With a page, a row is written into its table as soon as it is measured.
 
     plan for a trainer -> exporter -> file -> trainer's parser -> accepted, or its error
 """
@@ -23,6 +24,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +52,9 @@ _LENGTHS = {"gpt2": 1024, "bert-large": 512}
 _LLAMA = "torchtitan.models.llama3.config_registry:llama3_"
 _OTHERS = "torchtitan.experiments.transformers_modeling_backend.config_registry:transformers_modeling_backend_full"
 _BASES = {"llama-3-8b": _LLAMA + "8b", "llama-3-70b": _LLAMA + "70b", "mixtral-8x7b": _OTHERS + "_moe"}
+_NONE_FITS = "no plan that fits was found"
+#: How many times as long a search runs that found none.
+_LONGER = 4
 #: Around the table of a page.
 _BEGIN, _END = "<!-- trainer plans -->", "<!-- end of trainer plans -->"
 #: How flags of Megatron-LM describe a model: keys of its config.json -> flags.
@@ -68,7 +73,7 @@ _FLAGS = {
 _OF_LLAMAS = "--position-embedding-type rope --no-rope-fusion --normalization RMSNorm --swiglu --disable-bias-linear"
 
 
-def searched(model: str, devices: int, trainer: str, seconds: float, keep: str) -> dict[str, Any]:
+def searched(model: str, devices: int, trainer: str, seconds: float, keep: str, is_again: bool) -> dict[str, Any]:
     """Search for so many CPU seconds in this process, write the file, and return what came of both."""
     now = time.process_time
     clocks.time = SimpleNamespace(monotonic=now, process_time=now)  # type: ignore[assignment, attr-defined]
@@ -89,12 +94,13 @@ def searched(model: str, devices: int, trainer: str, seconds: float, keep: str) 
         )
     except TopoplanError as error:
         return {"refused": str(error)}
+    if not outcome.fits:
+        return {"refused": f"{_NONE_FITS} in {seconds:g} CPU seconds: {outcome.lacks}"}
     free = outcome.free
     found = {
         "cpu_seconds": now(),
         "milliseconds": outcome.seconds * 1e3,
-        "fits": outcome.fits,
-        "plan": outcome.origin.name,
+        "plan": outcome.origin.name + (f", in {seconds:g} CPU seconds" if is_again else ""),
         "free": None if free is None else free.seconds * 1e3,
     }
     try:
@@ -144,7 +150,8 @@ def _by_torchtitan(plan: Plan, model: str, path: Path, python: str) -> str:
         return "not read"
     recipe = path.with_name(f"recipe_{re.sub('[^a-z0-9]', '_', path.stem)}.py")
     recipe.write_bytes(path.read_bytes())
-    (path.parent / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {checkout!r})\n")
+    if not (linked := path.parent / "torchtitan").is_symlink():  # before an installed torchtitan
+        linked.symlink_to(Path(checkout) / "torchtitan")
     base = _BASES.get(model, _OTHERS)
     words = [str(path.parent), f"{recipe.stem}={base}"]
     return _accepted(trainer_parsers.answer(trainer_parsers.TORCHTITAN, *words, python=python)[recipe.stem])
@@ -174,12 +181,17 @@ _READERS = {"megatron": _by_megatron, "torchtitan": _by_torchtitan, "deepspeed":
 
 
 def in_a_process(model: str, devices: int, trainer: str, seconds: float, keep: str) -> dict[str, Any]:
-    """Search as `searched` does, in a process of its own."""
-    command = [sys.executable, "-W", "ignore", __file__, "--one", json.dumps([model, devices, trainer, seconds, keep])]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise SystemExit(process.stderr)
-    found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    """Search as `searched` does, in a process of its own, and longer where no plan that fits was found."""
+    found: dict[str, Any] = {}
+    for is_again in (False, True):
+        one = json.dumps([model, devices, trainer, seconds * (_LONGER if is_again else 1), keep, is_again])
+        command = [sys.executable, "-W", "ignore", __file__, "--one", one]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise SystemExit(process.stderr)
+        found = json.loads(process.stdout.splitlines()[-1])
+        if not found.get("refused", "").startswith(_NONE_FITS):
+            break
     return found
 
 
@@ -187,12 +199,11 @@ def row(model: str, devices: int, trainer: str, found: dict[str, Any]) -> list[s
     """Return a row of the table."""
     head = [model, str(devices), trainer]
     if "refused" in found:
-        return [*head, "", "", "", found["refused"].split(";")[0][:160], ""]
+        return [*head, "", "", "", textwrap.shorten(found["refused"].split(";")[0], 200, placeholder=" …"), ""]
     free = found["free"]
     cost = "" if free is None else f"{100 * (found['milliseconds'] / min(free, found['milliseconds']) - 1):.1f} %"
-    plan = found["plan"] + ("" if found["fits"] else " (does not fit)")
-    words = "no" if "unwritten" in found else "yes"
-    return [*head, f"{found['milliseconds']:.1f}", cost, plan, words, found.get("read", found.get("unwritten", ""))]
+    plan = [f"{found['milliseconds']:.1f}", cost, found["plan"]]
+    return [*head, *plan, "no" if "unwritten" in found else "yes", found.get("read", found.get("unwritten", ""))]
 
 
 def write_row(page: Path, cells: list[str]) -> None:
@@ -217,7 +228,7 @@ def _key(line: str) -> tuple[str, ...]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of a search (20)")
+    parser.add_argument("--seconds", type=float, default=12.0, help="CPU seconds of a search (12)")
     parser.add_argument("--models", default=",".join(CONFIGURATIONS), help="names with commas between")
     parser.add_argument("--devices", default=",".join(map(str, DEVICES)), help="numbers with commas between")
     parser.add_argument("--trainers", default=",".join(TRAINERS), help="names with commas between")

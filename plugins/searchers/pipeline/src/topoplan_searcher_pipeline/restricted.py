@@ -29,7 +29,7 @@ def limited(options: DapplePipeline, problem: Problem) -> tuple[DapplePipeline, 
         return options, kinds
     limits = restriction.pipelines
     if limits is None:
-        raise TopoplanError(f"searcher pipeline: {restriction.name} runs no pipelines")
+        raise TopoplanError(f"searcher pipeline: {restriction.name} can run no pipelines")
     chosen = tuple(kind for kind in kinds if kind in limits.schedules)
     if not chosen:
         raise TopoplanError(
