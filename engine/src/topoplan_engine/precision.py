@@ -106,7 +106,8 @@ def in_run_precision(graph: OperatorGraph, precision: str | None) -> OperatorGra
     if stated is None:
         return changed
     source = f"{stated} ({graph.tags[_SOURCE]})"
-    return with_note(changed, "precision", source if precision is None else f"{chosen} (--precision; not {source})")
+    is_taken = precision is None or precision == stated
+    return with_note(changed, "precision", source if is_taken else f"{chosen} (--precision; not {source})")
 
 
 def in_fp8(estimator: Estimator) -> Estimator:

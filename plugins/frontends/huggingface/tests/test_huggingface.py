@@ -341,6 +341,7 @@ def test_the_type_of_a_file_is_the_precision_of_training(build) -> None:
     assert model_notes(in_run_precision(stated, None))["precision"].startswith("bf16 (torch_dtype of /")
     assert in_run_precision(stated, "fp32").precision == "fp32"
     assert model_notes(in_run_precision(stated, "fp32"))["precision"].startswith("fp32 (--precision; not bf16 (torch_d")
+    assert model_notes(in_run_precision(stated, "bf16")) == model_notes(in_run_precision(stated, None)), "they agree"
     assert in_run_precision(stated, "fp8").precision == "bf16"
     assert in_run_precision(build(SMALL), None).precision == "fp32"
     assert model_notes(in_run_precision(build(SMALL), None))["precision"].startswith("fp32 (no torch_dtype in /")
