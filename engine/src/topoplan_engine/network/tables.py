@@ -68,6 +68,7 @@ __all__ = [
 
 #: `RingColumns.choice` of rings whose flows have one path each, draw one of several, or draw and are few.
 ONE_PATH, CHOICE, FEW = range(3)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
 #: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
 _MOST_FEW, _MOST_DRAWN = 64, 1024
 #: Pairs of hosts whose paths are asked for at a time: some tenths of a second, after which a search may have to end.
@@ -296,7 +297,7 @@ class Network:
             )
         row = self._rows_of_tasks(taskgraph)
         ring = np.full(taskgraph.n_tasks, -1, dtype=np.int32)
-        reduces = np.flatnonzero(taskgraph.kind == TaskKind.COLLECTIVE)
+        reduces = np.flatnonzero(taskgraph.kind == _COLLECTIVE)
         if len(reduces):
             ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
         self._merge()

@@ -27,6 +27,9 @@ from topoplan_engine.simulation.striped import stripes_of
 
 __all__ = ["with_direct_all_to_alls"]
 
+#: Members of enumerations, which take as long to look up as a column takes to be compared.
+_COLLECTIVE, _ALL_TO_ALL = int(TaskKind.COLLECTIVE), int(Collective.ALL_TO_ALL)
+
 
 class _GroupFlows(NamedTuple):
     """The flows of a group: (f,) rows of paths, and of loads, -1 where a path is drawn; and how much of a message."""
@@ -47,8 +50,10 @@ def with_direct_all_to_alls(taskgraph: TaskGraph, entities: Entities, network: N
     Raises:
         TopoplanError: there is no path between two members.
     """
-    is_one = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.collective == Collective.ALL_TO_ALL)
-    tasks = np.flatnonzero(is_one)
+    is_one = taskgraph.collective == _ALL_TO_ALL
+    if not is_one.any():
+        return entities
+    tasks = np.flatnonzero(is_one & (taskgraph.kind == _COLLECTIVE))
     sizes = np.diff(taskgraph.group_ptr)
     tasks = tasks[sizes[taskgraph.group[tasks]] > 1]
     if not len(tasks):
