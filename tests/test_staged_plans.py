@@ -59,9 +59,11 @@ def test_what_a_plan_says_comes_back(words, tmp_path):
         }
     path.write_text(json.dumps(config | {"max_position_embeddings": 32, "hidden_act": "silu"}))
     plan = stated_plan(f"huggingface:config={path}", words, servers=8, batch_size=16)
-    again = read(write(plan), "plan.json")
+    document = write(plan)
+    again = read(document, "plan.json")
     assert again == plan
     assert again.strategy.key == plan.strategy.key
+    assert write(again) == document
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ class Tensor:
 class Term:
     """One term of a cost polynomial: ``coefficient`` times the product of the part's sizes of ``dims``."""
 
-    coefficient: float
+    coefficient: float = attrs.field(converter=float)
     dims: tuple[int, ...]
 
 
