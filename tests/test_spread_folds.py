@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Host, TopoplanError, stated_plan
+from topoplan import Cluster, Host, TopoplanError, stated_plan
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine import ClusterOptions, available
 from topoplan_engine.experiment import build_cluster
@@ -20,9 +20,12 @@ from topoplan_engine.network.machine import network_of, spreading_network
 from topoplan_engine.network.spreading import Routes, Spreading, between_switches
 from topoplan_engine.network.tables import Network
 from topoplan_estimator_roofline import Roofline
+from topoplan_samples.fabrics import star
 from topoplan_samples.plans_drawn import cluster_of, fabric_of, models_in, some_plans
+from topoplan_samples.tasks import compute, task_graph, transfer
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
+from topoplan_simulator_fluid import Fluid
 from topoplan_simulator_fluid.folded import message_loads
 from topoplan_simulator_fluid.model import Model
 
@@ -260,6 +263,26 @@ def test_rails_of_hosts_without_insides_take_what_one_switch_takes(topology, set
         assert not Model().draws(prepared)
         seconds += [outcome.makespan, Model().simulate(prepared).makespan]
     assert seconds == pytest.approx([seconds[-1]] * 4, rel=1e-9)
+
+
+@pytest.mark.parametrize(("computes_first", "expected"), [(False, 30e-3), (True, 21e-3)])
+def test_devices_in_lockstep_take_longer_than_those_set_apart(computes_first, expected):
+    """By hand: ten rounds of 1 ms on an interface alone and 1 ms of work; two in lockstep send for 2 ms.
+
+    Set apart by more work of one of them, each sends while the other one computes: 1 ms, and ten times 2 ms.
+    """
+    tasks, edges = [], []
+    for device in (0, 1):
+        if computes_first and device == 1:
+            tasks.append(compute(device, 1e-3))
+        for number in range(10):
+            if number or (computes_first and device == 1):
+                edges.append((len(tasks) - 1, len(tasks)))
+            edges.append((len(tasks), len(tasks) + 1))
+            tasks += [transfer(device, device + 2, 1_000_000), compute(device, 1e-3)]
+    hosts = Cluster.uniform(n_hosts=2, devices_per_host=2)
+    makespan = Fluid().build().makespan(task_graph(tasks, edges, 4), star(2, 1e9, 0.0), hosts)
+    assert makespan == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ class FoldedStates:
         # The key of the last state, its iteration if it is folded, and what that takes.
         self._last: tuple[bytes, FoldedIteration | None] = b"", None
         self._run: FoldedRun | None = None
+        self._timeline: Timeline | None = None
 
     def iteration(self, state: State) -> FoldedIteration | None:
         """Return one task for each class of tasks of a staged strategy; None where all are simulated.
@@ -82,7 +83,8 @@ class FoldedStates:
                 folded = self._lowering.fold(strategy, loads_of, simulate.chosen_collectives)
                 if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
                     iteration = folded
-            self._last, self._run = (key, iteration), None  # not before: a search may have left the call in the middle
+            self._run = self._timeline = None
+            self._last = key, iteration  # not before: a search may have left the call in the middle
         return self._last[1]
 
     def _why_whole(self, state: State) -> str:
@@ -107,7 +109,9 @@ class FoldedStates:
         run = self._of(state)
         assert run is not None
         assert self._simulate is not None
-        return self._simulate.folded_timeline(run, whole)
+        if self._timeline is None:
+            self._timeline = self._simulate.folded_timeline(run, whole)
+        return self._timeline
 
     def _of(self, state: State) -> FoldedRun | None:
         folded = self.iteration(state)
