@@ -164,7 +164,8 @@ def series(
         kind, here = kinds[killed % len(kinds)], folder / f"{workers}-{runs}"
         process = started(words, folder)
         status = waited(process, rng.uniform(0.02, 0.9) * longest if killed < kills else math.inf)
-        if status is None:
+        was_killed = status is None
+        if was_killed:
             family = [process, *children(process)]
             KINDS[kind][0](process)
             if not ends(family):
@@ -174,9 +175,10 @@ def series(
             killed += status != 0
             counts[kind] += status != 0
         log = (folder / "log").read_text()
-        if "Traceback" in log or status in (1, 2):
+        refused = status == 2 and not was_killed  # as it would be for ever
+        if "Traceback" in log or status == 1 or refused:
             failures.append(f"{kind}: status {status}: {log[-1000:]}")
-        if status == 2:  # refused, as it would be for ever
+        if refused:
             return
         (folder / "log").unlink()
         if status == 0 and (here / "result.json").exists():

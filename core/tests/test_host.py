@@ -453,6 +453,14 @@ def test_an_allow_list_that_names_nothing_names_the_nearest(install, monkeypatch
         ("topology-torsu", ["no plugin 'topology-torsu' is installed; did you mean 'topology-torus'?"]),
         ("topoplan-topolgy-torus", ["no plugin 'topoplan-topolgy-torus' is installed; did you mean 'topoplan-topol"]),
         ("zzqq,one", ["no plugin 'zzqq' is installed"]),
+        ("fluid", ["no plugin 'fluid' is installed; did you mean 'simulator-fluid'?"]),
+        (
+            "torus,json",
+            [
+                "no plugin 'json' is installed; did you mean 'exporter-json'?",
+                "no plugin 'torus' is installed; did you mean 'topology-torus'?",
+            ],
+        ),
         ("one, acme-one,", []),
         ("b\x1b[31m", ["no plugin 'b\\x1b[31m' is installed"]),
         ("", []),

@@ -160,12 +160,12 @@ def expect(value: Any, kind: Any, what: str, right: str = "") -> None:
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``choices``, or some of what exists, each name cut."""
-    names = sorted(choices)
-    key = name.lower()
+    names, key = sorted(choices), name.lower()
     lower = {each.lower(): each for each in names}
     longer = [each for low, each in lower.items() if low.startswith(f"{key}-")]
     # What is much longer than every name resembles none; to compare it would take long.
-    if not longer and len(name) <= 200 and (close := difflib.get_close_matches(key, lower, n=1, cutoff=0.6)):
+    close = difflib.get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 else []
+    if not longer and (close := close or [low for low in lower if low.endswith(f"-{key}")]):
         return f"; did you mean {shown(lower[close[0]])}?"
     names = longer or names
     listed = [_cut(name, 60) for name in names[:_LISTED]]

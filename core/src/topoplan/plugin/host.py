@@ -355,9 +355,9 @@ class Host:
 
     def _add(self, plugin: object, provider: Provider) -> None:
         """Index the components of a plugin, or of a list of them: all of them, or none and a `TopoplanError`."""
+        functions: list[object] = []
         if isinstance(plugin, list):
             classes = check_classes(plugin, provider.name)
-            functions: list[object] = []
         else:
             classes, functions = self._register(plugin, provider)
         for cls in classes:
