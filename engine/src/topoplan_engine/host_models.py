@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from topoplan.errors import TopoplanError
+from topoplan.errors import TopoplanError, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostLink, HostModel, HostNode
 from topoplan.options import parse_component
@@ -56,6 +56,11 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         return options, None
     if _SEVERAL.fullmatch(options.machine.replace(" ", "")):
         return _of_several(options, host), None
+    if set(options.machine.partition(":")[0]) & set("*+"):
+        raise TopoplanError(
+            f"cluster.machine: {shown(options.machine)} is no list of machines (write NAME*HOSTS+NAME*HOSTS, without "
+            "options of theirs)"
+        )
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
         model = host.make(Machine, name, given_options, allow_code=True).build()
