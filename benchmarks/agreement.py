@@ -169,18 +169,23 @@ def reference(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str],
 
 
 def own_exports(folder: Path | None, host: Host) -> Iterator[tuple[dict[str, str], Plan]]:
-    """Yield our own exports, those of the tables or of a folder: with their corrected times, where they have one."""
+    """Yield our own exports, of the tables or of a folder: with the time of their rings, where that was corrected.
+
+    Files of an older form name other members of rings than they mean, and are read as they mean.  The order of their
+    sends is followed as it stands, and so the time that counts is that of the file.
+    """
     if folder is None:
-        given = ({**row, "file": row["export"], "iteration_ms": row["counts_ms"]} for row, _ in exported.rows())
+        given = (
+            {**row, "file": row["export"], "iteration_ms": row["members_honoured_ms"] or row["packet_ms"]}
+            for row, _ in exported.rows()
+        )
         found = zip(given, (plan for _, plan in exported.rows()), strict=True)
     else:
         found = (
             (
                 {
                     **row,
-                    "iteration_ms": row["packet_members_honoured_ms"]
-                    or row["packet_sends_staggered_ms"]
-                    or row["packet_ms"],
+                    "iteration_ms": row["packet_members_honoured_ms"] or row["packet_ms"],
                 },
                 plan,
             )
@@ -312,6 +317,8 @@ def main() -> None:
     wanted = [given.level] if given.level else LEVELS
     host = Host.discover()
     rows = [row for row in reference(given.folder, host) if given.only in row[0]["file"]]
+    if not rows:
+        parser.error(f"--only {given.only}: no task graph has this in its name")
     repeats = 3 if given.write is None else 0  # the page has no times of this machine
     levels = {level: replay(rows, host, level, repeats, programs) for level in wanted}
     if given.write is None:
@@ -321,7 +328,7 @@ def main() -> None:
             rows = list(own_exports(given.folder, host))
             files = (programs, given.folder / "own_exports") if programs and given.folder else None
             for level in wanted:
-                show(replay(rows, host, level, programs=None, files=files), "own exports", level)
+                show(replay(rows, host, level, repeats=0, files=files), "own exports", level)
         return
     text = given.write.read_text()
     before, _, rest = text.partition(START)
