@@ -56,11 +56,7 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         return options, None
     if _SEVERAL.fullmatch(options.machine.replace(" ", "")):
         return _of_several(options, host), None
-    if set(options.machine.partition(":")[0]) & set("*+"):
-        raise TopoplanError(
-            f"cluster.machine: {shown(options.machine)} is no list of machines (write NAME*HOSTS+NAME*HOSTS, without "
-            "options of theirs)"
-        )
+    _check_name(options.machine)
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
         model = host.make(Machine, name, given_options, allow_code=True).build()
@@ -104,6 +100,15 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         "servers": model.servers if model.servers and is_unnamed(options.servers) else int(options.servers),
     }
     return attrs.evolve(options, **values), attrs.evolve(model, device=None, servers=None)
+
+
+def _check_name(machine: str) -> None:
+    """Refuse what is meant as a list of machines and is none."""
+    if set(machine.partition(":")[0]) & set("*+"):
+        raise TopoplanError(
+            f"cluster.machine: {shown(machine)} is no list of machines (write NAME*HOSTS+NAME*HOSTS, without options "
+            "of theirs)"
+        )
 
 
 def _of_several(options: ClusterOptions, host: Host) -> ClusterOptions:
