@@ -402,6 +402,20 @@ def test_code_that_is_called_often_is_found_in_the_traceback():
         optimize(attrs.evolve(SMALL, estimator="bad"), host=host)
 
 
+@pytest.mark.parametrize("method", ["__call__", "makespan", "makespans"])
+def test_an_interrupt_in_compiled_code_is_no_fault_of_a_simulator(method):
+    def interrupted(*given):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:  # as the interpreter does where compiled code returns
+            raise SystemError("returned a result with an exception set") from error
+
+    host = Host.discover()
+    host.add(times(**{method: interrupted, "draws": lambda *_: method == "makespans"}), name="mine")
+    with pytest.raises(KeyboardInterrupt):
+        optimize(attrs.evolve(SMALL, simulator="bad", run=attrs.evolve(SMALL.run, draws=2)), host=host)
+
+
 def test_a_report_that_fails_costs_the_report_alone():
     host = Host.discover()
     host.add(component(Searcher, build=search(report=boom), axis="strategy", constructs=True), name="mine")

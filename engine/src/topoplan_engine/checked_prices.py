@@ -20,6 +20,7 @@ from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan.plugin.components import Estimator
 from topoplan_engine.cache import LruCache
+from topoplan_engine.interrupt import raise_if_interrupted
 
 __all__ = ["build_costs"]
 
@@ -93,6 +94,7 @@ def _checking_prices(costs: CostFunction, who: str, graph: OperatorGraph) -> Non
             except (TopoplanError, MemoryError):
                 raise
             except (Exception, SystemExit) as error:
+                raise_if_interrupted(error)
                 raise PluginError(f"{who}: {name} raised {exception_line(error)}") from error
             key = op, tuple(degrees), len(devices)
             if right.get(key) is value:

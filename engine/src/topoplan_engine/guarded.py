@@ -32,7 +32,7 @@ from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, Search, Trial
 from topoplan_engine.allowed import Allowed, why_misplaced
-from topoplan_engine.interrupt import TooLargeError
+from topoplan_engine.interrupt import TooLargeError, raise_if_interrupted
 from topoplan_engine.screening import Rejects, Screened
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 
@@ -193,6 +193,7 @@ class _GuardedSimulate(Simulate):
         except (TopoplanError, TooLargeError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
+            raise_if_interrupted(error)
             raise PluginError(f"{self._who}: {what} raised {exception_line(error)}") from error
 
     def _checked(self, name: str, method: Callable[..., Any], check: Callable[..., str] | None) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from types import FrameType
 
 from topoplan.search.stopping import must_end, stop_if_wanted
 
-__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed"]
+__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed", "raise_if_interrupted"]
 
 
 class Stop:
@@ -59,6 +59,18 @@ def obeyed(
     finally:
         must_end.reset(ends)
         _most_tasks.reset(tasks)
+
+
+def raise_if_interrupted(error: BaseException) -> None:
+    """Raise the `KeyboardInterrupt` that compiled code turned into an error, if it is one.
+
+    >>> raise_if_interrupted(ValueError("of the code itself"))
+    """
+    cause: BaseException | None = error if isinstance(error, SystemError) else None
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        cause = cause.__cause__ or cause.__context__
 
 
 def check_size(tasks: int) -> None:
