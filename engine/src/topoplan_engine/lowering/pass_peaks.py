@@ -3,8 +3,8 @@
     bytes that passes of each chunk bring and free ─┐
     what they have for a moment beside them ────────┴► along the order of a rank ─► the fullest moment
 
-Ranks run passes in a fixed order, so that the peak does not depend on how long passes take.  Who lowers placed
-operators, who lowers stages of programs and who estimates plans differ in how they count the bytes of a pass alone.
+Ranks run passes in a fixed order, so that the peak does not depend on how long passes take.  Lowered pipelines of
+placed operators, lowered stages of programs and estimates of plans differ only in how they count the bytes of a pass.
 """
 
 from __future__ import annotations
@@ -168,6 +168,6 @@ def peaks_of(
 
 def whole_passes(order: PassOrder) -> NDArray[np.bool_]:
     """(n,) whether a pass is a backward one that makes the gradients of weights, too."""
-    apart = order.row_of[Pass.WEIGHTS, order.chunk, order.micro_batch] >= 0
-    whole: NDArray[np.bool_] = (order.kind == Pass.BACKWARD) & ~apart
+    separate = order.row_of[Pass.WEIGHTS, order.chunk, order.micro_batch] >= 0
+    whole: NDArray[np.bool_] = (order.kind == Pass.BACKWARD) & ~separate
     return whole
