@@ -165,7 +165,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     longer = [each for low, each in lower.items() if low.startswith(f"{key}-")]
     # What is much longer than every name resembles none; to compare it would take long.
     close = difflib.get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 else []
-    if not longer and (close := close or [low for low in lower if low.endswith(f"-{key}")]):
+    if not longer and (close := close or [low for low in lower if low.partition("-")[1:] == ("-", key)]):
         return f"; did you mean {shown(lower[close[0]])}?"
     names = longer or names
     listed = [_cut(name, 60) for name in names[:_LISTED]]
