@@ -277,7 +277,7 @@ def _find_channels(
 
 @inline_kernel
 def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
-    """Number equal colors alike, by first occurrence; return how many different ones there are.
+    """Give equal colors one number, by first occurrence; return how many different ones there are.
 
     Most colors are equal, so that the table begins small, and stays where memory is fast.  Invariant: at most half of
     its slots are taken.
