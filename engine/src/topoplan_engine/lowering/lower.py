@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
@@ -18,21 +20,25 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.edge_numbers import EdgeNumbers
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.memory_levels import Activations, memory_levels
+from topoplan_engine.lowering.order import order_of
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
+    from topoplan_engine.lowering.pipeline import PipelineLowering
     from topoplan_engine.lowering.placements import PlacementLowering
+    from topoplan_engine.lowering.programs import ProgramLowering
     from topoplan_engine.lowering.staged import StagedLowering
     from topoplan_engine.lowering.symmetry.quotient import Quotient, Symmetry
 
 __all__ = ["Lowering", "StrategyLowering"]
 
 
-class StrategyLowering(Protocol):
+class StrategyLowering(ABC):
     """Lowers all strategies of one kind."""
 
+    @abstractmethod
     def lower(self, strategy: Any) -> TaskGraph:
         """Return the task graph of one iteration.
 
@@ -40,6 +46,7 @@ class StrategyLowering(Protocol):
             TopoplanError: a placement that the cost function cannot price.
         """
 
+    @abstractmethod
     def n_tasks(self, strategy: Any) -> int:
         """Return about how many tasks `lower` makes, without making them."""
 
@@ -50,6 +57,7 @@ class StrategyLowering(Protocol):
             strategy: to lower.
             in_turn_bytes: see `symmetry`.
         """
+        return None
 
     def symmetry(self, strategy: Any, in_turn_bytes: int) -> Symmetry | None:
         """Return the classes of parts that nothing tells apart if all devices are alike; None if there are none.
@@ -58,25 +66,32 @@ class StrategyLowering(Protocol):
             strategy: to lower.
             in_turn_bytes: messages of no more bytes from one device to the same other one are served in turn.
         """
+        return None
 
+    @abstractmethod
     def memory(self, strategy: Any) -> F64:
         """Return the (D,) bytes that each device holds during the iteration: the most at a time."""
 
     def resting_memory(self, strategy: Any) -> F64:
         """Return the (D,) bytes of the parts of a placed strategy alone, without gradients of activations.
 
-        A sum over parts, and no more than `memory`.
+        A sum over parts, and no more than `memory`; the same where there is no such sum.
         """
+        return self.memory(strategy)
 
     def holds_gradients(self, strategy: Any) -> bool:
-        """Return whether `memory` may be more than `resting_memory`."""
+        """Return whether `memory` may be more than `resting_memory`; True where that says nothing of the peak."""
+        return True
 
+    @abstractmethod
     def memory_use(self, strategy: Any) -> MemoryUse:
         """Return the same as `memory` by what it is for, in whole bytes."""
 
+    @abstractmethod
     def activations(self, strategy: Any, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time, in a simulated iteration of what `lower` returns."""
 
+    @abstractmethod
     def demand(self, strategy: Any) -> Demand:
         """Return what the strategy asks of the network, host by host."""
 
@@ -95,7 +110,6 @@ class Lowering:
         self.graph, self.cluster, self.costs, self.one_task = graph, cluster, costs, one_task
         self._fragments = FragmentCache(graph, cluster, costs)
         self.pieces = Pieces(self._fragments)
-        self._by_kind: dict[tuple[type[Strategy], bool, bool], StrategyLowering] = {}
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """See `StrategyLowering.lower`."""
@@ -117,8 +131,7 @@ class Lowering:
         """
         if self._fragments.optimizer_costs is not None or not self._fragments.passes.everything:
             return None
-        lowering: PlacementLowering = self._of_kind(PlacedStrategy)  # type: ignore[assignment]
-        return lowering.class_keys.of_numbers(numbers, in_turn_bytes)
+        return self._placements.class_keys.of_numbers(numbers, in_turn_bytes)
 
     def symmetry(self, strategy: Strategy, in_turn_bytes: int = 0) -> Symmetry | None:
         """See `StrategyLowering.symmetry`."""
@@ -188,42 +201,33 @@ class Lowering:
         return EdgeNumbers(edges_at, [(source, target) for _, source, target in fragments.edge_ends])
 
     def _of(self, strategy: Strategy) -> StrategyLowering:
-        placed = isinstance(strategy, StagedStrategy) and strategy.is_placed
-        return self._of_kind(type(strategy), placed=placed, one_stream=strategy.program is not None)
+        """Return the lowering of a strategy: its operators are placed, with an order of passes or without, or not."""
+        if strategy.program is not None:
+            return self._programs
+        if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
+            return self._stages
+        return self._placements if order_of(strategy) is None else self._pipelines
 
-    def _of_kind(self, kind: type[Strategy], *, placed: bool = False, one_stream: bool = False) -> StrategyLowering:
-        lowering = self._by_kind.get((kind, placed, one_stream))
-        if lowering is None:
-            flags = {"placed": placed, "one_stream": one_stream, "one_task": self.one_task}
-            lowering = _lowering_of(kind, self._fragments, self.pieces, **flags)
-            self._by_kind[kind, placed, one_stream] = lowering
-        return lowering
-
-
-def _lowering_of(
-    kind: type[Strategy],
-    fragments: FragmentCache,
-    pieces: Pieces,
-    *,
-    placed: bool = False,
-    one_stream: bool = False,
-    one_task: bool = False,
-) -> StrategyLowering:
-    """Make the lowering of one kind of strategies, of stages whose operators are placed or run programs."""
-    if one_stream:
-        from topoplan_engine.lowering.programs import ProgramLowering
-
-        return ProgramLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
-    if kind is PlacedStrategy:
+    @functools.cached_property
+    def _placements(self) -> PlacementLowering:
         from topoplan_engine.lowering.placements import PlacementLowering
 
-        return PlacementLowering(fragments, pieces)
-    if kind is StagedStrategy and placed:
+        return PlacementLowering(self._fragments, self.pieces)
+
+    @functools.cached_property
+    def _pipelines(self) -> PipelineLowering:
         from topoplan_engine.lowering.pipeline import PipelineLowering
 
-        return PipelineLowering(fragments, pieces)
-    if kind is StagedStrategy:
+        return PipelineLowering(self._fragments)
+
+    @functools.cached_property
+    def _programs(self) -> ProgramLowering:
+        from topoplan_engine.lowering.programs import ProgramLowering
+
+        return ProgramLowering(self.graph, self.cluster, self.costs, one_task=self.one_task)
+
+    @functools.cached_property
+    def _stages(self) -> StagedLowering:
         from topoplan_engine.lowering.staged import StagedLowering
 
-        return StagedLowering(fragments.graph, fragments.cluster, fragments.costs, one_task=one_task)
-    raise TypeError(f"no lowering for strategies of type {kind.__name__}")
+        return StagedLowering(self.graph, self.cluster, self.costs, one_task=self.one_task)

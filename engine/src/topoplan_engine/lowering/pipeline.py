@@ -8,33 +8,32 @@ one device would say nothing more, and none is made.  Messages wait for nobody's
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I8, I32, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.taskgraph import TaskGraph, TaskKind
+from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.csr import indptr
 from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
+from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Runs, Steps, order_of, runs_of, steps_under
+from topoplan_engine.lowering.order import Runs, Steps, runs_of, steps_under
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
-from topoplan_engine.lowering.pieces import Pieces
-from topoplan_engine.lowering.placements import PlacementLowering, hosts_demand, traffic_between
+from topoplan_engine.lowering.placements import hosts_demand, traffic_between
 from topoplan_engine.lowering.sent_once import along_edges, sent_once
+from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.lowering.tied_groups import with_copies, with_tied_groups
-
-if TYPE_CHECKING:
-    from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["PipelineLowering", "scheduled_taskgraph"]
 
@@ -45,20 +44,15 @@ class _MicroBatch(NamedTuple):
     """Tasks of one micro-batch.
 
     Attributes:
-        kind, device, seconds, src, dst, op: columns of `TaskGraph`.
-        size: (messages,) bytes in the whole batch.
-        tails, heads: (edges,) tasks at both ends.
+        columns: of a `TaskGraph`, without sizes.
+        size: (tasks,) bytes in the whole batch.
+        tails, heads: (edges,) tasks at both ends of messages.
     """
 
-    kind: I8
-    device: I32
-    seconds: F64
+    columns: Mapping[str, np.ndarray]
     size: I64
-    src: I32
-    dst: I32
-    op: I32
-    tails: I32
-    heads: I32
+    tails: I64
+    heads: I64
 
 
 def _n_tasks(table: PartTable, strategy: StagedStrategy) -> int:
@@ -66,21 +60,18 @@ def _n_tasks(table: PartTable, strategy: StagedStrategy) -> int:
     return strategy.micro_batches * 2 * (len(table.device) + len(table.src))
 
 
-class PipelineLowering:
+class PipelineLowering(StrategyLowering):
     """Lowers pipelines; see `topoplan_engine.lowering.lower.StrategyLowering`.
 
-    Where an order leaves nothing to order, strategies are lowered as placements alone.
+    Where an order leaves nothing to order, `topoplan_engine.lowering.placements` lowers strategies.
     """
 
-    def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
+    def __init__(self, fragments: FragmentCache) -> None:
         self._fragments = fragments
-        self._placements = PlacementLowering(fragments, pieces)
         self._tensor_bytes = TensorBytes(fragments.graph)
 
     def lower(self, strategy: StagedStrategy) -> TaskGraph:
         """Return the task graph of one iteration."""
-        if order_of(strategy) is None:
-            return self._placements.lower(strategy)
         cache = self._fragments
         forward, backward, gradient = cache.micro_batch_seconds(strategy.placements, strategy.micro_batches)
         table, gradients = self._tables(strategy)
@@ -98,34 +89,14 @@ class PipelineLowering:
 
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return about how many tasks `lower` makes: both passes of each micro-batch, and their transfers."""
-        if order_of(strategy) is None:
-            return self._placements.n_tasks(strategy)
         return _n_tasks(self._tables(strategy)[0], strategy)
-
-    def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> int | None:
-        """Return a number that is equal for strategies of one class; None if there is an order of passes."""
-        return self._placements.class_key(strategy, in_turn_bytes) if order_of(strategy) is None else None
-
-    def symmetry(self, strategy: StagedStrategy, in_turn_bytes: int) -> Symmetry | None:
-        """Return the classes of parts that nothing tells apart; None if there is an order of passes."""
-        return self._placements.symmetry(strategy, in_turn_bytes) if order_of(strategy) is None else None
 
     def memory(self, strategy: StagedStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
         return self._peak(strategy).total
 
-    def resting_memory(self, strategy: StagedStrategy) -> F64:
-        """Return the same; it is asked for of placements alone, see `StrategyLowering`."""
-        return self.memory(strategy)
-
-    def holds_gradients(self, strategy: StagedStrategy) -> bool:
-        """Return True: sums of parts' bytes say nothing of it."""
-        return True
-
     def _peak(self, strategy: StagedStrategy) -> Peak:
         """Return the peak of the bytes that each device holds."""
-        if order_of(strategy) is None:
-            return self._placements.peak(strategy)
         fragments = self._operators(strategy)
         return scheduled_peak(
             strategy.order,
@@ -145,8 +116,6 @@ class PipelineLowering:
     def _operators(self, strategy: StagedStrategy) -> list[OperatorFragment]:
         """Return the fragments of all operators, with copies of weights that stages share."""
         fragments = self._fragments.operators(strategy.placements)
-        if order_of(strategy) is None:
-            return fragments
         return with_copies(self._fragments.graph, strategy.placements, fragments)
 
     def activations(self, strategy: StagedStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
@@ -155,8 +124,6 @@ class PipelineLowering:
 
     def demand(self, strategy: StagedStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
-        if order_of(strategy) is None:
-            return self._placements.demand(strategy)
         cluster, stage = self._fragments.cluster, strategy.stage_of
         table, gradients = self._tables(strategy)
         devices, ends = _ends_of_pairs(table)
@@ -210,30 +177,33 @@ def scheduled_taskgraph(
     if gradients is None:
         gradients = along_edges(table, passes.edges) if passes and partial else table
     batch = _micro_batch(table, gradients, steps, stage, weight_gradient)
-    tasks, groups = len(batch.kind), len(table.group_bytes)
-    runs = runs_of(order, steps, stage, table.device, n_devices)
-    next_task = _next_tasks(runs, count, tasks)
-    succ_ptr, succ = _successors(table, steps, batch, next_task, groups)
-    size = np.zeros((count, tasks), dtype=np.int64)
-    size[:, len(steps.part) :] = _message_bytes(batch.size, count)
-    none = np.full(groups, -1, dtype=np.int32)
-    columns: dict[str, Any] = {
-        "kind": np.append(np.tile(batch.kind, count), np.full(groups, TaskKind.COLLECTIVE, dtype=np.int8)),
-        "device": np.append(np.tile(batch.device, count), none),
-        "seconds": np.append(np.tile(batch.seconds, count), table.group_seconds),
-        "size": np.append(size, table.group_bytes),
-        "src": np.append(np.tile(batch.src, count), none),
-        "dst": np.append(np.tile(batch.dst, count), none),
-        "group": np.append(np.full(count * tasks, -1, dtype=np.int32), np.arange(groups, dtype=np.int32)),
-        "op": np.append(np.tile(batch.op, count), table.group_op),
-        "succ_ptr": succ_ptr,
-        "succ": succ,
-        "micro_batch": np.append(np.repeat(np.arange(count, dtype=np.int32), tasks), none),
-    }
-    for column in columns.values():
-        column.setflags(write=False)
+    n_tasks, groups = len(batch.columns["kind"]), len(table.group_bytes)
+    numbers, columns = np.arange(count)[:, None], {name: np.tile(each, count) for name, each in batch.columns.items()}
+    size, number_of_task = shares_of(batch.size, numbers, count).ravel(), np.repeat(numbers, n_tasks)
+    tasks = TaskColumns()
+    tasks.add(count * n_tasks, **columns, size=size, micro_batch=number_of_task)
+    reduces = tasks.add(
+        groups,
+        kind=TaskKind.COLLECTIVE,
+        seconds=table.group_seconds,
+        size=table.group_bytes,
+        group=np.arange(groups),
+        op=table.group_op,
+        collective=Collective.ALL_REDUCE,
+    )
+    # Of each task's successors the next one of its device comes first, then messages, then all-reduces.
+    next_task = _next_tasks(runs_of(order, steps, stage, table.device, n_devices), count, n_tasks)
+    in_turn, offset = np.flatnonzero(next_task >= 0), n_tasks * numbers
+    tasks.edges(in_turn, next_task[in_turn])
+    tasks.edges((batch.tails + offset).ravel(), (batch.heads + offset).ravel())
+    # The last backward task of each part, for the gradients of its weights.
+    last = np.where(steps.task[:, Pass.WEIGHTS] >= 0, steps.task[:, Pass.WEIGHTS], steps.task[:, Pass.BACKWARD])
+    members = np.diff(table.part_ptr)
+    reduced = last[table.group_parts + np.repeat(table.op_base[table.group_op], members)]
+    tasks.edges(reduced + offset[-1], np.repeat(reduces, members))
     return TaskGraph(
-        **columns,
+        **tasks.columns(),
+        **tasks.successors(),
         group_ptr=table.device_ptr,
         group_members=table.group_devices,
         op_names=op_names,
@@ -241,23 +211,15 @@ def scheduled_taskgraph(
     )
 
 
-def _next_tasks(runs: Runs, count: int, tasks: int) -> I32:
-    """(count, tasks) the task that the device of each task of each micro-batch runs next; -1 after its last one."""
+def _next_tasks(runs: Runs, count: int, tasks: int) -> I64:
+    """(count * tasks,) the task that the device of each task of each micro-batch runs next; -1 after its last one."""
     row, place = runs.rows
     order = runs.task[place] + (runs.micro_batch * np.int32(tasks))[row]
-    next_task = np.full(count * tasks, -1, dtype=np.int32)
+    next_task = np.full(count * tasks, -1, dtype=np.int64)
     next_task[order[:-1]] = order[1:]
     ends = np.cumsum(np.diff(runs.task_ptr)[runs.block])[runs.device_ptr[1:] - 1] - 1
     next_task[order[ends]] = -1
-    return next_task.reshape(count, tasks)
-
-
-def _message_bytes(size: I64, count: int) -> I64:
-    """(count, messages) bytes of each micro-batch: those between the fractions m / count and (m + 1) / count."""
-    share, remainder = np.divmod(size, count)
-    cumulative = np.arange(count + 1)[:, None] * remainder // count
-    whole_bytes: I64 = share + np.diff(cumulative, axis=0)
-    return whole_bytes
+    return next_task
 
 
 def _messages(table: PartTable) -> tuple[I32, I32, I64, I32]:
@@ -290,44 +252,18 @@ def _micro_batch(table: PartTable, gradients: PartTable, steps: Steps, stage: I3
     forward, recompute, backward = (steps.task[:, each] for each in (Pass.FORWARD, Pass.RECOMPUTE, Pass.BACKWARD))
     sender = np.concatenate([forward[source], recompute[source[repeated]], backward[reader]])
     receiver = np.concatenate([forward[target], recompute[target[repeated]], backward[maker]])
-    message = np.arange(len(part), len(part) + len(sender), dtype=np.int32)
-    none = np.full(len(part), -1, dtype=np.int32)
+    passes, messages = len(part), len(sender)
+    message, none = np.arange(passes, passes + messages), np.full(passes, -1)
     return _MicroBatch(
-        kind=np.append(_KIND[kind], np.full(len(sender), TaskKind.TRANSFER, dtype=np.int8)),
-        device=np.append(table.device[part], np.full(len(sender), -1, dtype=np.int32)),
-        seconds=np.append(seconds[part, kind], np.zeros(len(sender))),
-        size=np.concatenate([size, size[repeated], size_back]),
-        src=np.append(none, table.device[part[sender]]),
-        dst=np.append(none, table.device[part[receiver]]),
-        op=np.concatenate([table.op[part], op, op[repeated], op_back]),
+        columns={
+            "kind": np.append(_KIND[kind], np.full(messages, TaskKind.TRANSFER)),
+            "device": np.append(table.device[part], np.full(messages, -1)),
+            "seconds": np.append(seconds[part, kind], np.zeros(messages)),
+            "src": np.append(none, table.device[part[sender]]),
+            "dst": np.append(none, table.device[part[receiver]]),
+            "op": np.concatenate([table.op[part], op, op[repeated], op_back]),
+        },
+        size=np.concatenate([np.zeros(passes, np.int64), size, size[repeated], size_back]),
         tails=np.append(sender, message),
         heads=np.append(message, receiver),
     )
-
-
-def _successors(table: PartTable, steps: Steps, batch: _MicroBatch, next_task: I32, groups: int) -> tuple[I32, I32]:
-    """Return CSR rows of successors: the next task of the device first, then messages, then all-reduces."""
-    (count, tasks), computes = next_task.shape, len(steps.part)
-    chain = np.arange(computes, dtype=np.int32)
-    # The last backward task of each part, for the gradients of its weights.
-    last = np.where(steps.task[:, Pass.WEIGHTS] >= 0, steps.task[:, Pass.WEIGHTS], steps.task[:, Pass.BACKWARD])
-    members = np.diff(table.part_ptr)
-    reduced = last[table.group_parts + np.repeat(table.op_base[table.group_op], members)]
-    to_group = np.repeat(np.arange(count * tasks, count * tasks + groups, dtype=np.int32), members)
-
-    def rows(tails: I32, heads: I32, copies: I32) -> tuple[I32, I32]:
-        """Sort edges by tail and copy them; return how many leave each task, and the heads."""
-        order = np.argsort(tails, kind="stable")
-        degree = np.bincount(tails, minlength=tasks).astype(np.int32)
-        heads = heads[order] + np.where(order < len(chain) + len(batch.heads), copies[:, None] * np.int32(tasks), 0)
-        heads[:, (np.cumsum(degree) - degree)[:computes]] = next_task[copies, :computes]
-        return np.tile(degree, len(copies)), heads.ravel()
-
-    tails, heads = np.append(chain, batch.tails), np.append(chain, batch.heads)
-    number = np.arange(count, dtype=np.int32)
-    degree, succ = rows(tails, heads, number[:-1])
-    last_degree, last_succ = rows(np.append(tails, reduced), np.append(heads, to_group), number[-1:])
-    degree = np.concatenate([degree, last_degree, np.zeros(groups, dtype=np.int32)])
-    succ = np.append(succ, last_succ)
-    degree[: -groups or None].reshape(count, tasks)[:, :computes] -= next_task[:, :computes] < 0
-    return indptr(degree, np.int32), succ[succ >= 0]

@@ -21,6 +21,7 @@ from topoplan_engine.lowering.alone import alone_bytes, alone_peak, is_alone, tr
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import EdgeFragment
+from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
 from topoplan_engine.lowering.passes import without_gradients
 from topoplan_engine.lowering.pieces import Pieces
@@ -40,7 +41,7 @@ def _n_tasks(table: PartTable) -> int:
     return 2 * len(table.device) + len(table.group_bytes) + 2 * len(table.src)
 
 
-class PlacementLowering:
+class PlacementLowering(StrategyLowering):
     """Lowers the placements of strategies; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
     def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:

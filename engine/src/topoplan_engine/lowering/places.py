@@ -28,8 +28,10 @@ __all__ = [
     "Communicator",
     "CopySums",
     "Layout",
+    "OrderedPlaces",
     "Places",
     "Sends",
+    "TaskLayout",
     "TiedSum",
     "WholeLayout",
     "copy_groups",
@@ -49,7 +51,7 @@ class Communicator(Protocol):
     def add(self, tasks: TaskColumns, kind: Collective, **columns: Any) -> tuple[I64, I64]:
         """Add a collective in each group; return the first and the last task at each place.
 
-        An all-to-all may have ``shares`` (`TaskColumns.collective`), (D,) of all places of the mesh.
+        An all-to-all may have ``weights`` (`TaskColumns.collective`).
         """
 
     def join(self, tasks: TaskColumns, **columns: Any) -> I64:
@@ -62,18 +64,26 @@ class Places(Protocol):
     Attributes:
         devices: (P,) the device at each.
         rows: (P,) the place of each in the mesh.
-        order: (P,) numbers of places, in an order of devices that all stages of a rank share.
     """
 
     devices: I32
     rows: I64
-    order: I64
 
     def communicator(self, axes: tuple[int, ...]) -> Communicator:
         """Return the groups along some axes."""
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of transfers from each place to the next one along an axis, and (P,) who sends to each."""
+
+
+class OrderedPlaces(Places, Protocol):
+    """Places whose tasks are tied to those of other stages.
+
+    Attributes:
+        order: (P,) numbers of places, in an order of devices that all stages of a rank share.
+    """
+
+    order: I64
 
     def streams(self, axes: tuple[int, ...]) -> tuple[bytes, I64]:
         """Return a key of the groups along some axes, and the number of a place in each.
@@ -130,8 +140,8 @@ class CopySums(NamedTuple):
     columns: Mapping[str, Any]
 
 
-class Layout(Protocol):
-    """Which places tasks are written for.
+class TaskLayout(Protocol):
+    """What tasks inside of stages have in common.
 
     Attributes:
         columns: further columns of all tasks, and what they have where nothing is said.
@@ -141,7 +151,11 @@ class Layout(Protocol):
     columns: Mapping[str, Any]
     groups: TaskColumns
 
-    def places(self, stage: int) -> Places:
+
+class Layout(TaskLayout, Protocol):
+    """Which places tasks are written for."""
+
+    def places(self, stage: int) -> OrderedPlaces:
         """Return the places of a stage."""
 
     def sends(self, link: Link, gradient: bool) -> Sends:
@@ -219,7 +233,7 @@ class WholeLayout:
         self._strategy, self._graph = strategy, graph
         self.groups = TaskColumns(one_task=one_task)
 
-    def places(self, stage: int) -> Places:
+    def places(self, stage: int) -> OrderedPlaces:
         """Return the places of a stage."""
         return _WholePlaces(self._strategy.stages[stage].mesh)
 

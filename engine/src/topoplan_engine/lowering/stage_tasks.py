@@ -25,12 +25,13 @@ from topoplan.model.sharding import Holding
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.expert_messages import copies_of_tokens, sent_in_fp8
 from topoplan_engine.lowering.gather_units import GathersAgain, GatherUnits, sent_again, units_of
-from topoplan_engine.lowering.places import Layout, Places
+from topoplan_engine.lowering.places import Places, TaskLayout
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_rings import Ring, rings_of
 from topoplan_engine.lowering.stage_sums import REDUCE, Gathering, GathersAhead, Sums
 from topoplan_engine.lowering.stage_writer import Arrival, Before, Part, StageWriter
+from topoplan_engine.lowering.task_columns import Weights
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
@@ -81,7 +82,7 @@ class Shared(NamedTuple):
         cls,
         stage: StageGraph,
         places: Places,
-        layout: Layout,
+        layout: TaskLayout,
         part_of: Sequence[int],
         *,
         sums_now: bool = True,
@@ -98,7 +99,7 @@ class Shared(NamedTuple):
             turns: micro-batches that take turns on one stream; 0: there is one micro-batch.
         """
         writer = StageWriter(stage.stage.mesh, places, layout.groups, one_stream=turns > 0)
-        writer.busy, writer.copies, writer.smaller = _busy(stage), copies_of_tokens(stage), sent_in_fp8(stage)
+        writer.weights, writer.smaller = _weights_of(stage), sent_in_fp8(stage)
         units = None
         if stage.program.gathers_again:
             units = units_of(stage.program, stage.graph, stage.reshards, part_of)
@@ -126,7 +127,7 @@ class StageTasks:
         costs: StageCosts,
         variant: Variant,
         places: Places,
-        layout: Layout,
+        layout: TaskLayout,
         shared: Shared | None = None,
     ) -> None:
         """Write the tasks; or nothing yet, where micro-batches share what writes them.
@@ -188,8 +189,7 @@ class StageTasks:
 
     def columns(self) -> dict[str, Any]:
         """See the class."""
-        columns = {**self._writer.columns(), "divisor": self._writer.column("divisor", 1)}
-        columns |= {name: self._writer.column(name, empty) for name, empty in self._further.items()}
+        columns = self._writer.columns(divisor=1, **self._further)
         sent = {op: links[0].op for op, links in self._stage.sends.items()}
         columns["op"] = np.array([sent.get(op, number) for op, number in enumerate(self._stage.operator)])[
             columns["op"]
@@ -504,18 +504,26 @@ class StageTasks:
         self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
 
 
-def _busy(stage: StageGraph) -> dict[Reshard, tuple[F64, bool]]:
-    """Return the all-to-alls on one side of which places have more or less of an operator than others."""
+def _weights_of(stage: StageGraph) -> dict[Reshard, tuple[list[Weights], list[Weights]]]:
+    """Return the all-to-alls whose members do not all send as much, and how much they do forward and back.
+
+    Those on one side of which places have more or less of an operator than others, and those of tokens that are sent
+    once to several experts.
+    """
     rows = stage.stage.share_of.tolist()
 
     def row_of(op: int) -> int:
         return rows[stage.position[op]] if rows and stage.position[op] >= 0 else -1
 
-    ways = {}
+    ways: dict[Reshard, tuple[list[Weights], list[Weights]]] = {}
     for reshard in stage.reshards:
         before, after = row_of(reshard.op), row_of(reshard.users[0])
         if before != after and any(step.step.collective is Collective.ALL_TO_ALL for step in reshard.forward):
-            ways[reshard] = stage.stage.shares[max(before, after)], after >= 0
+            shares = stage.stage.shares[max(before, after)]
+            ways[reshard] = [Weights(shares, int(after >= 0))], [Weights(shares, int(after < 0))]
+    for reshard, copies in copies_of_tokens(stage).items():
+        for way in ways.setdefault(reshard, ([], [])):
+            way.append(Weights(copies, 2))
     return ways
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -11,7 +11,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.places import Places
-from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.lowering.task_columns import TaskColumns, Weights
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard
 
@@ -56,8 +56,7 @@ class StageWriter(TaskColumns):
     """Adds tasks of a stage in the order of its streams.
 
     Attributes:
-        busy: all-to-all -> (D,) how many times the mean each place gets or gives, and whether it gets so much forward.
-        copies: all-to-all -> (n, n) bytes from each member to each other one over those that all of them would send.
+        weights: all-to-all -> those of its messages forward and back.
         smaller: all-to-all -> bytes that it sends forward and back over those of the tensor; 1 for those left out.
         micro_batch: of the tasks to come.
     """
@@ -73,9 +72,8 @@ class StageWriter(TaskColumns):
         self._parts: list[tuple[I64, I64, bool]] = []
         #: Identity of the ends of exchanges of this pass -> these, and whether experts got or gave what was exchanged.
         self._ends: dict[int, tuple[I64, bool]] = {}
-        self.busy: dict[Reshard, tuple[F64, bool]] = {}
-        self.copies: dict[Reshard, F64] = {}
-        self.smaller: dict[Reshard, tuple[float, float]] = {}
+        self.weights: Mapping[Reshard, tuple[Sequence[Weights], Sequence[Weights]]] = {}
+        self.smaller: Mapping[Reshard, tuple[float, float]] = {}
 
     @property
     def computed(self) -> I64 | None:
@@ -121,16 +119,13 @@ class StageWriter(TaskColumns):
                 continue
             communicator = self._places.communicator(axes)
             size = communicator.size
-            shares, forward = self.busy.get(reshard, (None, True))
-            is_forward = steps is reshard.forward
-            smaller = self.smaller.get(reshard, (1.0, 1.0))[0 if is_forward else 1]
+            way = 0 if steps is reshard.forward else 1
+            smaller = self.smaller.get(reshard, (1.0, 1.0))[way]
             divisor = {Collective.ALL_REDUCE: 1, Collective.ALL_TO_ALL: size * size}.get(kind, 2)
             first, end = communicator.add(
                 self,
                 kind,
-                shares=shares,
-                copies=self.copies.get(reshard),
-                by_receiver=forward == is_forward,
+                weights=self.weights.get(reshard, ((), ()))[way],
                 size=round(reshard.nbytes * step.share * smaller),
                 divisor=divisor,
                 op=reshard.users[0],

@@ -33,6 +33,7 @@ from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.folding.exchanges import exchanges_of
 from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
 from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
+from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
@@ -48,7 +49,7 @@ from topoplan_engine.lowering.stage_memory import (
 )
 from topoplan_engine.lowering.stage_rings import causal_passes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, Part, StageTasks, Variant
-from topoplan_engine.lowering.task_columns import NO_TASK, shares_of
+from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.lowering.turns import in_one_stage, program_columns, program_graph
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.optimizer import OptimizerCosts
@@ -58,7 +59,7 @@ from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_wei
 __all__ = ["StagedLowering"]
 
 
-class StagedLowering:
+class StagedLowering(StrategyLowering):
     """Lowers staged strategies; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
@@ -76,14 +77,8 @@ class StagedLowering:
         stages, costs = self._stages(strategy)
         names = tuple(op.name for op in self._graph.operators)
         layout = WholeLayout(strategy, self._graph, one_task=self._one_task)
-        columns, successors = _columns(strategy, stages, costs, layout)
-        return TaskGraph(
-            **columns,
-            **layout.groups.group_columns(),
-            **successors,
-            op_names=names,
-            n_devices=self._cluster.n_devices,
-        )
+        columns = _columns(strategy, stages, costs, layout) | layout.groups.group_columns()
+        return TaskGraph(**columns, op_names=names, n_devices=self._cluster.n_devices)
 
     def fold(
         self,
@@ -108,32 +103,17 @@ class StagedLowering:
         messages = patterns.taskgraph()
         check_size(messages.n_tasks)  # each has a path, which takes as long as a task
         layout = FoldedLayout(listed, patterns, loads_of(messages), one_task=one_task, counted_once=self._one_task)
-        columns, successors = _columns(strategy, stages, costs, layout)
         names = tuple(op.name for op in self._graph.operators)
-        return layout.iteration(columns, successors, names, self._cluster.device_host)
+        return layout.iteration(_columns(strategy, stages, costs, layout), names, self._cluster.device_host)
 
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
         passes = sum(len(stage.operators) * stage.mesh.n_devices for stage in strategy.stages)
         return 2 * passes * strategy.micro_batches // len(strategy.stage_of_copies)
 
-    def class_key(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
-        """Return None: see `symmetry`."""
-
-    def symmetry(self, strategy: StagedStrategy, in_turn_bytes: int) -> None:
-        """Return None: staged strategies are simulated whole."""
-
     def memory(self, strategy: StagedStrategy) -> F64:
         """Return the (D,) peak of the bytes that each device holds."""
         return self._peak(strategy).total
-
-    def resting_memory(self, strategy: StagedStrategy) -> F64:
-        """Return the same; it is asked for of placements alone, see `StrategyLowering`."""
-        return self.memory(strategy)
-
-    def holds_gradients(self, strategy: StagedStrategy) -> bool:
-        """Return True: sums of operators' bytes say nothing of the peak."""
-        return True
 
     def memory_use(self, strategy: StagedStrategy) -> MemoryUse:
         """Return the bytes of `memory` by their use, rounded to whole bytes."""
@@ -253,6 +233,7 @@ class _Copies(NamedTuple):
         return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
 
 
+_ALL_REDUCE: dict[str, Any] = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE}
 #: A pass on a rank: its kind, chunk and micro-batch.
 _Pass = tuple[int, int, int]
 
@@ -274,29 +255,22 @@ class Assembly:
         self._strategy, self._stages, self.layout = strategy, stages, layout
         self._in_twos = strategy.pairs and is_in_twos(strategy.order)
         self._places = [layout.places(number) for number in range(len(stages))]
-        self._empty = {**NO_TASK, **layout.columns}
-        self._columns: dict[str, list[Any]] = {name: [] for name in self._empty}
-        self._tails: list[I64] = []
-        self._heads: list[I64] = []
-        self._count = 0
+        self._tasks = TaskColumns()
         written = [self._written(number, costs[number]) for number in range(len(stages))]
         check_fits(written)
         self._copies = [self._copied(several) for several in written]
 
-    def columns(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the columns of all tasks but those of groups, and those of successors."""
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a task graph but those of groups."""
         self._send()
         self._order_ranks()
         sums = self._sum_tied() + self._sum_copies_of_model()
         if self._strategy.clips:
             self._clip(sums)
-        columns: dict[str, Any] = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        tails, heads = np.concatenate(self._tails), np.concatenate(self._heads)
-        degree = np.bincount(tails, minlength=self._count)
+        columns: dict[str, Any] = self._tasks.columns(**self.layout.columns) | self._tasks.successors()
         if self._strategy.micro_batches == 1:
             columns["micro_batch"] = None
-        succ_ptr = np.concatenate([[0], np.cumsum(degree)])
-        return columns, {"succ_ptr": succ_ptr, "succ": heads[np.argsort(tails, kind="stable")]}
+        return columns
 
     def _written(self, number: int, costs: StageCosts) -> dict[Variant, WrittenStage]:
         """Write a stage once for each variant of its micro-batches."""
@@ -324,27 +298,17 @@ class Assembly:
         for variant, (tasks, members, tails, heads) in written.items():
             for k in members.tolist():
                 variants[k] = variant
-            offset[members] = self._count + tasks.n_tasks * np.arange(len(members))
             columns = tasks.columns()
-            size = columns.pop("size")
             numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
-            columns["size"] = shares_of(size, numbers, count, columns.pop("divisor"))
-            columns["micro_batch"] = numbers
-            self._add(columns, tasks.n_tasks * len(members))
+            sizes = shares_of(columns["size"], numbers, count, columns.pop("divisor"))
+            columns = {name: np.tile(column, len(members)) for name, column in columns.items()}
+            columns |= {"size": sizes.ravel(), "micro_batch": numbers.ravel()}
+            offset[members] = self._tasks.add(tasks.n_tasks * len(members), **columns)[:: tasks.n_tasks]
             self._edge(tails[None] + offset[members, None], heads[None] + offset[members, None])
         return _Copies({variant: each.tasks for variant, each in written.items()}, variants, offset)
 
-    def _add(self, columns: dict[str, Any], count: int) -> I64:
-        """Add rows; each column is a number, or repeats until there are ``count`` values."""
-        for name, empty in self._empty.items():
-            values = np.asarray(columns.get(name, empty)).ravel()
-            self._columns[name].append(np.tile(values, count // len(values)))
-        self._count += count
-        return np.arange(self._count - count, self._count)
-
     def _edge(self, tails: I64, heads: I64) -> None:
-        self._tails.append(tails.ravel())
-        self._heads.append(heads.ravel())
+        self._tasks.edges(tails.ravel(), heads.ravel())
 
     # ── Between stages ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,17 +326,16 @@ class Assembly:
         away = ~sends.local
         n = int(away.sum())
         members = np.flatnonzero([variant is not None for variant in self._copies[source].variant])
-        columns = {
-            "kind": TaskKind.TRANSFER,
-            "size": shares_of(sends.nbytes[away], members[:, None], count),
-            "src": sends.src[away],
-            "dst": sends.dst[away],
-            "op": link.op if gradient else self._reader(link),
-            "micro_batch": np.repeat(members, n),
-            **sends.columns,
-        }
+        columns = {"src": sends.src[away], "dst": sends.dst[away], **sends.columns}
         some = len(members)
-        tasks = self._add(columns, n * some).reshape(some, n) if n else np.zeros((some, 0), dtype=np.int64)
+        tasks = self._tasks.add(
+            n * some,
+            kind=TaskKind.TRANSFER,
+            size=shares_of(sends.nbytes[away], members[:, None], count).ravel(),
+            op=link.op if gradient else self._reader(link),
+            micro_batch=np.repeat(members, n),
+            **{name: np.tile(column, some) for name, column in columns.items()},
+        ).reshape(some, n)
         for row, k in enumerate(members.tolist()):
             leaves = self._ends_of(source, k, "leaves", (link, gradient))
             waits = self._ends_of(target, k, "arrives", (link, gradient))
@@ -528,14 +491,7 @@ class Assembly:
                 before += [int(end[place] + copies.offset[last]) for end in tasks.summed[member.op, member.argument]]
                 if member.op in tasks.updated:
                     after.append(int(tasks.updated[member.op][place] + copies.offset[last]))
-            columns = {
-                "kind": TaskKind.COLLECTIVE,
-                "collective": Collective.ALL_REDUCE,
-                "size": tied.group.nbytes,
-                "op": tied.group.owner,
-                **tied.columns,
-            }
-            (task,) = self._add(columns, 1)
+            (task,) = self._tasks.add(1, **_ALL_REDUCE, size=tied.group.nbytes, op=tied.group.owner, **tied.columns)
             self._edge(np.array(before), np.full(len(before), task))
             self._edge(np.full(len(after), task), np.array(after, dtype=np.int64))
             sums.append(int(task))
@@ -550,14 +506,8 @@ class Assembly:
         strategy, sums = self._strategy, []
         for several, devices in copy_groups(strategy):
             summed = self.layout.copy_sums(several, devices)
-            columns = {
-                "kind": TaskKind.COLLECTIVE,
-                "collective": Collective.ALL_REDUCE,
-                "size": summed_bytes(self._stages[several[0]]),
-                "op": int(strategy.stages[several[0]].operators[0]),
-                **summed.columns,
-            }
-            tasks = self._add(columns, summed.n_sums)
+            op, nbytes = int(strategy.stages[several[0]].operators[0]), summed_bytes(self._stages[several[0]])
+            tasks = self._tasks.add(summed.n_sums, **_ALL_REDUCE, size=nbytes, op=op, **summed.columns)
             for number, of_place in zip(several, summed.numbers, strict=True):
                 copies = self._copies[number]
                 parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
@@ -571,8 +521,7 @@ class Assembly:
 
     def _clip(self, sums: Sequence[int]) -> None:
         """Let updates, and gathers of weights, wait for the norm of all gradients, which all devices add up."""
-        columns = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE, "size": 4}
-        (norm,) = self._add({**columns, **self.layout.everyone()}, 1)
+        (norm,) = self._tasks.add(1, **_ALL_REDUCE, size=4, **self.layout.everyone())
         self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
         for copies in self._copies:
             parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
@@ -585,8 +534,8 @@ class Assembly:
 
 def _columns(
     strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts], layout: Layout
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of all tasks but those of groups, and those of successors."""
+) -> dict[str, Any]:
+    """Return the columns of a task graph but those of groups."""
     if strategy.one_stream:
         return program_columns(strategy, stages[0], costs[0], layout)
     return Assembly(strategy, stages, costs, layout).columns()

@@ -1,23 +1,25 @@
 """Tasks in columns: how lowerings of programs collect them, many at a time.
 
-Tasks are added for all devices of a mesh at once, with a column for what differs and a number for what does not;
-edges are added between such arrays.  `turns` makes whole task graphs so, `staged` those of one micro-batch of each
-stage, which it copies.
+Tasks are added many at a time, with a column for what differs and a number for what does not; edges are added between
+such arrays.  All task graphs are written so, but those of placements without an order of passes: `turns` writes whole
+ones, `staged` copies of one micro-batch of each stage, `pipeline` copies of one micro-batch of all parts.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32, I64, f64
 from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.csr import indptr
 
-__all__ = ["NO_TASK", "TaskColumns", "shares_of"]
+__all__ = ["TaskColumns", "Weights", "pair_sizes", "shares_of"]
 
 #: What the columns of a task graph have where a task has nothing.
-NO_TASK: dict[str, Any] = {
+_NO_TASK: dict[str, Any] = {
     "kind": 0,
     "device": -1,
     "seconds": 0.0,
@@ -29,6 +31,48 @@ NO_TASK: dict[str, Any] = {
     "micro_batch": -1,
     "collective": -1,
 }
+
+
+class Weights(NamedTuple):
+    """How many times the bytes of an even all-to-all members send each other.
+
+    Attributes:
+        values: (D,) of the sender or the receiver at each place of the mesh, or (n, n) of each member to each other.
+        end: 0 for senders, 1 for receivers, 2 for pairs.
+    """
+
+    values: F64
+    end: int
+
+    def of_pairs(self, groups: I64, sender: I64, receiver: I64) -> F64:
+        """(n,) those of messages between members of (G, size) groups of places; members are numbered row by row."""
+        if self.end < 2:
+            return f64(self.values[groups.ravel()[(sender, receiver)[self.end]]])
+        size = groups.shape[1]
+        return f64(self.values[sender % size, receiver % size])
+
+    def of_members(self, groups: I64) -> I64:
+        """(G, n) a number for each member: those with the same one send and get as much, and on equal terms."""
+        if self.end == 2:
+            columns = np.concatenate([self.values, self.values.T], axis=1)
+            number = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+            return np.broadcast_to(number, groups.shape)
+        return np.unique(self.values, return_inverse=True)[1].ravel()[groups]
+
+
+def pair_sizes(size: int, weights: Sequence[Weights], groups: I64, sender: I64, receiver: I64) -> I64 | int:
+    """Return (n,) bytes of messages of an all-to-all; the one number that all have without ``weights``.
+
+    Args:
+        size: bytes of each of an even one.
+        weights: that apply one after the other.
+        groups, sender, receiver: see `Weights.of_pairs`.
+    """
+    sizes: I64 | int = size
+    for each in weights:
+        sizes = np.rint(each.of_pairs(groups, sender, receiver) * sizes).astype(np.int64)
+    return sizes
+
 
 #: Devices of edges that are sorted together with others.
 _FEW = 64
@@ -71,10 +115,7 @@ class TaskColumns:
         kind: Collective,
         members: I64,
         device_of_place: I64 | I32,
-        *,
-        shares: F64 | None = None,
-        by_receiver: bool = True,
-        copies: F64 | None = None,
+        weights: Sequence[Weights] = (),
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add one collective of a kind in each group.
@@ -83,9 +124,7 @@ class TaskColumns:
             kind: an all-to-all is transfers of every pair between two joins, or one task (``one_task``).
             members: (groups, size) places of a mesh; each is in one group.
             device_of_place: (D,) the device at each place.
-            shares: (D,) of an all-to-all: how many times ``size`` each place gets, or gives; None: once.
-            by_receiver: whether ``shares`` are those of receivers.
-            copies: (size, size) of an all-to-all: how many times ``size`` each member sends to each; None: once.
+            weights: of an all-to-all whose members do not all send as much.
             columns: of all tasks; ``size`` is that of the collective, or of each transfer.
 
         Returns:
@@ -95,7 +134,7 @@ class TaskColumns:
         group_of = np.empty(groups * size, dtype=np.int64)
         group_of[members] = np.arange(groups)[:, None]
         devices = device_of_place[members]
-        if kind is Collective.ALL_TO_ALL and self.one_task and shares is None and copies is None:
+        if kind is Collective.ALL_TO_ALL and self.one_task and not weights:
             tasks = self._add_collective(kind, devices, **{**columns, "size": columns["size"] * size})
             return tasks[group_of], tasks[group_of]
         if kind is not Collective.ALL_TO_ALL:
@@ -104,15 +143,11 @@ class TaskColumns:
         nothing = {**columns, "size": 0}
         join = self._add_collective(Collective.JOIN, devices[:, :1], **nothing)
         sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
-        if shares is not None:
-            busy = members[:, receiver if by_receiver else sender].ravel()
-            columns = {**columns, "size": np.rint(shares[busy] * columns["size"]).astype(np.int64)}
-        if copies is not None:
-            of_pair = np.tile(copies[sender, receiver], groups)
-            columns = {**columns, "size": np.rint(of_pair * columns["size"]).astype(np.int64)}
+        first = size * np.arange(groups)[:, None]
+        sizes = pair_sizes(columns["size"], weights, members, (first + sender).ravel(), (first + receiver).ravel())
         transfers = self.add(
             groups * len(sender),
-            **{**columns, "kind": TaskKind.TRANSFER},
+            **{**columns, "kind": TaskKind.TRANSFER, "size": sizes},
             src=devices[:, sender].ravel(),
             dst=devices[:, receiver].ravel(),
         ).reshape(groups, -1)
@@ -140,18 +175,18 @@ class TaskColumns:
         edges = edges[np.append(True, edges[1:] != edges[:-1])]
         return self.edges(edges // self.n_tasks, edges % self.n_tasks)
 
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of a `TaskGraph` but those of groups and successors."""
-        return {name: self.column(name, empty) for name, empty in NO_TASK.items()}
+    def columns(self, **further: Any) -> dict[str, Any]:
+        """Return the columns of a `TaskGraph` but those of groups and successors, and ``further`` ones.
 
-    def column(self, name: str, empty: float) -> Any:
-        """(T,) one column of all tasks; ``empty`` where they have nothing there."""
-        column, end = np.full(self.n_tasks, empty), 0
-        for count, columns in self._rows:
+        Each of these is given by what tasks have there that say nothing of it.
+        """
+        columns = {name: np.full(self.n_tasks, empty) for name, empty in {**_NO_TASK, **further}.items()}
+        end = 0
+        for count, rows in self._rows:
             first, end = end, end + count
-            if name in columns:
-                column[first:end] = columns[name]
-        return column
+            for name in columns.keys() & rows.keys():
+                columns[name][first:end] = rows[name]
+        return columns
 
     def ends(self) -> tuple[I64, I64]:
         """Return the tails and heads of all edges."""
@@ -169,11 +204,11 @@ class TaskColumns:
         order = order[np.append(True, ~repeats)]
         return tails[order], heads[order]
 
-    def successors(self) -> tuple[I64, I64]:
-        """Return the successors of all tasks as compressed rows."""
+    def successors(self) -> dict[str, Any]:
+        """Return the columns of the successors of all tasks, of each in the order in which its edges were added."""
         tails, heads = self.ends()
-        degree = np.bincount(tails, minlength=self.n_tasks)
-        return np.concatenate([[0], np.cumsum(degree)]), heads[np.argsort(tails, kind="stable")]
+        succ_ptr = indptr(np.bincount(tails, minlength=self.n_tasks))
+        return {"succ_ptr": succ_ptr, "succ": heads[np.argsort(tails, kind="stable")]}
 
     def group_columns(self) -> dict[str, Any]:
         """Return the columns of the groups of collectives."""

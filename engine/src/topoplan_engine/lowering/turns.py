@@ -77,10 +77,8 @@ def program_graph(strategy: StagedStrategy, graph: OperatorGraph) -> StageGraph:
     )
 
 
-def program_columns(
-    strategy: StagedStrategy, stage: StageGraph, costs: StageCosts, layout: Layout
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of all tasks but those of groups, and those of successors.
+def program_columns(strategy: StagedStrategy, stage: StageGraph, costs: StageCosts, layout: Layout) -> dict[str, Any]:
+    """Return the columns of a task graph but those of groups.
 
     Args:
         strategy: its order of passes.
@@ -107,13 +105,12 @@ def program_columns(
             write(parts.operators[part], parts.reshards[part])
     sums.send_rest()
     tasks[last].end(shared.computed[last])
-    columns = {**tasks[0].columns()}
+    columns = {**tasks[0].columns(), **writer.successors()}
     size, divisor, micro_batch = columns["size"], columns.pop("divisor"), columns["micro_batch"]
     columns["size"] = shares_of(size, micro_batch, strategy.micro_batches, divisor)
     if strategy.micro_batches == 1:
         columns["micro_batch"] = None
-    succ_ptr, succ = writer.successors()
-    return columns, {"succ_ptr": succ_ptr, "succ": succ}
+    return columns
 
 
 class _Parts:

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import I64
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.places import Communicator, CopySums, Places, Sends, TiedSum
+from topoplan_engine.lowering.places import Communicator
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_tasks import StageTasks, Variant
-from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
+from topoplan_engine.lowering.task_columns import TaskColumns, Weights, shares_of
 from topoplan_engine.sharding.mesh import mesh_groups
-from topoplan_engine.sharding.stage_graphs import Link, StageGraph
+from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["Exchanges", "Sent", "Weights", "exchanges_of"]
+__all__ = ["Exchanges", "Sent", "exchanges_of"]
 
 
 def exchanges_of(
@@ -30,10 +30,10 @@ def exchanges_of(
     for number, stage in enumerate(stages):
         rows = strategy.order.row_of[:, number]
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
-        layout = _OnePlace(stage.stage.mesh, one_task=one_task)
-        StageTasks(stage, costs[number], Variant(True, True, separate), layout.places(0), layout)
-        uneven = {axes: tuple(weights.values()) for axes, weights in layout.uneven.items()}
-        exchanges.append(Exchanges(layout.noted, layout.written_out, uneven, tuple(layout.hops)))
+        place = _OnePlace(stage.stage.mesh, one_task=one_task)
+        StageTasks(stage, costs[number], Variant(True, True, separate), place, place)
+        uneven = {axes: tuple(weights.values()) for axes, weights in place.uneven.items()}
+        exchanges.append(Exchanges(place.noted, place.written_out, uneven, tuple(place.hops)))
     return exchanges
 
 
@@ -55,35 +55,6 @@ class Sent(NamedTuple):
             shares_of(np.full(len(shares), self.size), shares, micro_batches, self.divisor)
         ).tolist()
         return sizes
-
-
-class Weights(NamedTuple):
-    """How many times the bytes of an even all-to-all members send each other.
-
-    Attributes:
-        values: (D,) of the sender or the receiver at each place of the mesh, or (n, n) of each member to each other.
-        end: 0 for senders, 1 for receivers, 2 for pairs.
-    """
-
-    values: F64
-    end: int
-
-    def of_pairs(self, groups: I64, sender: I64, receiver: I64) -> F64:
-        """Return the weights of messages between members of (G, n) groups of places, members by their numbers there."""
-        if self.end == 2:
-            size = groups.shape[1]
-            weights: F64 = self.values[sender % size, receiver % size]
-        else:
-            weights = self.values[groups.ravel()[(sender, receiver)[self.end]]]
-        return weights
-
-    def of_members(self, groups: I64) -> I64:
-        """(G, n) a number for each member: those with the same one send and get as much, and on equal terms."""
-        if self.end == 2:
-            columns = np.concatenate([self.values, self.values.T], axis=1)
-            number = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
-            return np.broadcast_to(number, groups.shape)
-        return np.unique(self.values, return_inverse=True)[1].ravel()[groups]
 
 
 class Exchanges(NamedTuple):
@@ -112,17 +83,12 @@ class _Noting(NamedTuple):
         self,
         tasks: TaskColumns,
         kind: Collective,
-        *,
-        shares: F64 | None = None,
-        by_receiver: bool = True,
-        copies: F64 | None = None,
+        weights: Sequence[Weights] = (),
         **columns: Any,
     ) -> tuple[I64, I64]:
         task = self.join(tasks)
-        if kind is Collective.ALL_TO_ALL and not (self.place.one_task and shares is None and copies is None):
+        if kind is Collective.ALL_TO_ALL and (weights or not self.place.one_task):
             self.place.written_out[self.axes] = self.place.written_out.get(self.axes, 0) + 1
-            weights = [Weights(shares, int(by_receiver))] if shares is not None else []
-            weights += [Weights(copies, 2)] if copies is not None else []
             for each in weights:
                 self.place.uneven.setdefault(self.axes, {})[each.values.tobytes(), each.end] = each
         elif kind is Collective.ALL_TO_ALL:
@@ -153,14 +119,10 @@ class _OnePlace:
     def __init__(self, mesh: DeviceMesh, *, one_task: bool) -> None:
         self._mesh, self.groups, self.one_task = mesh, TaskColumns(), one_task
         self.devices, self.rows = mesh.devices[:1], np.zeros(1, np.int64)
-        self.order = self.rows
         self.noted: dict[tuple[int, ...], set[Sent]] = {}
         self.written_out: dict[tuple[int, ...], int] = {}
         self.uneven: dict[tuple[int, ...], dict[object, Weights]] = {}
         self.hops: dict[int, None] = {}
-
-    def places(self, stage: int) -> Places:
-        return self
 
     def communicator(self, axes: tuple[int, ...]) -> Communicator:
         return _Noting(mesh_groups(self._mesh.sizes, axes).shape[1], axes, self)
@@ -168,18 +130,3 @@ class _OnePlace:
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         self.hops[axis] = None
         return {}, self.rows
-
-    def streams(self, axes: tuple[int, ...]) -> tuple[bytes, I64]:
-        raise NotImplementedError
-
-    def sends(self, link: Link, gradient: bool) -> Sends:
-        raise NotImplementedError
-
-    def tied_sums(self) -> Sequence[TiedSum]:
-        raise NotImplementedError
-
-    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
-        raise NotImplementedError
-
-    def everyone(self) -> Mapping[str, Any]:
-        raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
@@ -17,8 +17,8 @@ from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
 from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns, SpreadMessages
-from topoplan_engine.lowering.places import Communicator, CopySums, Places, Sends, TiedSum, neighbours
-from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.lowering.places import Communicator, CopySums, OrderedPlaces, Sends, TiedSum, neighbours
+from topoplan_engine.lowering.task_columns import TaskColumns, Weights, pair_sizes
 from topoplan_engine.sharding.stage_graphs import Link
 
 __all__ = ["FoldedIteration", "FoldedLayout"]
@@ -99,7 +99,7 @@ class _FoldedCommunicator(NamedTuple):
         message: (G,) class of the messages of its collectives.
         copies: (G,) groups of each class.
         transfers: of an all-to-all: (n,) classes of groups, classes of messages, and how many there are of each.
-        members, ends: (2, n) numbers in their group, and places in the mesh, of a sender and a receiver of each class.
+        groups: all groups of places, of whose members ``pairs`` (2, n) are a sender and a receiver of each class.
         counted_once: an all-to-all is one of the tasks of the whole iteration, unless members have different shares.
     """
 
@@ -108,22 +108,19 @@ class _FoldedCommunicator(NamedTuple):
     message: I64
     copies: I64
     transfers: tuple[I64, I64, I64] | None
-    members: I64
-    ends: I64
+    groups: I64
+    pairs: I64
     counted_once: bool
 
     def add(
         self,
         tasks: TaskColumns,
         kind: Collective,
-        *,
-        shares: F64 | None = None,
-        by_receiver: bool = True,
-        copies: F64 | None = None,
+        weights: Sequence[Weights] = (),
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add a collective in each class of groups."""
-        is_one = kind is Collective.ALL_TO_ALL and tasks.one_task and shares is None and copies is None
+        is_one = kind is Collective.ALL_TO_ALL and tasks.one_task and not weights
         if is_one:
             columns = {**columns, "size": columns["size"] * self.size}
         if kind is not Collective.ALL_TO_ALL or self.transfers is None or is_one:
@@ -132,12 +129,8 @@ class _FoldedCommunicator(NamedTuple):
             return numbers[self.number], numbers[self.number]
         nothing = {**columns, "size": 0}
         group, message, number = self.transfers
-        if shares is not None:
-            sizes = np.rint(shares[self.ends[int(by_receiver)]] * columns["size"])
-            columns = {**columns, "size": sizes.astype(np.int64)}
-        if copies is not None:
-            columns = {**columns, "size": np.rint(copies[*self.members] * columns["size"]).astype(np.int64)}
-        if self.counted_once and shares is None and copies is None:  # the join behind the transfers counts
+        columns = {**columns, "size": pair_sizes(columns["size"], weights, self.groups, *self.pairs)}
+        if self.counted_once and not weights:  # the join behind the transfers counts
             nothing, number = {**nothing, "copies": np.zeros_like(self.copies)}, np.zeros_like(number)
         enter = self._joins(tasks, nothing)
         transfers = tasks.add(
@@ -184,16 +177,15 @@ class _FoldedPlaces:
         of = self._layout.classes.of
         message, copies = np.unique(of[listing.message], return_counts=True)
         number = np.searchsorted(message, of[listing.message[self._group(listing)]])
-        transfers, members, ends = None, np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)
+        transfers, pairs = None, np.zeros((2, 0), np.int64)
         if listing.transfers is not None:
             several, first, number_of = np.unique(of[listing.transfers.message], return_index=True, return_inverse=True)
             count = np.bincount(number_of.ravel(), listing.transfers.n_messages).astype(np.int64)
-            group = listing.transfers.group[first]
-            members = np.stack([listing.transfers.sender[first], listing.transfers.receiver[first]])
-            ends = listing.groups[group, members]
+            pairs = np.stack([listing.transfers.sender[first], listing.transfers.receiver[first]])
+            group = pairs[0] // listing.groups.shape[1]
             transfers = np.searchsorted(message, of[listing.message[group]]), several, count
-        once = self._layout.counted_once
-        return _FoldedCommunicator(listing.groups.shape[1], number, message, copies, transfers, members, ends, once)
+        groups, once = listing.groups, self._layout.counted_once
+        return _FoldedCommunicator(groups.shape[1], number, message, copies, transfers, groups, pairs, once)
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of transfers from a place of each class to the next one, and who sends to each."""
@@ -274,7 +266,7 @@ class FoldedLayout:
         self.groups = TaskColumns(one_task=one_task)
         self._places = [_FoldedPlaces(stage.mesh, n, self) for n, stage in enumerate(strategy.stages)]
 
-    def places(self, stage: int) -> Places:
+    def places(self, stage: int) -> OrderedPlaces:
         """Return a place of each class."""
         return self._places[stage]
 
@@ -318,10 +310,8 @@ class FoldedLayout:
         """Return the sum among all devices."""
         return {"message": self.classes.of[self.patterns.everyone], "copies": 1}
 
-    def iteration(
-        self, columns: dict[str, Any], successors: Mapping[str, Any], op_names: tuple[str, ...], device_host: I32
-    ) -> FoldedIteration:
-        """Return the iteration, given the columns of its tasks, and the (D,) host of each device."""
+    def iteration(self, columns: dict[str, Any], op_names: tuple[str, ...], device_host: I32) -> FoldedIteration:
+        """Return the iteration, given its columns but those of groups, and the (D,) host of each device."""
         n_devices = len(device_host)
         number, copies = columns.pop("message"), columns.pop("copies")
         used, message = np.unique(number, return_inverse=True)
@@ -345,7 +335,7 @@ class FoldedLayout:
         if self.evened:
             first_link = first_of_equal_links(self._loads, flows.of, first_link)
         return FoldedIteration(
-            TaskGraph(**columns, **groups, **successors, op_names=op_names, n_devices=n_devices),
+            TaskGraph(**columns, **groups, op_names=op_names, n_devices=n_devices),
             copies,
             message,
             flows.ptr,

@@ -17,13 +17,14 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.lowering.folding.classes import bits_of, label
-from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent, Weights
+from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.places import copy_groups, devices_of, neighbours, ordered_groups
 from topoplan_engine.lowering.stage_costs import StageCosts, summed_bytes
 from topoplan_engine.lowering.stage_links import Routes, routes_between
 from topoplan_engine.lowering.stage_rings import rings_of
 from topoplan_engine.lowering.stage_ties import TiedGroup, tied_groups
+from topoplan_engine.lowering.task_columns import Weights
 from topoplan_engine.sharding.mesh import mesh_groups
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 
@@ -103,13 +104,12 @@ class Listing(NamedTuple):
 
 
 class AllToAll(NamedTuple):
-    """(n,) messages of all-to-alls: vertices, their groups, and members that send and receive; see `pair_messages`.
+    """(n,) messages of all-to-alls: vertices, and members that send and receive; see `pair_messages`.
 
     ``n_messages`` is how many from member to member each is.
     """
 
     message: I64
-    group: I64
     sender: I64
     receiver: I64
     n_messages: I64
@@ -380,9 +380,8 @@ class Patterns:
             of_members = np.stack([each.of_members(groups).ravel() for each in weights], axis=1)
             kind = np.unique(of_members, axis=0, return_inverse=True)[1].reshape(groups.shape)
         pairs = pair_messages(endpoint, kind)
-        sender, receiver = (member % groups.shape[1] for member in (pairs.sender, pairs.receiver))
         sizes = [bits_of(each.of_pairs(groups, pairs.sender, pairs.receiver)) for each in weights]
-        message = self._add(len(sender), label(number, 3, pairs.n_messages, *sizes))
+        message = self._add(len(pairs.sender), label(number, 3, pairs.n_messages, *sizes))
         self._counts.append((message, pairs.n_messages))
         flat = devices.ravel()
         self._messages.append(("transfer", message, np.stack([flat[pairs.sender], flat[pairs.receiver]])))
@@ -390,9 +389,8 @@ class Patterns:
         self._edge(flat[member], message[of_message], label(number, 4))
         of_message, member = pairs.receivers
         self._edge(message[of_message], flat[member], label(number, 5))
-        group = pairs.sender // groups.shape[1]
-        self._edge(row[group], message, label(number, 6))
-        return AllToAll(message, group, sender, receiver, pairs.n_messages)
+        self._edge(row[pairs.sender // groups.shape[1]], message, label(number, 6))
+        return AllToAll(message, pairs.sender, pairs.receiver, pairs.n_messages)
 
     def _transfers(self, link: Link, gradient: bool) -> Transfers:
         strategy, tensor = self._strategy, self._graph.operators[link.op].outputs[link.output]

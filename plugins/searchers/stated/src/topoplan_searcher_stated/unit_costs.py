@@ -23,7 +23,6 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import GatherUnits, units_of
-from topoplan_engine.lowering.places import CopySums, Sends, TiedSum
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_buffers import (
     fetched_weights,
@@ -38,11 +37,11 @@ from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
 from topoplan_engine.lowering.staged import StagedLowering
-from topoplan_engine.lowering.task_columns import TaskColumns
+from topoplan_engine.lowering.task_columns import TaskColumns, Weights
 from topoplan_engine.pass_orders import alternating_order
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.sharding.programs import pieces
-from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights
+from topoplan_engine.sharding.stage_graphs import StageGraph, crossing_weights
 from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_searcher_stated.construct import MeshRules, stages_on
 from topoplan_searcher_stated.plan_kernels import RAN, run_tasks
@@ -430,14 +429,13 @@ class _Group(NamedTuple):
         self,
         tasks: TaskColumns,
         kind: Collective,
+        weights: Sequence[Weights] = (),
         *,
         size: int = 0,
-        shares: F64 | None = None,
-        by_receiver: bool = True,
         **columns: Any,
     ) -> tuple[I64, I64]:
         """Add the collective: that of the device that has most of it."""
-        most = 1.0 if shares is None else float(shares.max())
+        most = max((float(each.values.max()) for each in weights if each.end < 2), default=1.0)
         columns |= {"size": round(size * most), "axes": self.axes}
         task = tasks.add(self.columns, kind=TaskKind.COLLECTIVE, collective=kind, **columns)
         return task, task
@@ -450,11 +448,12 @@ class _Group(NamedTuple):
 class _OnePlace:
     """One place of a stage stands for all, once for each column; see `topoplan_engine.lowering.places.Places`."""
 
+    columns: Mapping[str, Any] = {"axes": 0}
+
     def __init__(self, sizes: tuple[int, ...], columns: int) -> None:
-        self._sizes, self._columns = sizes, columns
+        self._sizes, self._columns, self.groups = sizes, columns, TaskColumns()
         self.devices: I32 = np.zeros(columns, dtype=np.int32)
         self.rows: I64 = np.zeros(columns, dtype=np.int64)
-        self.order: I64 = np.arange(columns)
 
     def communicator(self, axes: tuple[int, ...]) -> _Group:
         """Return the groups along some axes."""
@@ -463,40 +462,7 @@ class _OnePlace:
 
     def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
         """Return columns of a hop to the next place along an axis, and the place that sends."""
-        return {"axes": 1 << axis, "src": 0, "dst": 0}, self.order
-
-    def streams(self, axes: tuple[int, ...]) -> tuple[bytes, I64]:
-        """Return a key of the groups along some axes, and the place in them."""
-        return bytes(axes), self.order
-
-
-class _OneDevice:
-    """Tasks of one device; see `topoplan_engine.lowering.places.Layout`."""
-
-    columns: Mapping[str, Any] = {"axes": 0}
-
-    def __init__(self, sizes: tuple[int, ...], columns: int) -> None:
-        self.groups, self._place = TaskColumns(), _OnePlace(sizes, columns)
-
-    def places(self, stage: int) -> _OnePlace:
-        """Return the place of a stage."""
-        return self._place
-
-    def sends(self, link: Link, gradient: bool) -> Sends:
-        """Refuse: what stages send is not written."""
-        raise NotImplementedError
-
-    def tied_sums(self) -> Sequence[TiedSum]:
-        """Return nothing: sums of weights that stages share are not written."""
-        return ()
-
-    def copy_sums(self, stages: tuple[int, ...], devices: I32) -> CopySums:
-        """Refuse: what copies of the model sum is not written."""
-        raise NotImplementedError
-
-    def everyone(self) -> Mapping[str, Any]:
-        """Return the columns of a collective of all devices."""
-        return {}
+        return {"axes": 1 << axis, "src": 0, "dst": 0}, np.arange(self._columns)
 
 
 class _ColumnCosts(StageCosts):
@@ -535,9 +501,9 @@ class _Tasks(NamedTuple):
 
 def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[Pass], sizes: tuple[int, ...]) -> _Tasks:
     """Return the tasks of each pass on one device, in the last micro-batch, given costs of each size."""
-    count, layout = len(costs), _OneDevice(sizes, len(costs))
+    count, place = len(costs), _OnePlace(sizes, len(costs))
     variant = Variant(False, True, separate)
-    written = StageTasks(stage, _ColumnCosts.of(costs), variant, layout.places(0), layout)
+    written = StageTasks(stage, _ColumnCosts.of(costs), variant, place, place)
     columns, (tails, heads) = written.columns(), written.ends()
     seconds = np.ascontiguousarray(columns["seconds"].reshape(-1, count).T)
     first_columns = {name: columns[name][::count] for name in ("kind", "collective", "axes", "micro_batch", "size")}
