@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -289,6 +290,24 @@ def test_what_a_plugin_prints_while_it_is_imported_is_no_result(install, capsys)
     assert status == 0
     assert "loud" in [row["name"] for row in json.loads(out)["components"]]
     assert "HELLO FROM IMPORT" in err.splitlines()
+
+
+WRITES = """
+import os, subprocess, sys
+print("print"); sys.__stdout__.write("stream\\n"); os.write(1, b"descriptor\\n"); subprocess.run(["echo", "program"])
+"""
+
+
+def test_what_a_plugin_writes_past_python_is_no_result(install, tmp_path):
+    """Libraries in C and programs that a plugin starts write to the descriptor, not to ``sys.stdout``."""
+    install("acme-loud", "loud", WRITES + textwrap.dedent(PLUGIN))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "topoplan", "plugins", "--json"], env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0
+    assert "loud" in [row["name"] for row in json.loads(ended.stdout)["components"]]
+    assert sorted(ended.stderr.splitlines()) == ["descriptor", "print", "program", "stream"]
 
 
 def test_a_plugin_that_takes_long_to_import_is_shown(install, capsys, monkeypatch):

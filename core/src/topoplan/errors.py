@@ -140,15 +140,13 @@ def calling(what: str) -> Iterator[None]:
 
     What the code prints goes to standard error.
     """
-    stdout, sys.stdout = sys.stdout, sys.stderr
-    try:
-        yield
-    except TopoplanError:
-        raise
-    except (Exception, SystemExit) as error:  # a plugin may raise anything at all
-        raise PluginError(f"{what} raised {exception_line(error)}") from error
-    finally:
-        sys.stdout = stdout
+    with printing_aside():
+        try:
+            yield
+        except TopoplanError:
+            raise
+        except (Exception, SystemExit) as error:  # a plugin may raise anything at all
+            raise PluginError(f"{what} raised {exception_line(error)}") from error
 
 
 def expect(value: Any, kind: Any, what: str, right: str = "") -> None:
@@ -181,8 +179,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    plain = " ".join(text.split("\n"))
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text.replace("\n", " "))
 
 
 def _cut(text: str, longest: int) -> str:

@@ -8,6 +8,7 @@ What a user caused, and that no plan fits, ends as one line on standard error an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -56,6 +57,10 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by who started the program: nobody wants to read it
             setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    with contextlib.suppress(OSError):  # in a test, standard output may be no file
+        if args is None and "--json" in sys.argv and sys.stdout.fileno() == 1:  # libraries that plugins call write to 1
+            output, _ = os.dup(1), os.dup2(2, 1)
+            sys.stdout = os.fdopen(output, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         application()(args=args)
@@ -85,8 +90,7 @@ def _traceback_of(cause: BaseException) -> str:
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
     """Show a warning in one line, without the place in the code that it comes from."""
     typer.echo(f"warning: {printable(str(message))}", err=True)
-    cause = getattr(message, "__cause__", None)
-    if cause is not None and debugging():
+    if debugging() and (cause := getattr(message, "__cause__", None)) is not None:
         typer.echo(_traceback_of(cause), err=True)
 
 

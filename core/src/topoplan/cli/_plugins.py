@@ -178,10 +178,8 @@ def _failures(host: Host) -> list[tuple[Provider, PluginError]]:
     for component in components:
         try:
             build_example(component)
-        except PluginError as error:
-            problems.append((host.provider(component), error))
-        except TopoplanError:
-            continue
+        except TopoplanError as error:
+            problems += [(host.provider(component), error)] if isinstance(error, PluginError) else []
     return problems
 
 
