@@ -20,7 +20,7 @@ import attrs
 import topoplan
 import topoplan.testing
 from topoplan.options import describe
-from topoplan_engine.options import ClusterOptions, RunOptions
+from topoplan_engine.options import ClusterOptions, HostGroup, RunOptions
 from topoplan_operators.builder import GraphBuilder
 from topoplan_studies import study
 from topoplan_studies.published import COLUMNS, Published
@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("docs/reference")
 #: Examples of names that have none in their docstring: a heading for each.
 EXAMPLES = ROOT / "tools/reference_examples.md"
+#: The one key of clusters whose values are tables.
+TABLES_OF_HOSTS = f"tables with {', '.join(f'`{info.key}`' for info in describe(HostGroup))}"
 MADE = "<!-- Made by tools/reference.py from the sources. -->"
 #: Section of the page -> beginning of the modules whose names it has, and an example.
 SECTIONS = {
@@ -96,6 +98,7 @@ KIT = """\
 >>> len(checks) > 10
 True
 """
+KIT_NAMES = ("build_example", "check_component", "checks_for", "parametrize_with_checks")
 STUDY = """\
 title = "AlexNet on three networks"
 source = "an example"
@@ -187,7 +190,7 @@ def api() -> str:
     lines += ["", "## Builder of operator graphs", "", "```pycon", BUILDER.rstrip(), "```"]
     lines += _entry("GraphBuilder", GraphBuilder, "topoplan_operators.builder")
     lines += ["", "## Conformance kit", "", "```pycon", KIT.rstrip(), "```"]
-    for name in ("build_example", "check_component", "checks_for", "parametrize_with_checks"):
+    for name in KIT_NAMES:
         lines += _entry(name, getattr(topoplan.testing, name), "topoplan.testing")
     return _joined(lines)
 
@@ -229,15 +232,17 @@ def _without_modules(text: str) -> str:
 def _text(thing: Any) -> Iterator[str]:
     """Give a docstring as Markdown: sections as bold words, their entries as lists, examples as code."""
     in_code = in_list = False
+    margin = 0
     for line in inspect.cleandoc(inspect.getdoc(thing) or "").splitlines():
-        code = line.startswith((">>>", "...")) or (in_code and bool(line.strip()))
+        text = line.strip()
+        code = text.startswith((">>>", "...")) or (in_code and bool(text))
         if code != in_code:
             yield from ("```",) if in_code else ("", "```pycon")
-            in_code = code
+            in_code, margin = code, line.find(text)
         if code:
-            yield line
-        elif re.fullmatch(r"(Args|Attributes|Returns|Raises|Yields):", line):
-            in_list = True
+            yield line[margin:]
+        elif re.fullmatch(r"(Args|Attributes|Returns|Raises|Yields|Examples?):", line):
+            in_list = "Example" not in line
             yield from ("", f"**{line[:-1]}**", "")
         elif in_list and re.match(r"    \S", line):
             yield f"- {_spans(line.strip())}"
@@ -327,7 +332,7 @@ def _options(cls: type, names: list[str] | None = None) -> list[str]:
         name = info.key.replace("-", "_")
         if name not in fields or (names is not None and name not in names):
             continue
-        kind = f"{info.type} [{info.unit}]" if info.unit else info.type
+        kind = TABLES_OF_HOSTS if name == "hosts" else f"{info.type} [{info.unit}]" if info.unit else info.type
         meaning = f"{info.help} ({info.range})" if info.range else info.help
         cells = (
             f"`{info.key}`",
