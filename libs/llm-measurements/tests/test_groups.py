@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from topoplan import TopoplanError
 from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import megatron_plan, precision_of
 from topoplan_llm_measurements.groups.published import published_model
+from topoplan_llm_measurements.groups.vtrain import VTRAIN
+from topoplan_llm_measurements.prediction import Predictor
 from topoplan_llm_measurements.rows import Predicted
 from topoplan_llm_measurements.stacks import Constants, stack_of, stacks
 from topoplan_llm_measurements.tables import group_of, own_table
@@ -150,3 +153,17 @@ def test_nothing_is_fitted_to_the_one_run_of_deepseek_v3():
     stack = stacks()["H800, DeepSeek"]
     assert stack.fitted == ()
     assert stack.constants == Constants(products=pytest.approx(1.307 * 132 / 112, rel=1e-3))
+
+
+def test_sums_of_vtrains_gradients_hide_behind_nothing():
+    """``use_gradient_bucket: false`` of its configurations: two bytes more of each gradient take what they travel."""
+    hidden, layers, positions, tp, hosts = 1024, 4, 1024, 8, 2
+    sizes = {"gpus": tp * hosts, "tp": tp, "global_batch": hosts, "hidden": hidden, "heads": 16, "layers": layers}
+    cells = {"seq_len": positions, "micro_batch": 1, "pp": 1, "iteration_ms": 1, **sizes}
+    row = VTRAIN.row({name: str(value) for name, value in cells.items()})
+    wider = attrs.evolve(row.run, plan={**row.run.plan, "grads": "fp32"})
+    predictor, stack = Predictor(), stacks()[row.stack]
+    longer = predictor.predicted(wider, stack).seconds - predictor.predicted(row.run, stack).seconds
+    of_device = (12 * layers * hidden + row.run.model["vocab_size"]) * hidden / tp + positions * hidden
+    nic = 800e9 / 8 / 8  # bytes/s a GPU of a host that has 800 Gb/s
+    assert longer == pytest.approx(2 * of_device * 2 * (hosts - 1) / hosts / nic, rel=0.05)
