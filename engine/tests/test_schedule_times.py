@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, CostFunction, PartCosts
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.memory import memory_curve
 from topoplan_engine.simulation.idle import bubble_fraction
 from topoplan_operators import GraphBuilder
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.fabrics import star
-from topoplan_samples.pipelines import rescheduled
+from topoplan_samples.pipelines import peaks_over_time, rescheduled
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
 
@@ -151,10 +150,11 @@ def test_recomputation_adds_a_forward_pass(kind, depth, count):
     ],
 )
 def test_micro_batches_in_flight(kind, flying):
-    graph, lowering, strategy, taskgraph, timeline = run(kind, 4, 8, per_micro_batch(1.0, 2.0, 8))
+    _, lowering, strategy, taskgraph, timeline = run(kind, 4, 8, per_micro_batch(1.0, 2.0, 8))
     expected = 3 * 1000.0 + 600.0 / 8 * np.array(flying)
     assert lowering.memory(strategy) == pytest.approx(expected, rel=1e-12)
-    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(expected, rel=1e-12)
+    levels = lowering.memory_levels(strategy, taskgraph, timeline)
+    assert peaks_over_time(levels, len(expected)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_interleaving_keeps_more_in_flight():
@@ -165,13 +165,14 @@ def test_interleaving_keeps_more_in_flight():
 
 
 def test_a_stage_that_recomputes_keeps_its_inputs():
-    graph, lowering, strategy, taskgraph, timeline = run(
+    _, lowering, strategy, taskgraph, timeline = run(
         "gpipe", 2, 4, per_micro_batch(1.0, 2.0, 4), recompute=(True, True)
     )
     # Eight samples of four floats enter the second stage; the first one takes training data, which nobody counts.
     expected = 3 * 1000.0 + np.array([600.0 / 4, 600.0 / 4 + 8 * 4 * 4])
     assert lowering.memory(strategy) == pytest.approx(expected, rel=1e-12)
-    assert memory_curve(taskgraph, timeline, strategy, graph, lowering.costs).peak == pytest.approx(expected, rel=1e-12)
+    levels = lowering.memory_levels(strategy, taskgraph, timeline)
+    assert peaks_over_time(levels, len(expected)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_outputs_come_and_go_unless_costs_say_otherwise():

@@ -240,6 +240,8 @@ def test_a_pipeline_behind_a_frozen_stage_goes_back_no_further(kind, recompute):
     for device in range(3):
         of_device = (levels.device == device) & (levels.kind == 3)
         assert levels.nbytes[of_device].max(initial=0) <= use.activations[device]
+        ends = timeline.finish[tasks.device == device], timeline.start[tasks.device == device]
+        assert np.isin(levels.time[of_device], np.append(0.0, ends)).all()  # of its own passes, not of messages
     assert np.isfinite(timeline.finish).all()
 
 

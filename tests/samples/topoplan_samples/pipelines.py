@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from topoplan import Cluster, CostFunction, PartCosts
 from topoplan.model.placement import Placement
+from topoplan.model.recording import MemoryKind
 from topoplan_engine.pass_orders import ORDERS
 from topoplan_engine.pipelines import pipeline_strategy
 from topoplan_operators import GraphBuilder
 
-__all__ = ["KINDS", "Numbered", "Profiled", "branching", "pipelines", "rescheduled"]
+__all__ = ["KINDS", "Numbered", "Profiled", "branching", "peaks_over_time", "pipelines", "rescheduled"]
 
 KINDS = list(ORDERS)
 
@@ -88,3 +89,12 @@ def pipelines(draw, kinds=tuple(KINDS), recompute=True):
     flags = draw(st.lists(st.booleans(), min_size=stages, max_size=stages)) if recompute and draw(st.booleans()) else ()
     cluster = Cluster.uniform(n_hosts=sum(own) + 1)  # one device has nothing to do
     return graph, cluster, pipeline_strategy(placements, stage, kind, count, flags)
+
+
+def peaks_over_time(levels, devices):
+    """(D,) the most whole bytes that each device has at a time: what stays, and the most activations."""
+    stays, most = np.zeros(devices), np.zeros(devices)
+    activations = levels.kind == MemoryKind.ACTIVATIONS
+    np.add.at(stays, levels.device[~activations], levels.nbytes[~activations])
+    np.maximum.at(most, levels.device[activations], levels.nbytes[activations])
+    return stays + most

@@ -123,7 +123,7 @@ class AloneCurve(NamedTuple):
     time: F64
 
     @classmethod
-    def of(cls, graph: OperatorGraph, prices: Sequence[PartCosts], starts: F64, end: float) -> AloneCurve:
+    def of(cls, graph: OperatorGraph, prices: Sequence[OperatorFragment], starts: F64, end: float) -> AloneCurve:
         """Return the changes of an iteration.
 
         Args:

@@ -15,31 +15,26 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.placement import Placement
 from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
-from topoplan.model.taskgraph import TaskGraph
+from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.alone import AloneCurve, is_alone
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.lowering.fragments import OperatorFragment, weight_seconds
-from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, rises
-from topoplan_engine.lowering.memory_levels import Activations
+from topoplan_engine.lowering.fragments import OperatorFragment
+from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, last_readers, rises
+from topoplan_engine.lowering.memory_levels import Activations, Changes, activations_of
 from topoplan_engine.lowering.order import UNORDERED, Steps, order_of, steps_under
 from topoplan_engine.lowering.pass_peaks import WHOLE, peaks_of
-from topoplan_engine.lowering.passes import BackwardPasses
-from topoplan_engine.lowering.tied_groups import with_copies
 from topoplan_engine.partition import slice_elements
 
 __all__ = [
-    "MemoryCurve",
     "PartBytes",
     "Peak",
     "TensorBytes",
-    "memory_curve",
     "memory_use_of",
     "placed_activations",
     "placed_memory_use",
@@ -70,22 +65,6 @@ class Peak(NamedTuple):
     weight_gradients: F64 | None = None
 
 
-class MemoryCurve(NamedTuple):
-    """Bytes in use on every device.
-
-    Attributes:
-        persistent: (D,) throughout.
-        peak: (D,) the most at any time.
-        device, time, used: (n,) device by device, bytes in use from each time (seconds) on.
-    """
-
-    persistent: F64
-    peak: F64
-    device: I32
-    time: F64
-    used: F64
-
-
 class TensorBytes:
     """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut.
 
@@ -101,9 +80,7 @@ class TensorBytes:
         self._slices: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
         self.order = gradient_order(graph)
 
-    def of_parts(
-        self, placements: Sequence[Placement], costs: Sequence[OperatorFragment | PartCosts], stage_of: I32
-    ) -> PartBytes:
+    def of_parts(self, placements: Sequence[Placement], costs: Sequence[OperatorFragment], stage_of: I32) -> PartBytes:
         """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""
         activations, inputs = [], []
         holders: set[tuple[object, ...]] = set()
@@ -243,126 +220,88 @@ def _quotient(part: F64, whole: F64) -> F64:
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
-def memory_curve(
+def placed_activations(
     taskgraph: TaskGraph,
     timeline: Timeline,
     strategy: Strategy,
-    graph: OperatorGraph,
-    costs: CostFunction,
-    *,
-    single_gpu: bool = False,
-) -> MemoryCurve:
-    """Return the bytes in use over time, in a simulated iteration.
+    use: MemoryUse,
+    operators: Sequence[OperatorFragment],
+    fragments: FragmentCache,
+) -> Activations:
+    """Return the bytes over time, in a simulated iteration, but for what stays throughout by ``use``.
 
     Args:
         taskgraph: lowered from ``strategy`` by `topoplan_engine.lowering.Lowering`.
         timeline: of it, from any simulator.
         strategy: placements, with or without a schedule.
-        graph, costs: the model, and the costs of its parts.
-        single_gpu: whether one GPU trains without others, the whole batch at once (`topoplan_engine.lowering.alone`).
+        use: of its memory.
+        operators: fragments of all operators, with copies of weights that stages share.
+        fragments: of the model.
     """
-    placements, operators = strategy.placements, graph.operators
-    passes = order_of(strategy)
-    prices = [costs.price(op, placement.degrees, placement.devices) for op, placement in enumerate(placements)]
-    if passes is not None:
-        prices = with_copies(graph, placements, prices)
-    part_bytes = TensorBytes(graph).of_parts(placements, prices, strategy.stage_of)
-    gradient = [weight_seconds(operator, price) for operator, price in zip(operators, prices, strict=True)]
-    stage = np.repeat(strategy.stage_of, [placement.parts for placement in placements])
-    device = np.concatenate([placement.devices for placement in placements])
-    op = np.repeat(np.arange(len(operators), dtype=np.int64), [placement.parts for placement in placements])
-    count = strategy.micro_batches
-    steps = steps_under(UNORDERED if passes is None else passes, stage, np.concatenate(gradient))
-    change = np.tile(_changes(steps, part_bytes) / count, count)
-    # Micro-batches lie one after the other, at equal distances.
-    distance = 0 if taskgraph.micro_batch is None else int((taskgraph.micro_batch == 0).sum())
-    device_of_row = np.tile(device[steps.part], count)
-    of_steps = BackwardPasses.of(graph).operators[op]
-    time = _time_of_steps(steps, device, of_steps, timeline.finish, count, distance)
-    shrinks_first = np.zeros(len(time), dtype=bool)
-    persistent = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64)
-    if part_bytes.gradients is not None:
-        start = _time_of_steps(steps, device, of_steps, timeline.start, count, distance)
-        rows = _gradient_rows(
-            gradient_order(graph),
-            op,
-            strategy.stage_of,
-            device,
-            part_bytes.gradients / count,
-            steps,
-            start.reshape(count, -1),
-            time.reshape(count, -1),
+    graph, order, count = fragments.graph, order_of(strategy), strategy.micro_batches
+    part_bytes = TensorBytes(graph).of_parts(strategy.placements, operators, strategy.stage_of)
+    device, gradient = (
+        np.concatenate([getattr(each, name) for each in operators]) for name in ("devices", "weight_gradient")
+    )
+    op = np.repeat(np.arange(len(operators)), [len(each.devices) for each in operators])
+    arguments = UNORDERED if order is None else order, strategy.stage_of[op], gradient
+    steps = steps_under(*arguments)
+    is_run = steps_under(*arguments, fragments.passes.operators[op]).task[steps.part, steps.kind] >= 0
+    tasks = np.flatnonzero(np.isin(taskgraph.kind, (TaskKind.FORWARD, TaskKind.BACKWARD)))
+    start, end = (
+        _times_of_steps(steps, device, is_run, times[tasks].reshape(count, -1))
+        for times in (timeline.start, timeline.finish)
+    )
+    has_gradients = part_bytes.gradients is not None
+    changes = [
+        Changes(
+            np.tile(device[steps.part], count),
+            end.ravel(),
+            np.tile(_changes(steps, part_bytes) / count, count),
+            np.tile((steps.kind == Pass.BACKWARD) & has_gradients, count),
         )
-        change, time = np.concatenate([change, rows.change]), np.concatenate([time, rows.time])
-        device_of_row = np.concatenate([device_of_row, device[rows.part]])
-        shrinks_first = np.concatenate([np.tile(steps.kind == Pass.BACKWARD, count), rows.change < 0])
-        if single_gpu:
-            late = AloneCurve.of(graph, prices, start[steps.task[:, Pass.BACKWARD]], timeline.makespan)
-            persistent += late.throughout
-            change, time = np.concatenate([change, late.change]), np.concatenate([time, late.time])
-            device_of_row = np.concatenate([device_of_row, np.zeros(len(late.time), device_of_row.dtype)])
-            shrinks_first = np.concatenate([shrinks_first, np.zeros(len(late.time), dtype=bool)])
-    return _curve(persistent, device_of_row, time, change, shrinks_first)
+    ]
+    resting = np.bincount(device, part_bytes.persistent, taskgraph.n_devices).astype(np.float64) - (
+        use.weights + use.gradients + use.optimizer + use.undivided
+    )
+    if part_bytes.gradients is not None:
+        backward = steps.task[:, Pass.BACKWARD]
+        passes, nbytes = (start[:, backward], end[:, backward]), part_bytes.gradients / count
+        changes.append(_gradient_changes(graph, op, strategy.stage_of, device, nbytes, *passes))
+        if order is None and is_alone(graph, fragments.cluster):
+            late = AloneCurve.of(graph, operators, start[0, backward], timeline.makespan)
+            n_late = len(late.time)
+            changes.append(Changes(np.zeros(n_late, np.int32), late.time, late.change, np.zeros(n_late, np.bool_)))
+            resting = resting + late.throughout
+    return activations_of(changes, resting)
 
 
-def _curve(persistent: F64, device: I32, time: F64, change: F64, shrinks_first: np.ndarray) -> MemoryCurve:
-    """Return the curve of (n,) changes beside (D,) bytes that stay.
-
-    At equal times growth counts before shrinking, but for the end of a backward pass, before the next one begins.
-    """
-    order = np.lexsort((-change, ~shrinks_first, time, device))
-    device, time = device[order], time[order]
-    level = np.cumsum(change[order])
-    first = np.searchsorted(device, device)
-    used = persistent[device] + level - np.where(first > 0, level[first - 1], 0.0)
-    peak = persistent.copy()
-    np.maximum.at(peak, device, used)
-    return MemoryCurve(persistent, peak, device, time, used)
-
-
-def _time_of_steps(steps: Steps, device: I32, backward: np.ndarray, times: F64, count: int, distance: int) -> F64:
-    """(count * K,) when each step of each micro-batch ends, of which there are tasks where its part runs backward.
+def _times_of_steps(steps: Steps, device: I32, is_run: np.ndarray, times: F64) -> F64:
+    """(micro-batches, K) when each step of each micro-batch ends, of which some are no tasks.
 
     What a part without a backward pass keeps is freed with the last backward task of its device, or at once where there
     is none.
 
     Args:
         steps: of parts that all run backward.
-        device, backward: (P,) of every part, and whether it does run backward.
-        times: (T,) ends of the tasks, or their starts, of which each micro-batch has those of its steps first.
-        count, distance: micro-batches, and tasks between two of them.
+        device: (P,) of every part.
+        is_run: (K,) whether there are tasks for each step; of what is not trained there are none.
+        times: (micro-batches, tasks) ends of the tasks, or their starts.
     """
-    runs = backward[steps.part] | (steps.kind < Pass.BACKWARD)
-    task = np.arange(count)[:, None] * distance + np.cumsum(runs)[None, :] - 1
-    time = times[np.where(runs, task, 0)]
-    if not runs.all():
-        back = np.flatnonzero(runs & (steps.kind >= Pass.BACKWARD))
-        forward = steps.task[steps.part[~runs], Pass.FORWARD]
-        for row in time:
+    times = times[:, np.where(is_run, np.cumsum(is_run) - 1, 0)]
+    if not is_run.all():
+        back = np.flatnonzero(is_run & (steps.kind >= Pass.BACKWARD))
+        forward = steps.task[steps.part[~is_run], Pass.FORWARD]
+        for row in times:
             last = np.full(int(device.max()) + 1, -1.0)
             np.maximum.at(last, device[steps.part[back]], row[back])
-            row[~runs] = np.maximum(last[device[steps.part[~runs]]], row[forward])
-    return time.ravel()
+            row[~is_run] = np.maximum(last[device[steps.part[~is_run]]], row[forward])
+    return times
 
 
-class _GradientRows(NamedTuple):
-    """(n,) changes of the bytes of gradients of activations: of which part, when, and by how much."""
-
-    part: I32
-    time: F64
-    change: F64
-
-
-def _gradient_rows(
-    order: GradientOrder,
-    op: I64,
-    stage: I32,
-    device: I32,
-    gradients: F64,
-    steps: Steps,
-    starts: F64,
-    ends: F64,
-) -> _GradientRows:
+def _gradient_changes(
+    graph: OperatorGraph, op: I64, stage: I32, device: I32, gradients: F64, start: F64, end: F64
+) -> Changes:
     """Return when gradients come and go; see `topoplan_engine.lowering.gradient_peaks`.
 
     The gradient of an output is there when the pass that makes it has ended, at the latest when the pass that reads it
@@ -370,46 +309,22 @@ def _gradient_rows(
     What a pass makes beside it comes and goes with the pass.
 
     Args:
-        order: of the graph.
+        graph: the model.
         op, device: (P,) of every part; ``stage`` (n_ops,) of every operator.
         gradients: (2, P) bytes of a micro-batch.
-        steps: of all parts.
-        starts, ends: (micro-batches, K) of every step.
+        start, end: (micro-batches, P) of the backward passes.
     """
-    outputs, extras = gradients
-    reader = np.full(len(stage), -1)
-    reader[order.producer] = np.repeat(np.arange(len(order.ptr) - 1), np.diff(order.ptr))
-    from_stage = stage[reader[op]] != stage[op]
-    slot, parts, backward = (
-        device * (int(stage.max()) + 1) + stage[op],
-        np.arange(len(op)),
-        steps.task[:, Pass.BACKWARD],
-    )
-    columns = []
-    for start, finish in zip(starts, ends, strict=True):
-        pass_start, end = start[backward], finish[backward]
-        ended, pass_begins = np.zeros(len(stage)), np.full(int(slot.max()) + 1, np.inf)
-        np.maximum.at(ended, op, end)
-        np.minimum.at(pass_begins, slot, pass_start)
-        arrival = np.where(from_stage, pass_begins[slot], np.minimum(ended[reader[op]], pass_start))
-        columns += [(parts, arrival, outputs), (parts, pass_start, extras), (parts, end, -outputs - extras)]
-    part, time, change = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return _GradientRows(part.astype(np.int32), time, change)
-
-
-def placed_activations(
-    taskgraph: TaskGraph, timeline: Timeline, strategy: Strategy, use: MemoryUse, fragments: FragmentCache
-) -> Activations:
-    """Return what of a memory curve is activations: all but what stays throughout, by ``use``."""
-    graph = fragments.graph
-    single_gpu = order_of(strategy) is None and is_alone(graph, fragments.cluster)
-    curve = memory_curve(taskgraph, timeline, strategy, graph, fragments.costs, single_gpu=single_gpu)
-    stays = use.weights + use.gradients + use.optimizer + use.undivided
-    devices = np.arange(len(stays), dtype=np.int32)
-    return Activations(
-        np.concatenate([devices, curve.device]),
-        np.concatenate([np.zeros(len(stays)), curve.time]),
-        np.maximum(0.0, np.concatenate([curve.persistent - stays, curve.used - stays[curve.device]])),
+    reader = last_readers(graph.edges.reshape(-1, 4)[:, [0, 2]], len(stage))[op]
+    slot = device * (int(stage.max()) + 1) + stage[op]
+    rows = np.arange(len(start))[:, None]
+    ended, pass_begins = np.zeros((len(start), len(stage))), np.full((len(start), int(slot.max()) + 1), np.inf)
+    np.maximum.at(ended, (rows, op), end)
+    np.minimum.at(pass_begins, (rows, slot), start)
+    from_stage = stage[reader] != stage[op]
+    arrival = np.where(from_stage, pass_begins[:, slot], np.minimum(ended[:, reader], start))
+    outputs, extras = np.tile(gradients, len(start))
+    return Changes.of_gradients(
+        np.tile(device, len(start)), arrival.ravel(), start.ravel(), end.ravel(), outputs, extras
     )
 
 

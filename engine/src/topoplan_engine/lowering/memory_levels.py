@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan.arrays import F64, I32
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.recording import MemoryKind, MemoryLevels, MemoryUse
 
-__all__ = ["Activations", "activations_of", "memory_levels"]
+__all__ = ["Activations", "Changes", "activations_of", "memory_levels"]
 
 _STAY = (MemoryKind.WEIGHTS, MemoryKind.GRADIENTS, MemoryKind.OPTIMIZER, MemoryKind.UNDIVIDED)
 
@@ -18,22 +19,42 @@ _STAY = (MemoryKind.WEIGHTS, MemoryKind.GRADIENTS, MemoryKind.OPTIMIZER, MemoryK
 class Activations(NamedTuple):
     """(n,) bytes of activations that each ``device`` holds from each ``time`` (seconds) on; in any order of devices."""
 
-    device: I32
+    device: I32 | I64
     time: F64
     nbytes: F64
 
 
-def activations_of(device: I32, time: F64, change: F64, before: NDArray[np.bool_] | None = None) -> Activations:
-    """Return the levels of (n,) changes in bytes.
+class Changes(NamedTuple):
+    """(n,) bytes that a ``device`` has from each ``time`` (seconds) on and had not before.
 
-    At equal times growth counts before shrinking, but for changes that come ``before`` all others: the end of a
-    backward pass, when the next one begins.
+    At equal times growth counts before shrinking, but for changes that come ``first``: the end of a backward pass,
+    when the next one begins.
     """
-    keys = (-change, time, device) if before is None else (-change, ~before, time, device)
-    order = np.lexsort(keys)
+
+    device: I32 | I64
+    time: F64
+    nbytes: F64
+    first: NDArray[np.bool_]
+
+    @classmethod
+    def of_gradients(cls, device: I32 | I64, arrival: F64, start: F64, end: F64, outputs: F64, extras: F64) -> Changes:
+        """Return the changes of backward passes: gradients of outputs arrive, others come with the pass; all end."""
+        ends = np.repeat([False, False, True], len(device))
+        nbytes = np.concatenate([outputs, extras, -outputs - extras])
+        return cls(np.concatenate([device] * 3), np.concatenate([arrival, start, end]), nbytes, ends)
+
+
+def activations_of(changes: Sequence[Changes], resting: F64 | None = None) -> Activations:
+    """Return the levels of changes; ``resting`` are (D,) bytes that are there from the beginning, none unless given."""
+    device, time, change, first = (np.concatenate(column) for column in zip(*changes, strict=True))
+    order = np.lexsort((-change, ~first, time, device))
     device, time, level = device[order], time[order], np.cumsum(change[order])
-    first = np.searchsorted(device, device)
-    return Activations(device, time, np.maximum(0.0, level - np.where(first > 0, level[first - 1], 0.0)))
+    before = np.searchsorted(device, device)
+    level = level - np.where(before > 0, level[before - 1], 0.0)
+    if resting is not None:
+        level = np.append(resting, resting[device] + level)
+        device, time = np.append(np.arange(len(resting)), device), np.append(np.zeros(len(resting)), time)
+    return Activations(device, time, np.maximum(0.0, level))
 
 
 def memory_levels(use: MemoryUse, activations: Activations) -> MemoryLevels:

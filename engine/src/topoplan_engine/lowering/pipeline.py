@@ -120,7 +120,8 @@ class PipelineLowering(StrategyLowering):
 
     def activations(self, strategy: StagedStrategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
         """Return the bytes of activations over time."""
-        return placed_activations(taskgraph, timeline, strategy, self.memory_use(strategy), self._fragments)
+        use, operators = self.memory_use(strategy), self._operators(strategy)
+        return placed_activations(taskgraph, timeline, strategy, use, operators, self._fragments)
 
     def demand(self, strategy: StagedStrategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

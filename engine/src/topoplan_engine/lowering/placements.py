@@ -157,7 +157,10 @@ class PlacementLowering(StrategyLowering):
         """Return the bytes of activations over time."""
         from topoplan_engine.lowering.memory import placed_activations
 
-        return placed_activations(taskgraph, timeline, strategy, self.memory_use(strategy), self._fragments)
+        use, fragments = self.memory_use(strategy), self._fragments
+        return placed_activations(
+            taskgraph, timeline, strategy, use, fragments.operators(strategy.placements), fragments
+        )
 
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""

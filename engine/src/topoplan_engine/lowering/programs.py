@@ -12,7 +12,7 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.gradient_peaks import last_readers
-from topoplan_engine.lowering.memory_levels import Activations, activations_of
+from topoplan_engine.lowering.memory_levels import Activations, Changes, activations_of
 from topoplan_engine.lowering.order import UNORDERED
 from topoplan_engine.lowering.spmd_costs import gradients_of, operator_bytes
 from topoplan_engine.lowering.stage_memory import StageBytes, StagedPeak, staged_peak
@@ -52,12 +52,8 @@ class ProgramLowering(StagedLowering):
         outputs, extras = gradients_of(prices)[:, taskgraph.op[passes]] / copies
         start, end = timeline.start[passes], timeline.finish[passes]
         arrival = np.minimum(self._made_at(taskgraph, passes, end), start)
-        return activations_of(
-            np.concatenate([device, of_pass, of_pass, of_pass]),
-            np.concatenate([finish, arrival, start, end]),
-            np.concatenate([change, outputs, extras, -outputs - extras]),
-            np.concatenate([~forward, np.zeros(2 * len(passes), bool), np.ones(len(passes), bool)]),
-        )
+        gradients = Changes.of_gradients(of_pass, arrival, start, end, outputs, extras)
+        return activations_of([Changes(device, finish, change, ~forward), gradients])
 
     def _made_at(self, taskgraph: TaskGraph, passes: I64, end: F64) -> F64:
         """Return when the first pass ends that makes the gradient of the output of each of some backward passes."""

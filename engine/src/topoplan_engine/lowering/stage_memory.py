@@ -30,7 +30,7 @@ from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.gather_units import gather_units, parts_of
 from topoplan_engine.lowering.gradient_peaks import Rise, last_readers, levels_in_backward, rise_in_backward
 from topoplan_engine.lowering.memory import memory_use_of
-from topoplan_engine.lowering.memory_levels import Activations, activations_of
+from topoplan_engine.lowering.memory_levels import Activations, Changes, activations_of
 from topoplan_engine.lowering.pass_peaks import WHOLE, peaks_of
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, OperatorBytes, gradients_of, operator_bytes
 from topoplan_engine.lowering.stage_buffers import (
@@ -538,8 +538,7 @@ def staged_activations(
     device = np.tile(np.arange(devices), len(stages) * count)
     some, back = np.isfinite(forward_end), np.isfinite(first)
     closed = np.where(back, end, forward_end)
+    rows = [(some, forward_end, activations), (some, closed, -activations), (back, first, rise), (back, end, -rise)]
     return activations_of(
-        np.concatenate([device[some], device[some], device[back], device[back]]),
-        np.concatenate([forward_end[some], closed[some], first[back], end[back]]),
-        np.concatenate([activations[some], -activations[some], rise[back], -rise[back]]),
+        [Changes(device[has], time[has], nbytes[has], np.zeros(has.sum(), bool)) for has, time, nbytes in rows]
     )
