@@ -25,6 +25,7 @@ from topoplan.model.staged import StagedStrategy
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
+from topoplan_engine.sharding.stage_graphs import StageGraph
 
 __all__ = [
     "GatherUnits",
@@ -34,6 +35,7 @@ __all__ = [
     "gathers",
     "parts_of",
     "sent_again",
+    "stage_units",
     "units_of",
 ]
 
@@ -91,6 +93,11 @@ def units_of(
     for reshard in given_back:
         nbytes[unit[reshard.users[0]]] += gathered_bytes(program, reshard)
     return GatherUnits(unit, nbytes, frozenset(given_back))
+
+
+def stage_units(stage: StageGraph) -> GatherUnits | None:
+    """Return the layers of a stage, each of whose operators is a part; None where nothing is gathered."""
+    return units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
 
 
 def gathered_bytes(program: SpmdProgram, reshard: Reshard) -> float:

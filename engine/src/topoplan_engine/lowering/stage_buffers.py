@@ -33,7 +33,7 @@ from topoplan.model.sharding import arguments
 from topoplan.model.staged import StagedStrategy
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
-from topoplan_engine.lowering.gather_units import GatherUnits, units_of
+from topoplan_engine.lowering.gather_units import GatherUnits, stage_units
 from topoplan_engine.partition import multiplies
 from topoplan_engine.recomputation import latent_projections
 from topoplan_engine.sharding.programs import pieces
@@ -171,7 +171,6 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
     Less where devices make terms of a sum and read slices of it.  What is gathered for an operator is gathered again
     for its backward pass, as Megatron-LM does; with DTensors (torchtitan) it is kept as the operator reads it.
     """
-    keeps_gathered = (kernels := kernels_of(stage.graph)) is not None and kernels.units
     read: dict[tuple[int, int], set[int]] = {}
     for u, output, v, k in stage.graph.edges.reshape(-1, 4).tolist():
         if stage.position[u] >= 0 and stage.backward[v] and k in stage.arguments_read[v]:
@@ -180,7 +179,7 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
     for (u, output), slices in read.items():
         nbytes = stage.graph.operators[u].outputs[output].nbytes
         n_slices = pieces(stage.program, stage.program.made(u, output))
-        most = sum(nbytes / each for each in slices) if keeps_gathered else nbytes / max(*slices, n_slices)
+        most = sum(nbytes / each for each in slices) if _has_units(stage) else nbytes / max(*slices, n_slices)
         more[stage.position[u]] += most - nbytes / n_slices
     return more
 
@@ -220,14 +219,11 @@ def gathered_in_backward(stage: StageGraph) -> F64:
     Those of its layer and of the next one.  FSDP2 has the next one in `gather_pool`, until its pass begins; those of no
     layer, which are one unit around all others, are there all the time.
     """
-    units = None
-    if stage.program.gathers_again:
-        units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    units = stage_units(stage) if stage.program.gathers_again else None
     rows = [op for op, position in enumerate(stage.position) if position >= 0]
     if units is None:
         return np.zeros(len(rows))
-    kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.units:
+    if not _has_units(stage):
         return units.in_backward()[rows]
     outside = outside_of(stage, units)
     layers = np.where(outside, 0.0, units.nbytes)
@@ -240,10 +236,7 @@ def gathered_in_backward(stage: StageGraph) -> F64:
 
 def fetched_weights(stage: StageGraph) -> tuple[float, F64]:
     """Return bytes of the weights that FSDP2 gathers, whether it gives them back or not: of no layer, and by layer."""
-    kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.units:
-        return 0.0, np.zeros(0)
-    units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    units = stage_units(stage) if _has_units(stage) else None
     if units is None:
         return 0.0, np.zeros(0)
     outside = outside_of(stage, units)
@@ -272,7 +265,7 @@ def _whole_gradients(stage: StageGraph) -> F64:
     layer behind have been added to `accumulated_gradients`.
     """
     rows = [op for op, position in enumerate(stage.position) if position >= 0]
-    units = units_of(stage.program, stage.graph, stage.reshards, range(len(stage.operator)))
+    units = stage_units(stage)
     if units is None:
         return np.zeros(len(rows))
     outside = outside_of(stage, units)
@@ -335,8 +328,8 @@ def accumulated_gradients(stage: StageGraph, micro_batches: int) -> float:
     Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``) and
     ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``unsharded_accumulated_grad``).
     """
-    kernels, total = kernels_of(stage.graph), 0.0
-    if kernels is None or not kernels.units or stage.program.gathers_again or micro_batches < 2:
+    total = 0.0
+    if not _has_units(stage) or stage.program.gathers_again or micro_batches < 2:
         return total
     for op, operator in enumerate(stage.graph.operators):
         for k in range(len(operator.inputs), len(operator.inputs) + len(operator.weights)):
@@ -357,14 +350,8 @@ def pipeline_buffers(stage: StageGraph, rank_of: I32) -> float:
     Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``_prepare_forward_infra``,
     ``_prepare_backward_infra``, ``output_chunks``).
     """
-    kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.units:
-        return 0.0
-    links = {**stage.receives, **{op: several[0] for op, several in stage.sends.items()}}
-    links = {op: link for op, link in links.items() if rank_of[link.source] != rank_of[link.target]}
-    if not links:
-        return 0.0
-    return sum(_tensor_bytes(stage, op, link) for op, link in links.items()) + _score_bytes(stage)
+    received, sent, scores = pipeline_tensors(stage, rank_of)
+    return received + sent + scores if received or sent else 0.0
 
 
 def handed_on(strategy: StagedStrategy, stage: StageGraph) -> float:
@@ -375,8 +362,8 @@ def handed_on(strategy: StagedStrategy, stage: StageGraph) -> float:
 
     Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``fwd_cache``, ``args_recv_info``).
     """
-    kernels, total, rank_of = kernels_of(stage.graph), 0.0, strategy.order.rank_of
-    if kernels is None or not kernels.units:
+    total, rank_of = 0.0, strategy.order.rank_of
+    if not _has_units(stage):
         return total
     for op, links in stage.sends.items():
         place = stage.stage.operators.tolist().index(links[0].op)
@@ -403,17 +390,20 @@ def received_again(strategy: StagedStrategy, stage: StageGraph, op: int) -> list
     return [place for place in places if place >= 0 and stage.stage.regions[place] >= 0]
 
 
-def pipeline_tensors(stage: StageGraph) -> tuple[float, float, float]:
-    """Return the parts of `pipeline_buffers` if all other stages are on other ranks.
+def pipeline_tensors(stage: StageGraph, rank_of: I32 | None = None) -> tuple[float, float, float]:
+    """Return the parts of `pipeline_buffers`; with no ``rank_of`` all other stages are on other ranks.
 
     They are what it receives, the gradients of what it sends, and scores of a loss.
     """
-    kernels = kernels_of(stage.graph)
-    if kernels is None or not kernels.units:
+    if not _has_units(stage):
         return 0.0, 0.0, 0.0
-    sent = sum(_tensor_bytes(stage, op, links[0]) for op, links in stage.sends.items())
-    received = sum(_tensor_bytes(stage, op, link) for op, link in stage.receives.items() if op not in stage.sends)
-    return received, sent, _score_bytes(stage)
+
+    def of(links: Mapping[int, Link]) -> float:
+        away = {op: k for op, k in links.items() if rank_of is None or rank_of[k.source] != rank_of[k.target]}
+        return sum(_tensor_bytes(stage, op, link) for op, link in away.items())
+
+    received = of({op: link for op, link in stage.receives.items() if op not in stage.sends})
+    return received, of({op: links[0] for op, links in stage.sends.items()}), _score_bytes(stage)
 
 
 def _tensor_bytes(stage: StageGraph, op: int, link: Link) -> float:
@@ -429,6 +419,12 @@ def _score_bytes(stage: StageGraph) -> float:
         for op, operator in enumerate(stage.graph.operators)
         if operator.kind == "cross_entropy"
     )
+
+
+def _has_units(stage: StageGraph) -> bool:
+    """Whether a trainer is PyTorch's FSDP2 with its pipelines, which gathers units of weights."""
+    kernels = kernels_of(stage.graph)
+    return kernels is not None and bool(kernels.units)
 
 
 def outside_of(stage: StageGraph, units: GatherUnits) -> np.ndarray:

@@ -51,14 +51,11 @@ def as_simulated(plan: Plan) -> tuple[TaskGraph, I64]:
     simulators = [part.get("options") for part in recorded_components(plan) if part.get("kind") == "simulator"]
     options = simulators[0] if simulators and isinstance(simulators[0], Mapping) else {}
     simulated = with_barriers(plan.taskgraph) if options.get("gradient_sync") == "barrier" else plan.taskgraph
-    origin = np.append(np.arange(plan.taskgraph.n_tasks), np.full(simulated.n_tasks - plan.taskgraph.n_tasks, -1))
     if options.get("collective") == "nccl-serial":
         simulated = with_serial_sums(simulated, plan.cluster)
-        origin = np.append(origin, np.full(simulated.n_tasks - len(origin), -1))
-    if options.get("collective") == "parameter-server":
-        origin = origin[server_origin(simulated)]
-        simulated = with_parameter_server(simulated)
-    return simulated, origin
+    server = options.get("collective") == "parameter-server"
+    simulated = with_parameter_server(simulated) if server else simulated
+    return simulated, origin_of_rows(plan.taskgraph, simulated, server=server)
 
 
 def with_barriers(taskgraph: TaskGraph) -> TaskGraph:
@@ -123,14 +120,11 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
     in_task, in_edge = _matched(dst, device[src], server_of, owner, member, up)
     src, dst = src[in_edge], in_task
 
-    kind, devices, seconds = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.seconds.copy()
-    size, group, collective = taskgraph.size.copy(), taskgraph.group.copy(), taskgraph.collective.copy()
-    kind[replaced], devices[replaced], seconds[replaced] = TaskKind.UPDATE, server, 0.0
-    size[replaced], group[replaced], collective[replaced] = 0, -1, -1
+    seconds = taskgraph.seconds.copy()
+    seconds[replaced] = 0.0
     sender = _updated(taskgraph, server_of, seconds)[owner]
-    columns: dict[str, Any] = {"kind": kind, "device": devices, "seconds": seconds, "size": size, "group": group}
     return extended(
-        attrs.evolve(taskgraph, **columns, collective=collective),
+        _with_updates(taskgraph, replaced, server, seconds),
         np.concatenate([src, up, sender]),
         np.concatenate([dst, owner, down]),
         kind=np.full(2 * len(owner), int(TaskKind.TRANSFER)),
@@ -139,6 +133,15 @@ def with_parameter_server(taskgraph: TaskGraph) -> TaskGraph:
         dst=np.concatenate([server_of[owner], member]),
         op=np.tile(taskgraph.op[owner], 2),
     )
+
+
+def _with_updates(taskgraph: TaskGraph, replaced: I64, device: I32, seconds: F64) -> TaskGraph:
+    """Return the task graph with updates on (n,) devices in the rows of (n,) all-reduces, and other seconds."""
+    values = {"kind": int(TaskKind.UPDATE), "device": device, "size": 0, "group": -1, "collective": -1}
+    columns: dict[str, Any] = {name: getattr(taskgraph, name).copy() for name in values}
+    for name, value in values.items():
+        columns[name][replaced] = value
+    return attrs.evolve(taskgraph, **columns, seconds=seconds)
 
 
 def _updated(taskgraph: TaskGraph, server_of: I32, seconds: F64) -> I64:
@@ -181,14 +184,9 @@ def with_serial_sums(taskgraph: TaskGraph, cluster: Cluster) -> TaskGraph:
     partners = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
     bandwidth = _between(cluster, first[np.searchsorted(replaced, owner[partners])], member[partners])
     np.maximum.at(seconds, owner[partners], taskgraph.size[owner[partners]] / bandwidth)
-    kind, device, size = taskgraph.kind.copy(), taskgraph.device.copy(), taskgraph.size.copy()
-    group, collective = taskgraph.group.copy(), taskgraph.collective.copy()
-    kind[replaced], device[replaced], size[replaced] = TaskKind.UPDATE, first, 0
-    group[replaced], collective[replaced] = -1, -1
-    columns: dict[str, Any] = {"kind": kind, "device": device, "seconds": seconds, "size": size, "group": group}
     barrier, kept_edges, waits = taskgraph.n_tasks, ~serial[dst], np.flatnonzero(before)
     return extended(
-        attrs.evolve(taskgraph, **columns, collective=collective),
+        _with_updates(taskgraph, replaced, first, seconds),
         np.concatenate([src[kept_edges], waits, [barrier], replaced[:-1]]),
         np.concatenate([dst[kept_edges], np.full(len(waits), barrier), replaced]),
         kind=np.full(1, int(TaskKind.BARRIER)),

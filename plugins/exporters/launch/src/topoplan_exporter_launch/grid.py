@@ -141,8 +141,9 @@ def _of_stages(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -
     level, shared = shared_of(graph, strategy, target)
     of_state = (Kept.STATE_SLICES, {*places.data_axes}) if program.sharded_state else (_SHARED[level], shared)
     kept_parts, groups = _kept(graph, program, places, of_state, target)
+    rows = [stage.mesh.devices for stage in strategy.stages]
     grid = Grid(
-        devices=devices_of_ranks(graph, strategy, places.devices, target),
+        devices=devices_of_ranks(graph, strategy, rows, target)[:, places.devices],
         context=places.context,
         context_way=places.context_way,
         experts=places.experts,
@@ -187,31 +188,21 @@ def _kept(
 
 
 def _of_pipeline(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> Grid:
-    operators, stage, recomputes = graph.operators, strategy.stage_of.tolist(), strategy.recomputes
-    rows = []
-    for number in range(strategy.n_stages):
-        members = [index for index, of in enumerate(stage) if of == number]
-        rows.append(_replicas(graph, members, strategy.placements, target))
+    rows, recomputes = [], strategy.recomputes
+    first_of = [graph.operators[stage.operators[0]] for stage in strategy.stages]
+    for number, stage in enumerate(strategy.stages):
+        rows.append(_replicas(graph, stage.operators.tolist(), strategy.placements, target))
         if len(rows[-1]) != len(rows[0]):
-            raise target.refusal(
-                operators[members[0]],
-                f"begins stage {number} of {len(rows[-1])} devices, but stage 0 has {len(rows[0])}",
-            )
-    ranks = strategy.order.rank_of.tolist()
-    first_of = [ranks.index(rank) for rank in ranks]
-    for number, row in enumerate(rows):
-        if not np.array_equal(row, rows[first_of[number]]):
-            first = operators[stage.index(number)]
-            raise target.refusal(first, f"has its replicas in another order than chunk {first_of[number]}")
+            what = f"begins stage {number} of {len(rows[-1])} devices, but stage 0 has {len(rows[0])}"
+            raise target.refusal(first_of[number], what)
     if any(recomputes) and not all(recomputes):
         number = recomputes.index(True)
-        raise target.refusal(
-            operators[stage.index(number)], f"is in stage {number}, which recomputes its forward pass; others do not"
-        )
+        what = f"is in stage {number}, which recomputes its forward pass; others do not"
+        raise target.refusal(first_of[number], what)
     return Grid(
-        devices=np.stack([rows[ranks.index(rank)] for rank in range(strategy.order.n_ranks)])[:, :, None],
+        devices=devices_of_ranks(graph, strategy, rows, target)[:, :, None],
         order=strategy.order,
-        stage=tuple(stage),
+        stage=tuple(strategy.stage_of.tolist()),
         recompute="full" if any(recomputes) else "none",
         samples=_share(graph, strategy.micro_batches * len(rows[0]), target),
     )

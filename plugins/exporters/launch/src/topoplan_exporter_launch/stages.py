@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -48,19 +50,18 @@ def _sizes(axes: tuple[str, ...], sizes: tuple[int, ...]) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in zip(axes, sizes, strict=True))
 
 
-def devices_of_ranks(graph: OperatorGraph, strategy: StagedStrategy, places: I32, target: Target) -> I32:
-    """Return the device of each place, given numbers of places in the order of ranks: (pipeline, *places.shape).
+def devices_of_ranks(graph: OperatorGraph, strategy: StagedStrategy, rows: Sequence[I32], target: Target) -> I32:
+    """(pipeline, D) devices of each rank, given those of each stage, which are as many.
 
     Raises:
         TopoplanError: two chunks of one rank have its devices in different order.
     """
     devices: dict[int, I32] = {}
-    for number, (stage, rank) in enumerate(zip(strategy.stages, strategy.order.rank_of.tolist(), strict=True)):
-        row = devices.setdefault(rank, stage.mesh.devices)
-        if not np.array_equal(row, stage.mesh.devices):
-            first = graph.operators[stage.operators[0]]
+    for number, (row, rank) in enumerate(zip(rows, strategy.order.rank_of.tolist(), strict=True)):
+        if not np.array_equal(devices.setdefault(rank, row), row):
+            first = graph.operators[strategy.stages[number].operators[0]]
             raise target.refusal(first, f"begins stage {number} with devices in another order than that of its rank")
-    return np.stack([devices[rank][places] for rank in range(strategy.order.n_ranks)])
+    return np.stack([devices[rank] for rank in range(strategy.order.n_ranks)])
 
 
 def shared_of(graph: OperatorGraph, strategy: StagedStrategy, target: Target) -> tuple[int, set[int]]:

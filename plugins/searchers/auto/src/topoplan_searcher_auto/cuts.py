@@ -19,7 +19,7 @@ from topoplan import Placement, Problem
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Tensor
 from topoplan.search.stopping import stop_if_wanted
-from topoplan_engine.partition import part_bounds
+from topoplan_engine.partition import slice_bounds
 from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_placement_moves.forms import form_of
 
@@ -205,16 +205,7 @@ def _slices(tensor: Tensor, degrees: tuple[int, ...]) -> int:
 
 def _bounds(operator: Operator, tensor: Tensor, cut: Placement, devices: int) -> F64:
     """(A, 2, D) where the slice of each device starts and stops along each axis; empty where it has no part."""
-    parts = np.unravel_index(np.arange(cut.parts), [int(degree) for degree in cut.degrees])
     bounds = np.zeros((max(1, len(tensor.axes)), 2, devices))
     bounds[:, 1, cut.devices] = 1  # a scalar
-    for number, axis in enumerate(tensor.axes):
-        if axis.dim < 0:
-            bounds[number, 1, cut.devices] = axis.size
-            continue
-        starts, stops = part_bounds(operator.dims[axis.dim].size, cut.degrees[axis.dim])
-        low = np.clip(starts * axis.scale + axis.offset, 0, axis.size)
-        high = np.clip((stops - 1) * axis.scale + axis.offset + axis.extent, low, axis.size)
-        bounds[number, 0, cut.devices] = low[parts[axis.dim]]
-        bounds[number, 1, cut.devices] = high[parts[axis.dim]]
+    bounds[: len(tensor.axes), :, cut.devices] = slice_bounds(operator, tensor, cut.degrees).transpose(2, 0, 1)
     return bounds

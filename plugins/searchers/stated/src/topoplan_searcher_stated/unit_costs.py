@@ -22,7 +22,7 @@ from topoplan import PassOrder, Problem, Stage, StagedStrategy
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
-from topoplan_engine.lowering.gather_units import GatherUnits, units_of
+from topoplan_engine.lowering.gather_units import GatherUnits, stage_units
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_buffers import (
     fetched_weights,
@@ -303,9 +303,7 @@ def _by_place(nbytes: StageBytes, graph: StageGraph) -> list[float]:
 
 def _gather_units(graph: StageGraph) -> GatherUnits | None:
     """Return what a unit gathers together, if it gives it back."""
-    if not graph.program.gathers_again:
-        return None
-    return units_of(graph.program, graph.graph, graph.reshards, range(len(graph.operator)))
+    return stage_units(graph) if graph.program.gathers_again else None
 
 
 def _gathered_by(graphs: Sequence[StageGraph]) -> F64:
