@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from idle_search import IdleSearch
 
-from topoplan import Candidate, Host, PlacedStrategy, Placement, Searcher, State, TopoplanError, Trial
+from topoplan import Candidate, DeviceMesh, Host, PlacedStrategy, Placement, Searcher, State, TopoplanError, Trial
 from topoplan.errors import TopoplanWarning, calling
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
@@ -34,6 +34,7 @@ from topoplan_engine.search.time_left import TimeLeft
 from topoplan_engine.search.time_shares import TimeShares
 from topoplan_engine.search.unpriced import Unpriced
 from topoplan_samples.long_tail import at_night
+from topoplan_samples.staged import as_stages, order_of
 
 SMALL = Experiment(
     model="alexnet",
@@ -482,6 +483,46 @@ def test_messages_of_an_all_to_all_are_counted_before_they_are_made():
     """Among 8,192 devices they are 67 million."""
     with obeyed(Stop(), most_tasks=lambda: 1e6), pytest.raises(TooLargeError):
         pair_messages(np.arange(8192)[None])
+
+
+def test_placements_of_more_parts_than_there_is_time_for_are_left_before_their_bytes_are_summed(monkeypatch):
+    """Their tasks are counted without any part; data parallel layers pass tensors on inside of their four devices."""
+    evaluator, first = set_up()
+    inside = 2 * 4 * len(evaluator.problem.graph.edges)
+    assert evaluator.tasks_of(first.strategy) == evaluator.plan(first, {}).taskgraph.n_tasks + inside
+    monkeypatch.setattr("topoplan_engine.search.evaluator._LARGE", 0)
+    evaluator, first = set_up()
+    monkeypatch.setattr(Evaluator, "memory", lambda *_: pytest.fail("bytes were summed"))
+    with obeyed(Stop(), most_tasks=lambda: 1.0), pytest.raises(TooLargeError):
+        evaluator.price(Candidate(base=first))
+
+
+def test_a_start_that_there_was_no_time_to_price_has_no_memory(monkeypatch):
+    """On 16,384 devices the bytes of its parts take longer than the limit."""
+    evaluator, first = set_up()
+    entry = ShortlistEntry(state=first, cost=evaluator.price(Candidate(base=first)).cost, origin=Origin(""))
+    start = attrs.evolve(entry, cost=math.inf)
+    memory, asked = Evaluator.memory, []
+    monkeypatch.setattr(Evaluator, "memory", lambda self, strategy: asked.append(strategy) or memory(self, strategy))
+    placements = tuple(Placement((1,) * len(op.dims), [0]) for op in evaluator.problem.graph.operators)
+    plan = attrs.evolve(entry, state=State(PlacedStrategy(placements), first.fabric))
+    found = judge(evaluator, [plan], start, None, constructed=True, stop=Stop(), evaluations=2, remaining=lambda: 9.0)
+    assert (found.initial.fits, found.initial.cost) == (False, math.inf)
+    assert first.strategy not in asked
+    assert evaluator.unsimulated_plan(first, {}, with_memory=False).fits is None
+
+
+def test_passes_of_all_micro_batches_are_counted_before_they_are_copied(monkeypatch):
+    """What is folded has one task for each class of devices in each micro-batch: 300 million for a 405B model."""
+    evaluator, first = set_up()
+    graph, whole = evaluator.problem.graph, DeviceMesh(axes=["data"], sizes=[2])
+    cuts = [lambda op: None]
+    strategy = as_stages(graph, [0] * len(graph.operators), [whole], order_of("1f1b", 1, 8), cuts)
+    n_tasks = evaluator.runs(State(strategy, first.fabric))[2].n_tasks
+    monkeypatch.setattr("topoplan_engine.lowering.staged.StagedLowering.n_tasks", lambda *_: 0)
+    evaluator, first = set_up()
+    with obeyed(Stop(), most_tasks=lambda: n_tasks / 2), pytest.raises(TooLargeError):
+        evaluator.price(Candidate(base=State(strategy, first.fabric)))
 
 
 def trial_of(cost, *, fits=True):

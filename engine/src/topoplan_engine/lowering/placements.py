@@ -59,8 +59,17 @@ class PlacementLowering(StrategyLowering):
         return taskgraph if passes.everything else without_gradients(taskgraph, table, passes)
 
     def n_tasks(self, strategy: Strategy) -> int:
-        """Return how many tasks `lower` makes, but for steps of the optimizer and what is not trained."""
-        return _n_tasks(self._pieces.table(strategy))
+        """Return how many tasks `lower` makes, but for steps of the optimizer and what is not trained.
+
+        Parts are not joined: operators and edges of one form have what is counted in common.
+        """
+        fragments, placements = self._fragments, strategy.placements
+        groups = sum(len(fragments.placed_groups(op, each).nbytes) for op, each in enumerate(placements))
+        transfers = sum(
+            len(fragments.transfers_of(edge, placements[u], placements[v]).src)
+            for edge, (_, u, v) in enumerate(fragments.edge_ends)
+        )
+        return 2 * sum(each.parts for each in placements) + groups + 2 * transfers
 
     def class_key(self, strategy: Strategy, in_turn_bytes: int) -> int | None:
         """Return a number that is equal for strategies of one class; None if there is no `symmetry`."""

@@ -258,6 +258,7 @@ class Assembly:
         self._tasks = TaskColumns()
         written = [self._written(number, costs[number]) for number in range(len(stages))]
         check_fits(written)
+        check_size(sum(each.tasks.n_tasks * len(each.members) for several in written for each in several.values()))
         self._copies = [self._copied(several) for several in written]
 
     def columns(self) -> dict[str, Any]:

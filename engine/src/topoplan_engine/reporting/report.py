@@ -318,7 +318,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         first = iteration_time(outcome.initial_draws, spelled_time)
     rows = [
         *model_rows(plan),
-        ("initial iteration time", first + ("" if outcome.initial.fits else " (does not fit)")),
+        ("initial iteration time", first + (" (does not fit)" if outcome.initial.fits is False else "")),
         ("iteration time", iteration_time(outcome.draws, spelled_time)),
         *kept_rows(outcome, experiment, spelled_time),
         *simulation_rows(plan)[1:],

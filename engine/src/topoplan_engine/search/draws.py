@@ -165,6 +165,9 @@ def judge(
         best = _best_of(evaluator, [best, *(entry for entry in rivals if entry is not best)], draws, stop, limits)
 
     def judged(entry: ShortlistEntry, at_least: int, most: int) -> Judged:
+        if entry is initial and entry.cost == math.inf and remaining() < math.inf:
+            # There was no time to price it: it is so large that its memory takes long, too.
+            return Judged(entry=entry, draws=Draws(seconds=[math.inf]), penalty=0.0, fits=False)
         times = _times(evaluator, entry, draws, at_least, most, stop, limits)
         strategy = entry.state.strategy
         return Judged(entry=entry, draws=times, penalty=evaluator.penalty(strategy), fits=evaluator.fits(strategy))

@@ -49,8 +49,9 @@ class Ends:
 
     def has_use_for(self, evaluator: Evaluator, start: State) -> bool:
         """Say whether the initial state is to be simulated in full: there is time, and it fits or is no large one."""
-        is_used = evaluator.fits(start.strategy) or evaluator.tasks_in_full(start) <= _LARGEST_START
-        return is_used and self.has_time_for(evaluator, start)
+        if not self.has_time_for(evaluator, start):
+            return False
+        return evaluator.tasks_in_full(start) <= _LARGEST_START or evaluator.fits(start.strategy)
 
     def check_before_the_end(self, evaluator: Evaluator, state: State) -> None:
         """Warn if a plan takes longer to be simulated in full than a part of the time limit that is worth a word."""

@@ -30,7 +30,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
-from topoplan_engine.interrupt import TooLargeError
+from topoplan_engine.interrupt import TooLargeError, check_size
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.star import HasInterfaces, NoInterfaces
@@ -69,6 +69,10 @@ _SECONDS_PER_TASK, _TELLING = 1e-6, 50_000
 
 #: How much longer an iteration takes as a plan, with its bounds and what is reported of it, than to be priced.
 _IN_FULL = 1.5
+
+#: Parts of operators from which on the tasks of placements are counted before anything is made of them, and how much
+#: less than their simulation the bytes of so many tasks take, and their classes where a quotient stands for them.
+_LARGE, _LIGHTER = 1 << 20, 8
 
 Memory = Literal["ignore", "limit", "penalty"]
 
@@ -147,6 +151,7 @@ class Evaluator:
         # The last task graph and the last memory, with the key of their strategy.
         self._last_taskgraph: tuple[bytes, TaskGraph] | None = None
         self._last_memory: tuple[bytes, F64] | None = None
+        self._may_be_large = len(self.problem.graph.operators) * self.problem.cluster.n_devices >= _LARGE
         # By state: cost, and whether it fits into memory.
         self._costs: LruCache[bytes, tuple[float, bool]] = LruCache(_ENTRIES)
         # What `price_in_full` simulated, and the key of its state.
@@ -331,6 +336,8 @@ class Evaluator:
     def _cost(self, state: State, cutoff: float, bound: LowerBound) -> float:
         """Return the cost of a state, or infinity if it reaches the cutoff."""
         cost = 0.0
+        if self._may_be_large and isinstance(state.strategy, PlacedStrategy):
+            check_size(self._lowering.n_tasks(state.strategy) // _LIGHTER)
         if self._memory_policy != "ignore" and not bound.fits:
             cost = self.penalty(state.strategy)
         if cost < float("inf"):
@@ -521,8 +528,8 @@ class Evaluator:
             provenance=provenance,
         )
 
-    def unsimulated_plan(self, state: State, provenance: Mapping[str, Any]) -> Plan:
-        """Return a state as a plan without a timeline, whose tasks are made when asked for."""
+    def unsimulated_plan(self, state: State, provenance: Mapping[str, Any], *, with_memory: bool) -> Plan:
+        """Return a state as a plan without a timeline, perhaps without memory; its tasks are made when asked for."""
         strategy, cluster = state.strategy, self.problem.cluster
         taskgraph = DeferredTaskGraph.of(
             lambda: self._of(state)._lower(strategy),
@@ -536,7 +543,7 @@ class Evaluator:
             taskgraph=taskgraph,
             graph=self.problem.graph,
             strategy=strategy,
-            memory=self.memory_use(strategy),
+            memory=self.memory_use(strategy) if with_memory else None,
             provenance=provenance,
         )
 

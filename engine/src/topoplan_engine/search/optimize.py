@@ -422,9 +422,11 @@ def _outcome(
         if ends.has_use_for(evaluator, start):
             initial, initial_draws = _in_full(evaluator, judged_plans.initial, record)
         else:
-            initial, initial_draws = evaluator.unsimulated_plan(start, record), judged_plans.initial.draws
+            # One that there was no time to price is so large that its memory takes long, too.
+            is_priced, initial_draws = result.initial_cost < math.inf, judged_plans.initial.draws
+            initial = evaluator.unsimulated_plan(start, record, with_memory=is_priced)
             if not initial_draws.seeds:  # the price of bytes that do not fit is no time
-                excess = memory_penalty(evaluator.memory(start.strategy), problem.cluster.usable_memory, setup.policy)
+                excess = evaluator.penalty(start.strategy) if is_priced else 0.0
                 initial_draws = Draws(seconds=[result.initial_cost - excess])
     pays, bound = _other_networks(setup, plan, draws, rng)
     memory = evaluator.memory(strategy)

@@ -19,6 +19,7 @@ from topoplan.arrays import I64, f64
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostNode
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.network.protocols import Tuning, queued_tuning_of
 from topoplan_engine.simulation.columns import TaskColumns
 
@@ -40,12 +41,13 @@ def with_inside_waits(tasks: TaskColumns, taskgraph: TaskGraph, cluster: Cluster
     if not len(inside):
         return tasks
     members = np.diff(taskgraph.group_ptr)[taskgraph.group[inside]]
-    keys = np.stack([taskgraph.collective[inside], members, taskgraph.size[inside]])
-    different, place = np.unique(keys, axis=1, return_inverse=True)
+    keys = taskgraph.collective[inside], members, taskgraph.size[inside]
+    first, place = distinct_columns(*keys)
     rate = float(cluster.inside_bandwidth[0])
-    waits = [_wait(tuning, Collective(kind), count, size, rate) for kind, count, size in different.T.tolist()]
+    different = zip(*(key[first].tolist() for key in keys), strict=True)
+    waits = [_wait(tuning, Collective(kind), count, size, rate) for kind, count, size in different]
     seconds = tasks.seconds.copy()
-    seconds[inside] += np.array(waits)[place.ravel()]
+    seconds[inside] += np.array(waits)[place]
     return tasks._replace(seconds=f64(seconds))  # read only, as it was: kernels are compiled anew for others
 
 

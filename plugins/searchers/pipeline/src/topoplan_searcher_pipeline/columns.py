@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import attrs
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from topoplan import Cluster, CostFunction, MicroBatch, Operator, OperatorGraph, PartCosts
 from topoplan.arrays import F64, I32, I64
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.lowering import weight_seconds
 from topoplan_engine.lowering.gradient_peaks import order_of_edges, widest
 from topoplan_engine.tied import tied_weights
@@ -453,30 +454,34 @@ def _prices(
     prices = np.zeros((5, len(replicas), len(graph.operators)))
     unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
     slowest_first = np.argsort(cluster.device_speed, kind="stable").astype(np.int32)
-    for op, operator in enumerate(graph.operators):
-        outputs = float(sum(tensor.nbytes for tensor in operator.outputs))
-        sample = operator.sample_dim
-        degrees = [1] * len(operator.dims)
-        for row, count in enumerate(replicas):
-            if row and sample < 0:  # one part, however many devices the stage has
+    outputs = [float(sum(tensor.nbytes for tensor in operator.outputs)) for operator in graph.operators]
+    for row, count in enumerate(replicas):  # one by one, so that equal operators are priced in a row
+        stop_if_wanted()
+        devices, rows = slowest_first[:count], dict[Any, tuple[PartCosts, list[float]]]()
+        for op, operator in enumerate(graph.operators):
+            if row and operator.sample_dim < 0:  # one part, however many devices the stage has
                 prices[:, row, op], unpriced[row, op] = prices[:, 0, op], unpriced[0, op]
                 gradients[:, row, op] = gradients[:, 0, op]
                 continue
-            if sample >= 0:
-                degrees[sample] = count
-            cut = tuple(degrees)
+            cut = operator.sample_cut(count) if operator.sample_dim >= 0 else (1,) * len(operator.dims)
             if row and not costs.supports(op, cut):
                 unpriced[row, op] = 1
                 continue
-            price = costs.price(op, cut, slowest_first[:count])
-            persistent = price.memory - np.minimum(price.memory, outputs / count) if price.kept is None else price.kept
-            gradient = weight_seconds(operator, price)
-            rows = (price.forward, price.backward, gradient, persistent, price.memory - persistent)
-            # Of a few numbers Python finds the greatest faster than numpy.
-            prices[:, row, op] = [max(values.tolist()) for values in rows]
-            if price.gradients is not None:
-                gradients[:, row, op] = [max(values.tolist()) for values in price.gradients]
+            price = costs.price(op, cut, devices)
+            key = id(price), outputs[op], any(tensor.requires_grad for tensor in operator.weights)
+            if key not in rows:  # with the price, so that no two have one id
+                rows[key] = price, _largest(operator, price, outputs[op] / count)
+            prices[:, row, op], gradients[:, row, op] = rows[key][1][:5], rows[key][1][5:]
     return prices, unpriced, gradients
+
+
+def _largest(operator: Operator, price: PartCosts, output: float) -> list[float]:
+    """Return the rows of `_prices` of the largest part of an operator, whose outputs have so many bytes a part."""
+    persistent = price.memory - np.minimum(price.memory, output) if price.kept is None else price.kept
+    rows = (price.forward, price.backward, weight_seconds(operator, price), persistent, price.memory - persistent)
+    # Of a few numbers Python finds the greatest faster than numpy.
+    of_gradients = [0.0, 0.0] if price.gradients is None else [max(values.tolist()) for values in price.gradients]
+    return [*(max(values.tolist()) for values in rows), *of_gradients]
 
 
 def _tied(graph: OperatorGraph, persistent: F64) -> tuple[Tied, ...]:
