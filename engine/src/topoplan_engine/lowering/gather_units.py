@@ -13,8 +13,8 @@ by itself if it has parameters that are gathered, and belongs to the one before 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan_engine.checkpoints import checkpoint_regions, repeated_operators
-from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, pieces, reshards_of
 from topoplan_engine.sharding.stage_graphs import StageGraph
+
+if TYPE_CHECKING:
+    from topoplan_engine.lowering.stage_sums import Gathering
 
 __all__ = [
     "GatherUnits",
@@ -135,21 +137,10 @@ def _units(names: Sequence[str], stage: Sequence[int], gathers: set[int]) -> I64
     return unit
 
 
-class Writer(Protocol):
-    """What adds the collectives of a resharding; see `ProgramWriter`."""
-
-    @property
-    def computed(self) -> Any:
-        """The last tasks of the compute stream."""
-
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Iterable[Any]) -> Any:
-        """Add the collectives of a resharding; return the last tasks."""
-
-
 class GathersAgain:
     """Gathers parameters for the backward pass, each layer's while the one behind it computes."""
 
-    def __init__(self, writer: Writer, units: GatherUnits, runs_backward: Sequence[bool]) -> None:
+    def __init__(self, writer: Gathering, units: GatherUnits, runs_backward: Sequence[bool]) -> None:
         self._writer, self._unit = writer, units.unit
         self._reshards: dict[int, list[Reshard]] = {}
         for reshard in sorted(units.given_back, key=lambda each: (each.users[0], each.argument), reverse=True):

@@ -27,7 +27,7 @@ from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use, scheduled_peak
 from topoplan_engine.lowering.memory_levels import Activations
-from topoplan_engine.lowering.order import Runs, Steps, runs_of, steps_under
+from topoplan_engine.lowering.order import Steps, steps_under, tasks_in_turn
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.passes import BackwardPasses
 from topoplan_engine.lowering.placements import hosts_demand, traffic_between
@@ -193,9 +193,8 @@ def scheduled_taskgraph(
         collective=Collective.ALL_REDUCE,
     )
     # Of each task's successors the next one of its device comes first, then messages, then all-reduces.
-    next_task = _next_tasks(runs_of(order, steps, stage, table.device, n_devices), count, n_tasks)
-    in_turn, offset = np.flatnonzero(next_task >= 0), n_tasks * numbers
-    tasks.edges(in_turn, next_task[in_turn])
+    tasks.edges(*tasks_in_turn(order, steps, stage, table.device, n_tasks))
+    offset = n_tasks * numbers
     tasks.edges((batch.tails + offset).ravel(), (batch.heads + offset).ravel())
     # The last backward task of each part, for the gradients of its weights.
     last = np.where(steps.task[:, Pass.WEIGHTS] >= 0, steps.task[:, Pass.WEIGHTS], steps.task[:, Pass.BACKWARD])
@@ -210,17 +209,6 @@ def scheduled_taskgraph(
         op_names=op_names,
         n_devices=n_devices,
     )
-
-
-def _next_tasks(runs: Runs, count: int, tasks: int) -> I64:
-    """(count * tasks,) the task that the device of each task of each micro-batch runs next; -1 after its last one."""
-    row, place = runs.rows
-    order = runs.task[place] + (runs.micro_batch * np.int32(tasks))[row]
-    next_task = np.full(count * tasks, -1, dtype=np.int64)
-    next_task[order[:-1]] = order[1:]
-    ends = np.cumsum(np.diff(runs.task_ptr)[runs.block])[runs.device_ptr[1:] - 1] - 1
-    next_task[order[ends]] = -1
-    return next_task
 
 
 def _messages(table: PartTable) -> tuple[I32, I32, I64, I32]:
