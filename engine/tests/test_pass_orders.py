@@ -16,8 +16,8 @@ from topoplan_engine.pass_orders import (
     ideal_times,
     kept_passes,
     pass_order,
-    with_recomputation,
 )
+from topoplan_samples.staged import with_recomputation
 
 
 def one_f_one_b(ranks, micro_batches):

@@ -34,7 +34,6 @@ __all__ = [
     "order_in_twos",
     "pass_order",
     "repeated_rows",
-    "with_recomputation",
 ]
 
 
@@ -171,14 +170,6 @@ def repeated_rows(rows: Rows, repeated: np.ndarray) -> Rows:
     kind = rows.kind[row]
     kind[np.cumsum(copies)[backward] - 2] = Pass.RECOMPUTE
     return Rows(kind, rows.chunk[row], rows.micro_batch[row])
-
-
-def with_recomputation(order: PassOrder, chunks: Sequence[int]) -> PassOrder:
-    """Return the order with a recomputation in front of each backward pass of some chunks."""
-    spans = zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True)
-    kind = order.kind.astype(np.int32)
-    ranks = [Rows(kind[a:b], order.chunk[a:b], order.micro_batch[a:b]) for a, b in spans]
-    return pass_order(order.name, [repeated_rows(rows, np.isin(rows.chunk, list(chunks))) for rows in ranks])
 
 
 def order_in_twos(order: PassOrder) -> PassOrder:

@@ -7,11 +7,11 @@ import numpy as np
 from topoplan import DeviceMesh, Stage, StagedStrategy, Zero
 from topoplan.model.pass_order import PassOrder
 from topoplan.model.sharding import REPLICATED
-from topoplan_engine.pass_orders import alternating_order, with_recomputation
+from topoplan_engine.pass_orders import Rows, alternating_order, pass_order, repeated_rows
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_engine.sharding.stage_programs import stage_programs
 
-__all__ = ["as_stages", "of_program", "order_of", "rule_of"]
+__all__ = ["as_stages", "of_program", "order_of", "rule_of", "with_recomputation"]
 
 
 def order_of(kind, ranks, micro_batches, chunks=1, recomputed=()) -> PassOrder:
@@ -25,6 +25,14 @@ def order_of(kind, ranks, micro_batches, chunks=1, recomputed=()) -> PassOrder:
     late = list(range(ranks)) if kind == "zero-bubble" else None
     order = alternating_order(kind, warm_up, micro_batches, chunks, weights_late=late)
     return with_recomputation(order, recomputed) if recomputed else order
+
+
+def with_recomputation(order, chunks) -> PassOrder:
+    """The order with a recomputation in front of each backward pass of some chunks."""
+    spans = zip(order.rank_ptr[:-1].tolist(), order.rank_ptr[1:].tolist(), strict=True)
+    kind = order.kind.astype(np.int32)
+    ranks = [Rows(kind[a:b], order.chunk[a:b], order.micro_batch[a:b]) for a, b in spans]
+    return pass_order(order.name, [repeated_rows(rows, np.isin(rows.chunk, list(chunks))) for rows in ranks])
 
 
 def rule_of(op, cut):

@@ -52,22 +52,11 @@ class DeviceCosts(NamedTuple):
 
     def rows(self) -> list[F64]:
         """Return all columns."""
-        columns = [self.forward, self.backward, self.memory, self.weight_gradient]
-        columns += [] if self.kept is None else [self.kept]
-        return columns if self.states is None else [*columns, *self.states]
+        return [row for each in self if isinstance(each, np.ndarray) for row in np.atleast_2d(each)]
 
-    def at(self, places: I64) -> DeviceCosts:
+    def at(self, places: I32 | I64) -> DeviceCosts:
         """Return the costs at some places."""
-        return DeviceCosts(
-            forward=self.forward[places],
-            backward=self.backward[places],
-            memory=self.memory[places],
-            kept=None if self.kept is None else self.kept[places],
-            states=None if self.states is None else self.states[:, places],
-            outputs=self.outputs,
-            gradients=self.gradients,
-            weight_gradient=self.weight_gradient[places],
-        )
+        return DeviceCosts._make(each[..., places] if isinstance(each, np.ndarray) else each for each in self)
 
 
 class _Parts(NamedTuple):
@@ -212,16 +201,17 @@ def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -
 
 def _spread(operator: Operator, price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> DeviceCosts:
     """Return the price of every device's ``part`` on devices that are equal; ``passes`` are those of a micro-batch."""
-    return DeviceCosts(
-        forward=passes.forward[part],
-        backward=passes.backward[part],
-        memory=price.memory[part],
-        kept=None if price.kept is None else price.kept[part],
-        states=None if price.states is None else price.states[:, part],
+    of_parts = DeviceCosts(
+        forward=passes.forward,
+        backward=passes.backward,
+        memory=price.memory,
+        kept=price.kept,
+        states=price.states,
         outputs=outputs,
         gradients=_largest(price),
-        weight_gradient=weight_seconds(operator, passes)[part],
+        weight_gradient=weight_seconds(operator, passes),
     )
+    return of_parts.at(part)
 
 
 def _largest(price: PartCosts) -> tuple[float, float] | None:

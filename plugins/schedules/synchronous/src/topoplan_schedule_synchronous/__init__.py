@@ -19,7 +19,17 @@ from topoplan import PassOrder, PipelineSchedule, TopoplanError, hookimpl, optio
 __all__ = ["DeepOneFOneB", "Gpipe", "Interleaved", "OneFOneB", "topoplan_schedules"]
 
 
-class Gpipe(PipelineSchedule):
+class _Named(PipelineSchedule):
+    """A schedule that `topoplan_engine.pass_orders.named_order` knows by its name."""
+
+    def order(self, ranks: int, micro_batches: int) -> PassOrder:
+        """Warm up with forward passes as its name says."""
+        from topoplan_engine.pass_orders import named_order
+
+        return named_order(self.name, ranks, micro_batches)
+
+
+class Gpipe(_Named):
     """All forward passes, then all backward passes (Huang et al., NeurIPS 2019).
 
     Example:
@@ -30,14 +40,8 @@ class Gpipe(PipelineSchedule):
 
     name = "gpipe"
 
-    def order(self, ranks: int, micro_batches: int) -> PassOrder:
-        """Warm up with all forward passes."""
-        from topoplan_engine.pass_orders import named_order
 
-        return named_order(self.name, ranks, micro_batches)
-
-
-class OneFOneB(PipelineSchedule):
+class OneFOneB(_Named):
     """Forward passes for the ranks to come, then a backward and a forward pass in turn (DAPPLE, PPoPP 2021).
 
     Example:
@@ -48,23 +52,11 @@ class OneFOneB(PipelineSchedule):
 
     name = "1f1b"
 
-    def order(self, ranks: int, micro_batches: int) -> PassOrder:
-        """Warm up with one forward pass for each rank to come."""
-        from topoplan_engine.pass_orders import named_order
 
-        return named_order(self.name, ranks, micro_batches)
-
-
-class DeepOneFOneB(PipelineSchedule):
+class DeepOneFOneB(_Named):
     """1F1B with twice as many forward passes ahead, which hides transfers as long as passes (DAPPLE, section 3.2)."""
 
     name = "1f1b-deep"
-
-    def order(self, ranks: int, micro_batches: int) -> PassOrder:
-        """Warm up with two forward passes for each rank to come."""
-        from topoplan_engine.pass_orders import named_order
-
-        return named_order(self.name, ranks, micro_batches)
 
 
 @attrs.frozen(kw_only=True)
