@@ -43,6 +43,33 @@ REDUCE, _SCATTER, _GATHER = (
 )
 
 
+#: Gradients that are summed together: the axes along which they are, their bytes, and which these are.
+_Bucket = tuple[tuple[int, ...], int, list[Reshard]]
+
+
+class _Buckets:
+    """Puts gradients together that are summed along the same axes, until they have so many bytes as a bucket has."""
+
+    def __init__(self, stage: StageGraph) -> None:
+        self._stage = stage
+        self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard]]] = {}
+
+    def put(self, reshard: Reshard, step: MeshStep) -> _Bucket | None:
+        """Add a gradient, which ``step`` sums; return its bucket if that is full now."""
+        nbytes, reshards = self._waiting.pop(step.axes, (0, []))
+        nbytes += round(_gradient_bytes(self._stage, reshard) * step.share)
+        if nbytes >= self._stage.program.gradient_bucket_bytes:
+            return step.axes, nbytes, [*reshards, reshard]
+        self._waiting[step.axes] = nbytes, [*reshards, reshard]
+        return None
+
+    def rest(self) -> list[_Bucket]:
+        """Return the buckets that are not full, the oldest last gradient first, and forget them."""
+        buckets = [(axes, *bucket) for axes, bucket in self._waiting.items()]
+        self._waiting = {}
+        return buckets
+
+
 class _Later(NamedTuple):
     """A sum that waits for the end of all passes: of how much, after which tasks, and for which gradients."""
 
@@ -69,8 +96,9 @@ class Sums:
         """Sum gradients; ``one_stream``: all collectives run in one order, so that no sum waits for the end."""
         self._writer, self._stage, self._zero, self._is_last = writer, stage, stage.stage.zero, is_last
         self.ends: dict[tuple[int, int], list[I64]] = {}
-        # By axes: bytes, the gradients, and what the last one waits for.
-        self._waiting: dict[tuple[int, ...], tuple[int, list[Reshard], Any]] = {}
+        self._buckets = _Buckets(stage)
+        #: By axes: what the last gradient of a bucket waits for.
+        self._before: dict[tuple[int, ...], Any] = {}
         self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
         self._later: dict[tuple[int, ...], list[_Later]] = {}
         self._passed = set() if one_stream else _axes_in_passes(stage)
@@ -84,27 +112,24 @@ class Sums:
             steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
             self._exchange(gradient, steps, before, [reshard])
             return
-        (step,) = steps
-        nbytes, reshards, _ = self._waiting.pop(step.axes, (0, [], None))
-        nbytes += round(gradient.nbytes * step.share)
-        self._waiting[step.axes] = nbytes, [*reshards, reshard], before
-        if nbytes >= self._stage.program.gradient_bucket_bytes:
-            self._send(step.axes)
+        self._before[steps[0].axes] = before
+        if bucket := self._buckets.put(reshard, steps[0]):
+            self._send(bucket)
 
     def send_rest(self) -> None:
         """Send the buckets that are not full, the oldest last gradient first."""
-        for axes in list(self._waiting):
-            self._send(axes)
+        for bucket in self._buckets.rest():
+            self._send(bucket)
 
-    def _send(self, axes: tuple[int, ...]) -> None:
-        nbytes, reshards, before = self._waiting.pop(axes)
+    def _send(self, bucket: _Bucket) -> None:
+        axes, nbytes, reshards = bucket
         shared = tuple(axis for axis in axes if axis in self._zero.axes) if self._zero.level else ()
         whole = tuple(axis for axis in axes if axis not in shared)
         share = 1.0 / _members(self._stage, shared)
         steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
         if whole and (self._is_last or not shared):
             steps.append(MeshStep(REDUCE, whole, share))
-        self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, before, reshards)
+        self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, self._before[axes], reshards)
         for reshard in reshards:
             self._shared[reshard.op, reshard.argument] = share
         if shared and not self._zero.ahead:
@@ -163,7 +188,7 @@ class GathersAhead:
         self._writer = writer
         self._bucket_of: dict[Reshard, tuple[Reshard, MeshStep]] = {}
         self._ends: dict[Reshard, I64 | None] = {}
-        for axes, reshards in _buckets(stage) if stage.stage.zero.ahead else ():
+        for axes, _, reshards in _buckets(stage) if stage.stage.zero.ahead else ():
             if shared := tuple(axis for axis in axes if axis in stage.stage.zero.axes):
                 bucket = _weights_of(stage, reshards), MeshStep(_GATHER, shared, 1.0)
                 self._bucket_of |= dict.fromkeys(reshards, bucket)
@@ -179,21 +204,14 @@ class GathersAhead:
         return [self._ends[bucket]]
 
 
-def _buckets(stage: StageGraph) -> list[tuple[tuple[int, ...], list[Reshard]]]:
-    """Return the axes along which gradients are summed together, and which these are, as `Sums` takes them."""
-    waiting: dict[tuple[int, ...], tuple[int, list[Reshard]]] = {}
-    buckets = []
+def _buckets(stage: StageGraph) -> list[_Bucket]:
+    """Return the buckets of all gradients, as `Sums` takes them."""
+    waiting, buckets = _Buckets(stage), []
     for reshard in sorted(stage.reshards, key=lambda each: each.users[0])[::-1]:
         steps = [step for step in reshard.backward if not step.free]
-        if not reshard.parameter or not _is_in_bucket(steps):
-            continue
-        axes = steps[0].axes
-        nbytes, reshards = waiting.pop(axes, (0, []))
-        nbytes += round(_gradient_bytes(stage, reshard) * steps[0].share)
-        waiting[axes] = nbytes, [*reshards, reshard]
-        if nbytes >= stage.program.gradient_bucket_bytes:
-            buckets.append((axes, waiting.pop(axes)[1]))
-    return [*buckets, *((axes, reshards) for axes, (_, reshards) in waiting.items())]
+        if reshard.parameter and _is_in_bucket(steps) and (bucket := waiting.put(reshard, steps[0])):
+            buckets.append(bucket)
+    return [*buckets, *waiting.rest()]
 
 
 def _is_in_bucket(steps: Sequence[MeshStep]) -> bool:

@@ -18,7 +18,7 @@ from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.tables import Network
 
-__all__ = ["HasInterfaces", "Interfaces", "NoInterfaces", "Star", "star", "switch_links"]
+__all__ = ["HasInterfaces", "Interfaces", "Star", "star", "switch_links"]
 
 
 class Star(NamedTuple):
@@ -54,14 +54,6 @@ class HasInterfaces(Protocol):
 
         What messages send over them is what `topoplan.Simulate.link_seconds` says.
         """
-
-
-class NoInterfaces:
-    """What stands for every other simulator."""
-
-    def interfaces(self, fabric: AnyFabric, cluster: Cluster) -> Interfaces | None:
-        """Return none."""
-        return None
 
 
 def star(network: Network) -> Star | None:

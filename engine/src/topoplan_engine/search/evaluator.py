@@ -33,7 +33,7 @@ from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
 from topoplan_engine.interrupt import TooLargeError, check_size
 from topoplan_engine.kernels.clock import clock
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.network.star import HasInterfaces, NoInterfaces
+from topoplan_engine.network.star import HasInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
@@ -140,7 +140,7 @@ class Evaluator:
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
-            of_star = simulate if isinstance(simulate, HasInterfaces) else NoInterfaces()
+            of_star = simulate.interfaces if isinstance(simulate, HasInterfaces) else None
             self._lower_bound = IncrementalLowerBound(
                 self._lowering, simulate.link_seconds, _SECONDS_PER_BYTE[memory], of_star
             )

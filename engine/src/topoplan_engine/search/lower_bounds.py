@@ -28,7 +28,7 @@ from topoplan_engine.cache import LruCache
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.piece_loads import load_devices, load_interfaces
-from topoplan_engine.network.star import HasInterfaces, Interfaces, NoInterfaces
+from topoplan_engine.network.star import Interfaces
 from topoplan_engine.search.fragment_sums import COMPLETE, DEVICES_MISSING, LINKS_MISSING, Memory, Rows, Sums, shift
 
 __all__ = ["NO_BOUND", "IncrementalLowerBound", "LinkSeconds", "LowerBound"]
@@ -101,7 +101,7 @@ class IncrementalLowerBound:
         lowering: of the problem.
         link_seconds: of the simulator.
         seconds_per_byte: what each byte costs that exceeds the memory of a device; infinite where none may.
-        of_star: of the simulator, what it says of interfaces.
+        of_star: of the simulator, what it says of interfaces (`HasInterfaces.interfaces`); None: nothing.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class IncrementalLowerBound:
         lowering: Lowering,
         link_seconds: LinkSeconds,
         seconds_per_byte: float,
-        of_star: HasInterfaces = NoInterfaces(),  # noqa: B008 - it has no state
+        of_star: Callable[[AnyFabric, Cluster], Interfaces | None] | None = None,
     ) -> None:
         self._lowering, self._link_seconds = lowering, link_seconds
         self._of_star = of_star
@@ -230,7 +230,7 @@ class IncrementalLowerBound:
         sums, age = self._sums_of(state)
         links = self._link_rows.find(state.fabric.key) or self._link_rows.put(
             state.fabric.key,
-            _LinkRows(len(sums.links), self._of_star.interfaces(state.fabric, self._lowering.cluster)),
+            _LinkRows(len(sums.links), self._of_star and self._of_star(state.fabric, self._lowering.cluster)),
         )
         return _Base(state, sums, age, links, [*keys, state.fabric.key])
 

@@ -75,20 +75,10 @@ def _of_placements(graph: OperatorGraph, placements: tuple[Placement, ...]) -> t
     meshes, layouts = lay_out(placements)
     operators = []
     for op, layout in zip(graph.operators, layouts, strict=True):
-        operators.append(
-            {
-                **_head(op, meshes[layout.mesh]),
-                "inputs": [
-                    _tensor_entry(tensor, _placements(op, tensor, layout, "Replicate()")) for tensor in op.inputs
-                ],
-                "weights": [
-                    _tensor_entry(tensor, _placements(op, tensor, layout, "Replicate()")) for tensor in op.weights
-                ],
-                "outputs": [
-                    _tensor_entry(tensor, _placements(op, tensor, layout, "Partial()")) for tensor in op.outputs
-                ],
-            }
-        )
+        entry: dict[str, Any] = _head(op, meshes[layout.mesh])
+        for name, whole in (("inputs", "Replicate()"), ("weights", "Replicate()"), ("outputs", "Partial()")):
+            entry[name] = [_tensor_entry(each, _placements(op, each, layout, whole)) for each in getattr(op, name)]
+        operators.append(entry)
     return meshes, operators
 
 
