@@ -141,7 +141,7 @@ class ProgramPrices:
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
             key = id(price), id(passes), cut, outputs, bool(operator.weights)
             if key not in shared:
-                shared[key] = price, passes, _spread(operator, price, passes, parts[cut].part, outputs)
+                shared[key] = price, passes, _of_parts(operator, price, passes, outputs).at(parts[cut].part)
             prices.append(shared[key][2])
         return prices
 
@@ -155,32 +155,18 @@ class ProgramPrices:
         micro_batches: int,
     ) -> DeviceCosts:
         """Price an operator on devices that differ, copy by copy of its parts."""
-        operator = self._graph.operators[op]
+        operator, copies = self._graph.operators[op], []
         batch = MicroBatch.of(operator, micro_batches)
-        columns, states = np.empty((5, len(parts.part))), np.empty((3, len(parts.part)))
-        persistent_known = states_known = True
-        gradients = None
         for places in parts.devices:
             devices = device_of_place[places]
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
-            persistent_known, states_known = price.kept is not None, price.states is not None
-            persistent = price.memory if price.kept is None else price.kept
-            of_weights = weight_seconds(operator, passes)
-            columns[:, places] = passes.forward, passes.backward, price.memory, persistent, of_weights
-            if price.states is not None:
-                states[:, places] = price.states
-            gradients = _largest(price)
-        return DeviceCosts(
-            forward=columns[0],
-            backward=columns[1],
-            memory=columns[2],
-            kept=columns[3] if persistent_known else None,
-            states=states if states_known else None,
-            outputs=outputs,
-            gradients=gradients,
-            weight_gradient=columns[4],
+            copies.append(_of_parts(operator, price, passes, outputs))
+        side_by_side = DeviceCosts._make(
+            np.concatenate(each, axis=-1) if isinstance(each[0], np.ndarray) else each[-1]
+            for each in zip(*copies, strict=True)
         )
+        return side_by_side.at(np.argsort(parts.devices.ravel()))
 
     def _outputs(self, op: int, degrees: tuple[int, ...]) -> int:
         """Return the bytes of the outputs of an operator's largest part."""
@@ -199,9 +185,9 @@ def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -
     return _Parts(part, devices.astype(np.int32))
 
 
-def _spread(operator: Operator, price: PartCosts, passes: PartCosts, part: I32, outputs: int) -> DeviceCosts:
-    """Return the price of every device's ``part`` on devices that are equal; ``passes`` are those of a micro-batch."""
-    of_parts = DeviceCosts(
+def _of_parts(operator: Operator, price: PartCosts, passes: PartCosts, outputs: int) -> DeviceCosts:
+    """Return the price of every part, with a column for each; ``passes`` are those of a micro-batch."""
+    return DeviceCosts(
         forward=passes.forward,
         backward=passes.backward,
         memory=price.memory,
@@ -211,7 +197,6 @@ def _spread(operator: Operator, price: PartCosts, passes: PartCosts, part: I32, 
         gradients=_largest(price),
         weight_gradient=weight_seconds(operator, passes),
     )
-    return of_parts.at(part)
 
 
 def _largest(price: PartCosts) -> tuple[float, float] | None:

@@ -65,7 +65,7 @@ class StagedLowering(StrategyLowering):
     def __init__(self, graph: OperatorGraph, cluster: Cluster, costs: CostFunction, *, one_task: bool = False) -> None:
         """Lower strategies of a graph; ``one_task``: see `topoplan_engine.lowering.Lowering`."""
         self._graph, self._cluster, self._costs, self._one_task = graph, cluster, costs, one_task
-        self._prices = ProgramPrices(graph, cluster, costs)
+        self._prices, self._names = ProgramPrices(graph, cluster, costs), tuple(op.name for op in graph.operators)
         self._last: tuple[StagedStrategy, tuple[StageGraph, ...], list[StageCosts]] | None = None
         # Bytes of stages with these costs, and their peak.
         self._last_bytes: tuple[list[StageCosts], bytes, list[StageBytes]] | None = None
@@ -75,10 +75,9 @@ class StagedLowering(StrategyLowering):
         """Return the task graph of one iteration."""
         check_size(self.n_tasks(strategy))
         stages, costs = self._stages(strategy)
-        names = tuple(op.name for op in self._graph.operators)
         layout = WholeLayout(strategy, self._graph, one_task=self._one_task)
         columns = _columns(strategy, stages, costs, layout) | layout.groups.group_columns()
-        return TaskGraph(**columns, op_names=names, n_devices=self._cluster.n_devices)
+        return TaskGraph(**columns, op_names=self._names, n_devices=self._cluster.n_devices)
 
     def fold(
         self,
@@ -103,8 +102,7 @@ class StagedLowering(StrategyLowering):
         messages = patterns.taskgraph()
         check_size(messages.n_tasks)  # each has a path, which takes as long as a task
         layout = FoldedLayout(listed, patterns, loads_of(messages), one_task=one_task, counted_once=self._one_task)
-        names = tuple(op.name for op in self._graph.operators)
-        return layout.iteration(_columns(strategy, stages, costs, layout), names, self._cluster.device_host)
+        return layout.iteration(_columns(strategy, stages, costs, layout), self._names, self._cluster.device_host)
 
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
@@ -231,6 +229,13 @@ class _Copies(NamedTuple):
     def last(self) -> int:
         """The micro-batch that ends last."""
         return next(k for k, variant in enumerate(self.variant) if variant is not None and variant.last)
+
+    def around_sums(self) -> tuple[list[I64], list[I64]]:
+        """Return the last tasks of all streams before the updates of weights, and the first ones from there on."""
+        parts, offset = self.of(self.last).parts, self.offset[self.last]
+        passes = (Pass.BACKWARD, Pass.WEIGHTS, SUMS)
+        before = [end + offset for kind in passes for _, end in _streams(parts.get(kind))]
+        return before, [first + offset for first, _ in _streams(parts.get(END))]
 
 
 _ALL_REDUCE: dict[str, Any] = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE}
@@ -510,13 +515,11 @@ class Assembly:
             op, nbytes = int(strategy.stages[several[0]].operators[0]), summed_bytes(self._stages[several[0]])
             tasks = self._tasks.add(summed.n_sums, **_ALL_REDUCE, size=nbytes, op=op, **summed.columns)
             for number, of_place in zip(several, summed.numbers, strict=True):
-                copies = self._copies[number]
-                parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
-                for kind in (Pass.BACKWARD, Pass.WEIGHTS, SUMS):
-                    for _, end in _streams(parts.get(kind)):
-                        self._edge(end + offset, tasks[of_place])
-                for first, _ in _streams(parts.get(END)):
-                    self._edge(tasks[of_place], first + offset)
+                before, after = self._copies[number].around_sums()
+                for end in before:
+                    self._edge(end, tasks[of_place])
+                for first in after:
+                    self._edge(tasks[of_place], first)
             sums += tasks.tolist()
         return sums
 
@@ -525,12 +528,9 @@ class Assembly:
         (norm,) = self._tasks.add(1, **_ALL_REDUCE, size=4, **self.layout.everyone())
         self._edge(np.array(sums, dtype=np.int64), np.full(len(sums), norm))
         for copies in self._copies:
-            parts, offset = copies.of(copies.last).parts, copies.offset[copies.last]
-            before = [ends[1] for kind in (Pass.BACKWARD, Pass.WEIGHTS, SUMS) for ends in _streams(parts.get(kind))]
-            after = [ends[0] for ends in _streams(parts.get(END))]
-            tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in (before, after))
-            self._edge(tails.astype(np.int64) + offset, np.full(len(tails), norm))
-            self._edge(np.full(len(heads), norm), heads.astype(np.int64) + offset)
+            tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in copies.around_sums())
+            self._edge(tails, np.full(len(tails), norm))
+            self._edge(np.full(len(heads), norm), heads)
 
 
 def _columns(
