@@ -139,6 +139,17 @@ def test_a_toy_is_called_one(run):
         assert "toy" not in run("optimize", *words, "--servers", "2", "--batch-size", "64", "--budget", "0")[2]
 
 
+def test_a_batch_that_was_not_asked_for_and_is_too_small_is_said(run):
+    """The frontend's 64 samples on 128 devices."""
+    words = ("optimize", "huggingface", "-o", "preset=gpt2", "-m", "dgx-h100", "--budget", "0")
+    said = "a batch of 64 is huggingface's own, fewer samples than the 128 devices (--batch-size N trains on N)"
+    for more, is_said in (((), True), (("--batch-size", "64"), False)):
+        status, _, err = run(*words, "--servers", "16", *more)
+        assert (status, said in err) == (0, is_said)
+    status, _, err = run(*words, "--servers", "8")
+    assert (status, "fewer samples" in err) == (0, False)
+
+
 def test_a_reserve_is_left_free(run, experiment):
     """A plan that fills 93 % of a device fits beside a reserve of 5 %, and not of 8 %, the default."""
     needed = json.loads(run("run", experiment, "--set", "run.budget=0", "--json")[1])["memory_bytes"]

@@ -38,7 +38,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     if plan.cluster.memory_reserve:
         whole = float(plan.cluster.device_memory[device])
         reserve = f"{size_text(whole - capacity[device])}, {reserve_text(plan.cluster)} of {size_text(whole)}"
-        rows.append(("  reserve", reserve))
+        rows.append(("  reserve", f"{reserve}, for all but tensors: driver, NCCL, what an allocator keeps unused"))
     return rows
 
 

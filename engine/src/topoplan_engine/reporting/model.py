@@ -1,4 +1,4 @@
-"""What tables say about the model: how large it is, and whether it is a toy that nobody meant to plan for."""
+"""What tables say about the model: how large it is, and whether it, or its batch, is hardly what was meant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topoplan_engine.model_notes import model_notes
 from topoplan_engine.throughput import active_parameters, flops_per_token
 from topoplan_engine.training import trained_weights
 
-__all__ = ["model_json", "model_rows", "parameter_count", "toy", "trained_parameter_count"]
+__all__ = ["few_samples", "model_json", "model_rows", "parameter_count", "toy", "trained_parameter_count"]
 
 #: No model that is trained on several devices has fewer parameters.
 _TOY = 100_000
@@ -106,6 +106,19 @@ def toy(host: Host, experiment: Experiment, plan: Plan) -> str | None:
     return (
         f"{experiment.model.name} with {parameter_count(graph):,} parameters is a toy; published configurations are "
         f"{', '.join(f'-o preset={name}' for name in presets)}"
+    )
+
+
+def few_samples(experiment: Experiment, plan: Plan) -> str | None:
+    """Say that a model with sequences has a batch that was not asked for, of fewer samples than there are devices."""
+    graph, devices = plan.graph, plan.cluster.n_devices
+    if graph is None or experiment.run.batch_size is not None or graph.batch_size >= devices:
+        return None
+    if not flops_per_token(graph):
+        return None
+    return (
+        f"a batch of {graph.batch_size:,} is {experiment.model.name}'s own, fewer samples than the {devices:,} devices "
+        "(--batch-size N trains on N)"
     )
 
 

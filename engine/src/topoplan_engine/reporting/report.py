@@ -28,7 +28,7 @@ from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_engine.reporting.joint import again_text
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_rows, print_stages
-from topoplan_engine.reporting.model import model_rows, toy
+from topoplan_engine.reporting.model import few_samples, model_rows, toy
 from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.parts import parts_rows
 from topoplan_engine.reporting.plan_fields import plan_json
@@ -205,7 +205,7 @@ def _said(
         notes.append(f"{what}{ignored}: {outcome.lacks}")
     written, line = writable(host, experiment)
     notes += [line for line in (line, launchable(host, written)[1]) if line]
-    hint = toy(host, experiment, outcome.plan)
+    hints = [hint for hint in (toy(host, experiment, outcome.plan), few_samples(experiment, outcome.plan)) if hint]
     error, packets = typical_error(host, experiment, outcome.plan), packet_errors_text(host, experiment, outcome.plan)
     runs = outcome.fits or outcome.memory_ignored
     off, launch = [("typical error", error)] if error else [], launch_text(outcome.plan, host) if runs else ""
@@ -215,7 +215,7 @@ def _said(
         "title": outcome_title(outcome),
         "rows": [*summary_rows(outcome, experiment, launch), *off, *run_as],
         "details": [*outcome_rows(outcome), *against],
-        "notes": [*notes, *([] if hint is None else [hint])],
+        "notes": [*notes, *hints],
         "status": 0 if runs else 2,
         "json": json_values(
             {

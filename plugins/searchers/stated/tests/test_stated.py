@@ -159,9 +159,19 @@ def test_stages_of_different_depth(model, options, layers):
     assert names[-1][-1] == "loss"
 
 
-def test_an_uneven_division_is_proposed(model):
-    with pytest.raises(TopoplanError, match=r"pp=3 does not .*\(nearest: pp=2 or 4; or layers=1\*2\+2\)"):
-        strategy_of(Stated(pp=3), model("llama"), 3)
+@pytest.mark.parametrize(
+    ("options", "devices", "hint"),
+    [
+        ({"pp": 3}, 3, r"pp=1; or layers=1\*2\+2"),  # 2 and 4 divide the layers, but no 3 devices
+        ({"pp": 3}, 12, r"pp=2 or 4; or layers=1\*2\+2"),
+        ({"pp": 3, "tp": 2}, 6, r"pp=1; or layers=1\*2\+2"),
+        ({"pp": 6}, 6, "pp=2"),
+        ({"pp": 3, "cp": 2}, 12, r"pp=2; or layers=1\*2\+2"),
+    ],
+)
+def test_divisions_are_proposed_that_the_devices_allow(model, options, devices, hint):
+    with pytest.raises(TopoplanError, match=rf"pp={options['pp']}.* does not .*\(nearest: {hint}\)"):
+        strategy_of(Stated(**options), model("llama"), devices)
 
 
 def test_tied_words_are_summed_between_the_first_and_the_last_stage(model):

@@ -131,7 +131,7 @@ def strategy_of(
     turns = turns_of(options, degrees)
     order = order_of(options.schedule, degrees.pp, degrees.micro_batches // turns)
     order = order_in_twos(order) if turns == 2 else order
-    stage_of = stages_of(graph, order, options.layers)
+    stage_of = stages_of(graph, order, options.layers, n_devices // (degrees.tp * degrees.cp))
     mesh_rules = (rules or Rules(graph)).on_mesh(degrees, options)
     check_even(graph, degrees, mesh_rules.axes, mesh_rules.rules)
     sizes = tuple(degrees.of(axis) for axis in mesh_rules.axes)

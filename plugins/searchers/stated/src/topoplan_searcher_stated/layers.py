@@ -30,18 +30,19 @@ __all__ = ["layer_counts", "stages_of", "text_of"]
 _ENDS = ("embedding", "head")
 
 
-def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
+def stages_of(graph: OperatorGraph, order: PassOrder, text: str, devices: int = 0) -> I32:
     """(n_ops,) the stage of each operator, in the first copy of the model.
 
     Args:
         graph: the model.
         order: of the passes of the pipeline, which has the number of ranks and stages.
         text: see the module.
+        devices: that other numbers of ranks divide, of which errors name some; 0: any number of them.
 
     Raises:
         TopoplanError: the model has no layers, their number does not divide, or is not that of the text.
     """
-    numbers, counts = layer_numbers(graph), layer_counts(graph, order, text)
+    numbers, counts = layer_numbers(graph), layer_counts(graph, order, text, devices)
     stage_of_layer = np.repeat(np.arange(len(counts)), counts) if numbers.n_layers else np.zeros(1, dtype=np.int64)
     of_layer = np.array([0, *stage_of_layer, len(counts) - 1], dtype=np.int32)
     stage: I32 = of_layer[np.array(numbers.of) + 1]
@@ -53,7 +54,7 @@ def stages_of(graph: OperatorGraph, order: PassOrder, text: str) -> I32:
     return stage
 
 
-def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]:
+def layer_counts(graph: OperatorGraph, order: PassOrder, text: str, devices: int = 0) -> list[int]:
     """(stages,) layers of each stage of a copy of the model; see `stages_of`."""
     numbers, ranks = layer_numbers(graph), order.n_ranks
     n_layers = numbers.n_layers
@@ -67,8 +68,8 @@ def layer_counts(graph: OperatorGraph, order: PassOrder, text: str) -> list[int]
     if not numbers.named or (not text and not divides):
         return _counts(text, graph, numbers, chunks) if text else _of_blocks(graph, numbers, ranks, chunks)
     if all(end in _ENDS for end in ends):
-        return _even(graph, n_layers, ranks, chunks, ends)
-    return _counts(text, graph, numbers, chunks) if text else _even(graph, n_layers, ranks, chunks, [])
+        return _even(graph, n_layers, (ranks, chunks, devices), ends)
+    return _counts(text, graph, numbers, chunks) if text else _even(graph, n_layers, (ranks, chunks, devices), [])
 
 
 def text_of(counts: Sequence[int]) -> str:
@@ -81,16 +82,22 @@ def text_of(counts: Sequence[int]) -> str:
     return "+".join(str(count) if length == 1 else f"{count}*{length}" for count, length in runs)
 
 
-def _even(graph: OperatorGraph, n_layers: int, ranks: int, chunks: int, ends: list[str]) -> list[int]:
+def _even(graph: OperatorGraph, n_layers: int, counts_of: tuple[int, int, int], ends: list[str]) -> list[int]:
     """Return equally many layers for each stage, less those that stand for the ends.
+
+    Args:
+        graph: the model.
+        n_layers: that it has.
+        counts_of: ranks, chunks, and devices that other numbers of ranks divide.
+        ends: what counts as a layer.
 
     Raises:
         TopoplanError: they do not divide; the message names what would.
     """
-    total = n_layers + len(ends)
+    (ranks, chunks, devices), total = counts_of, n_layers + len(ends)
     if total % chunks:
         per_rank = chunks // ranks
-        fits = [k for k in divisors(total) if total % (k * per_rank) == 0]
+        fits = [k for k in divisors(total) if total % (k * per_rank) == 0 and devices % k == 0]
         hint = f"pp={nearest_value}" if (nearest_value := nearest(ranks, fits)) else "schedule=1f1b"
         what = f"pp={ranks}" if per_rank == 1 else f"pp={ranks} x {per_rank} chunks"
         counted = f"{n_layers} layers" + "".join(f" and the {end}" for end in ends)
