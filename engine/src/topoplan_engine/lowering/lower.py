@@ -1,4 +1,13 @@
-"""`Lowering`: from strategies to task graphs, with one lowering for each kind of strategy."""
+"""`Lowering`: from strategies to task graphs, memory and demand, with one lowering for each kind of strategy.
+
+    operators on any devices, the whole batch at once         `placements.PlacementLowering`   FlexFlow, FlexNet
+    operators on any devices, micro-batches in an order       `pipeline.PipelineLowering`      DAPPLE
+    stages with programs on meshes, micro-batches in an order `staged.StagedLowering`          Megatron, Alpa, FSDP
+    parts of one program with one communication stream        `programs.ProgramLowering`       HiDup
+
+The first writes its tasks with a compiled kernel (`build`), for a search prices thousands of placements in a second.
+All others collect them in `task_columns.TaskColumns`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which operators have a backward pass, and along which edges gradients go back: what of a task graph is left out.
 
 Where all is trained nothing is left out, and task graphs are those of FlexNet.  Otherwise `without_gradients` takes the
-tasks that no iteration has from one that `topoplan_engine.lowering.build` has made; pipelines and programs make none.
+tasks that no iteration has from one that `topoplan_engine.lowering.build` has made; other lowerings never add them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The tasks of one micro-batch are laid out once (`_micro_batch`): the passes of every part, then the messages between
 parts on different devices.  All micro-batches are copies of that, one after the other; all-reduces come last and wait
 for the last micro-batch.  Every compute task leads to the one that its device runs next.  So edges between parts on
-one device would say nothing more, and none is made.  Messages wait for nobody's turn.
+one device would say nothing more, and none is made.  A message is sent as soon as its tensor is there, whatever was
+sent before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Lowering of programs that all devices run on one stream: their memory, micro-batch by micro-batch of each part.
+"""Lowering of programs of all devices that have one communication stream, as HiDup plans them.
 
-Task graphs are those of `topoplan_engine.lowering.turns`.
+Micro-batches take turns in each part of the program, so that one computes while another one communicates.  Task graphs
+are those of `topoplan_engine.lowering.turns`.  Memory is counted with the whole batch in flight: no backward pass
+begins before the last forward pass has ended.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 An operator is priced as the placement that its signatures make; if they make fewer parts than there are devices,
 several devices run the same part.
+
+    rules of an operator, mesh ─► degrees ─► parts ─► `PartCosts` of the estimator ─► `DeviceCosts`, place by place
+                                                           └► with stored slices of weights ─► `OperatorBytes`
+
+Seconds are those of one micro-batch, priced at its size and not as a share of the batch; bytes are those of the batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Sums of the gradients of a stage's weights, and gathers of weights that devices share."""
+"""Sums of the gradients of a stage's weights, and gathers of weights that devices share.
+
+    gradient of a weight ─► bucket of its axes ─► all-reduce                                       data parallelism
+                                              └► reduce-scatter ─► update of a share ─► all-gather  ZeRO 1 and 2
+
+Gradients are summed in the order of the backward pass.  A bucket is sent when it is full, the others with the end of
+the pass (PyTorch's DistributedDataParallel, Megatron-LM's ``--ddp-bucket-size``).  ZeRO shares each bucket among the
+devices along its axes; what they have updated they gather behind the update, or ahead of the next forward pass.
+"""
 
 from __future__ import annotations
 

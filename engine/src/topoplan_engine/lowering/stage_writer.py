@@ -1,4 +1,9 @@
-"""Adds the tasks of a stage in the order of its streams: what devices compute, and what they send to each other."""
+"""Adds the tasks of a stage in the order of its streams: what devices compute, and what they send to each other.
+
+A device has one compute stream, and a communication stream for each communicator, as in NCCL.  A task follows the one
+before it on its stream, and what it needs of other streams.  `StageWriter.end_pass` returns the first and last tasks of
+all streams, by which passes of other micro-batches are put before and behind them.
+"""
 
 from __future__ import annotations
 

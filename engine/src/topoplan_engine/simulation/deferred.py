@@ -1,4 +1,4 @@
-"""Task graphs and timelines of plans that are made when somebody asks for a task of them.
+"""Task graphs and timelines of plans that are made when a task of them is asked for.
 
 Where one task stands for all that are equal (`topoplan_engine.lowering.folding`), what a search prints of its plan
 follows from these.  The whole task graph of a thousand devices has millions of rows, which only exporters and replays

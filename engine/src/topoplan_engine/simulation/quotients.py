@@ -1,4 +1,8 @@
-"""What the engine asks of a simulator beyond `topoplan.Simulate`: the time of an iteration from its quotient."""
+"""What the engine asks of a simulator beyond `topoplan.Simulate`: the time of an iteration from a part of its tasks.
+
+`Quotients` simulate one part for all placed parts that are equal (`topoplan_engine.lowering.symmetry`), `Folds` one
+device for all equal devices of stages with programs (`topoplan_engine.lowering.folding`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which communicators each stage uses: its tasks are written for one place, which takes note of what is asked of it."""
+"""Which communicators each stage uses, and with which collectives, before tasks are written for any device.
+
+The tasks of a stage are written for one place of its mesh (`topoplan_engine.lowering.places.Places`), whose groups add
+no collectives and list what they are asked to add.
+"""
 
 from __future__ import annotations
 
