@@ -285,7 +285,7 @@ def test_where_no_plan_can_be_priced_in_time_the_initial_strategy_is_priced_afte
 
 
 def test_shares_of_time_follow_the_progress_of_each_searcher():
-    """Near the best and bettering its own: two parts; planners and the chain one, others half, far behind a quarter."""
+    """Near the best and bettering its own: two parts; planners and who has the best one, others half or a quarter."""
     planning, late = PortfolioMember(IdleSearch, name="planning"), PortfolioMember(IdleSearch(), name="late")
     shares = TimeShares([IdleSearch(), planning, late], limit=1e4)
 
@@ -302,7 +302,14 @@ def test_shares_of_time_follow_the_progress_of_each_searcher():
     shares.take(0, [trial_of(1.0)])
     shares.end_turn(0, 2e3, is_active=True)
     assert weights() == [1.0, 1.0, 2.0]  # nothing better for long
-    shares.take(0, [trial_of(0.5)])
+    shares.take(2, [trial_of(0.9)])
+    shares.end_turn(2, 1.0, is_active=True)
+    assert weights() == [0.5, 1.0, 2.0]  # nor has it the best plan
+    shares.take(0, [trial_of(0.85)])
+    shares.end_turn(0, 1.0, is_active=True)
+    shares.take(2, [trial_of(0.8)])
+    assert weights() == [1.0, 1.0, 2.0]  # it gets nearer
+    shares.take(0, [trial_of(0.3)])
     assert weights()[2] == 0.25  # far behind
 
 
@@ -316,6 +323,8 @@ def test_a_planner_that_plans_on_from_the_best_plan_keeps_its_share():
         assert shares.weight(1) == 2.0
     shares.take(1, [trial_of(1.0)])
     shares.end_turn(1, 1.0, is_active=True)
+    assert shares.weight(1) == 1.0
+    shares.take(0, [trial_of(0.99)])
     assert shares.weight(1) == 0.5
     shares.begins_with = trial_of(0.2)
     assert shares.weight(1) == 0.25
