@@ -15,7 +15,14 @@ LOAD = 1 << 20
 
 
 def ring_loads(
-    rows: I32, flows: I64, row_ptr: I64, path_ptr: I64, links: I32, cumulative_weight: F64, n_links: int
+    rows: I32,
+    flows: I64,
+    row_ptr: I64,
+    path_ptr: I64,
+    links: I32,
+    cumulative_weight: F64,
+    n_links: int,
+    share: F64 | None = None,
 ) -> tuple[I64, I32, I64]:
     """Return, as CSR, the links that the flows of each ring cross, ascending, and the units of load on each of them.
 
@@ -26,6 +33,7 @@ def ring_loads(
         flows: (rings,) how many flows each ring has.
         row_ptr, path_ptr, links, cumulative_weight: columns of paths, see `PathColumns`.
         n_links: how many links there are.
+        share: load of each flow on its links; 1 unless given.
     """
     ring_ptr = indptr(flows)
     paths = row_ptr[rows + 1] - row_ptr[rows]
@@ -34,13 +42,15 @@ def ring_loads(
     load_ptr = np.zeros(len(flows) + 1, np.int64)
     loaded, load = np.empty(most, np.int32), np.empty(most, np.int64)
     total = np.zeros(n_links)
-    _sum_loads(rows, ring_ptr, row_ptr, path_ptr, links, cumulative_weight, total, load_ptr, loaded, load)
+    share = np.ones(len(rows)) if share is None else share
+    _sum_loads(rows, share, ring_ptr, row_ptr, path_ptr, links, cumulative_weight, total, load_ptr, loaded, load)
     return load_ptr, loaded[: load_ptr[-1]], load[: load_ptr[-1]]
 
 
 @kernel
 def _sum_loads(
     rows: I32,
+    share: F64,
     ring_ptr: I64,
     row_ptr: I64,
     path_ptr: I64,
@@ -57,7 +67,7 @@ def _sum_loads(
         for flow in range(ring_ptr[ring], ring_ptr[ring + 1]):
             before = 0.0
             for path in range(row_ptr[rows[flow]], row_ptr[rows[flow] + 1]):
-                weight = cumulative_weight[path] - before
+                weight = (cumulative_weight[path] - before) * share[flow]
                 before = cumulative_weight[path]
                 for k in range(path_ptr[path], path_ptr[path + 1]):
                     if total[links[k]] == 0.0 and weight != 0.0:

@@ -34,7 +34,8 @@ from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.bounds import bounds, collective_bound
 from topoplan_engine.simulation.columns import Outcome, check_finished, device_busy
 from topoplan_engine.simulation.component import GradientSum
-from topoplan_engine.simulation.deferred import DeferredTimeline
+from topoplan_engine.simulation.coupled_messages import starts_of_coupled
+from topoplan_engine.simulation.deferred import DeferredTimeline, with_words
 from topoplan_engine.simulation.gradients import (
     origin_of_rows,
     server_origin,
@@ -137,6 +138,14 @@ class SendsDirectly(Protocol):
     @property
     def sends_directly(self) -> bool:
         """Whether it does."""
+
+
+@runtime_checkable
+class CouplesMessages(Protocol):
+    """A model in which one flow may stand for many messages (`topoplan_engine.simulation.coupled_messages`)."""
+
+    def coupled_words(self, prepared: Any) -> str:
+        """Return which ones do in an iteration, in words; empty where none does."""
 
 
 @runtime_checkable
@@ -336,7 +345,11 @@ class Simulation(Simulate):
             start, finish = start.copy(), finish.copy()
             np.minimum.at(start, extra, outcome.start[rows])
             np.maximum.at(finish, extra, outcome.finish[rows])
-        return Timeline(
+        words = ""
+        if isinstance(self._model, CouplesMessages):
+            words = self._model.coupled_words(prepared)
+            start = starts_of_coupled(original, prepared.tasks, start, finish)
+        timeline = Timeline(
             start=start,
             finish=finish,
             makespan=float(outcome.makespan),
@@ -352,6 +365,7 @@ class Simulation(Simulate):
             ),
             events=int(outcome.events),
         )
+        return with_words(original, timeline, words) if words else timeline
 
     def makespan(
         self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")

@@ -15,7 +15,7 @@ import attrs
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 
-__all__ = ["DeferredTaskGraph", "DeferredTimeline", "of_first", "simulated_words"]
+__all__ = ["DeferredTaskGraph", "DeferredTimeline", "of_first", "simulated_words", "with_words"]
 
 
 class DeferredTaskGraph(TaskGraph):
@@ -89,6 +89,12 @@ def of_first(taskgraph: TaskGraph, timeline: Timeline) -> tuple[TaskGraph, Timel
 def simulated_words(timeline: Timeline) -> str:
     """Return what was simulated in place of all tasks, in words; empty where all of them were."""
     return getattr(timeline, "simulated", "")
+
+
+def with_words(taskgraph: TaskGraph, timeline: Timeline, words: str) -> DeferredTimeline:
+    """Return a timeline of all tasks that says what was simulated in their place."""
+    fields = {field.name: getattr(timeline, field.name) for field in attrs.fields(Timeline)}
+    return DeferredTimeline.of(lambda: timeline, (taskgraph, timeline), words, **fields)
 
 
 def _deferred(cls: type[Any], **fields: Any) -> Any:

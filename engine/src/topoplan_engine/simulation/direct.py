@@ -6,6 +6,10 @@ the rate that all of them get.  Hosts of 8 devices that are one endpoint so have
 draw one of several paths draw it each.  Stripes of messages
 (`topoplan_engine.network.stripes`) are flows of their own.
 
+In an iteration of very many such flows the messages of each all-to-all are coupled, as those of a ring are: all move at
+one rate, each loads its paths by their weights, and they take the longest latency of these paths and the bytes on the
+fullest link over its bandwidth, if they are alone.
+
 Data flow: `with_direct_all_to_alls` puts the flows of all-to-alls in the place of the rings that
 `topoplan_engine.simulation.flows.build` lists; `topoplan_engine.network.tables.Network` keeps their loads.
 """
@@ -18,14 +22,24 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import expand, indptr
 from topoplan_engine.distinct import distinct_columns
-from topoplan_engine.network.tables import Network
+from topoplan_engine.interrupt import check_size
+from topoplan_engine.network.machine import network_of
+from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.simulation.coupled_messages import coupled_flows
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.replaced import replaced
 from topoplan_engine.simulation.striped import stripes_of
 
-__all__ = ["with_direct_all_to_alls"]
+__all__ = ["MOST_FLOWS", "with_direct_all_to_alls"]
+
+#: Flows of the all-to-alls of the largest iteration in which they are not coupled.
+MOST_FLOWS = 1 << 18
+
+#: Messages of the largest coupled all-to-all whose paths are kept, and how many of a larger one are routed at a time.
+_KEPT, _AT_A_TIME = 1 << 17, 1 << 15
 
 #: Members of enumerations, which take as long to look up as a column takes to be compared.
 _COLLECTIVE, _ALL_TO_ALL = int(TaskKind.COLLECTIVE), int(Collective.ALL_TO_ALL)
@@ -39,13 +53,24 @@ class _GroupFlows(NamedTuple):
     share: F64
 
 
-def with_direct_all_to_alls(taskgraph: TaskGraph, entities: Entities, network: Network) -> Entities:
+class _Coupled(NamedTuple):
+    """The messages of a group as one flow: its row of loads, and of one message the latency, and bytes/s at most."""
+
+    ring: int
+    latency: float
+    max_rate: float
+
+
+def with_direct_all_to_alls(
+    taskgraph: TaskGraph, entities: Entities, network: Network, most_flows: float = MOST_FLOWS
+) -> Entities:
     """Put flows in the place of the rings of all all-to-alls of a task graph.
 
     Args:
         taskgraph: what the entities are of.
         entities: of all its tasks; collectives run rings.
         network: of the entities; gets rows of loads.
+        most_flows: how many there may be that are not coupled.
 
     Raises:
         TopoplanError: there is no path between two members.
@@ -59,15 +84,72 @@ def with_direct_all_to_alls(taskgraph: TaskGraph, entities: Entities, network: N
     if not len(tasks):
         return entities
     groups, place = np.unique(taskgraph.group[tasks], return_inverse=True)
-    flows = [_flows_of(taskgraph.group_members[a:b], network) for a, b in _ends(taskgraph, groups)]
+    ends, times = _ends(taskgraph, groups), np.bincount(place.ravel(), minlength=len(groups))
+    volume = -(-taskgraph.size[tasks] // sizes[taskgraph.group[tasks]])
+    flows = _flows_of_all([taskgraph.group_members[a:b] for a, b in ends], times, network, most_flows)
+    if flows is None:
+        coupled = [_coupled(taskgraph.group_members[a:b], network) for a, b in ends]
+        ring, latency, max_rate = (np.array(column)[place.ravel()] for column in zip(*coupled, strict=True))
+        of_all = {"path_set": -1, "ring": ring, "volume": volume, "max_rate": max_rate, "cap": -1}
+        return replaced(entities, tasks, np.ones_like(tasks), {**of_all, "setup_latency": latency}, network)
     counts = np.array([len(each.path_set) for each in flows])
     _, entry = expand(indptr(counts)[:-1][place.ravel()], counts[place.ravel()])
     path_set, ring, share = (np.concatenate(column)[entry] for column in zip(*flows, strict=True))
     counts = counts[place.ravel()]
-    volume = -(-taskgraph.size[tasks] // sizes[taskgraph.group[tasks]])
     volume = np.repeat(volume, counts) * share
     columns = {"path_set": path_set, "ring": ring, "volume": volume, "max_rate": np.inf, "cap": -1}
     return replaced(entities, tasks, counts, columns, network)
+
+
+def _flows_of_all(groups: list[I32], times: I64, network: Network, most_flows: float) -> list[_GroupFlows] | None:
+    """Return the flows of groups, of which there are so many all-to-alls each; None if they are more than the most."""
+    flows, count = [], 0
+    for members, several in zip(groups, times.tolist(), strict=True):
+        if len(members) * (len(members) - 1) > most_flows:  # those on one path are one, which is not known before
+            return None
+        flows.append(_flows_of(members, network))
+        count += several * len(flows[-1].path_set)
+        if count > most_flows:
+            return None
+    return flows
+
+
+def _messages_of(members: I32, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64]:
+    """Return the rows of paths of the messages of some members, or of their stripes, and their shares of a message."""
+    sender, receiver = np.nonzero(~np.eye(len(members), dtype=bool)[first:last])
+    rows = network.rows_between(i32(members[first:last][sender]), i32(members[receiver])).astype(np.int64)
+    _, rows, share = stripes_of(rows, network)
+    return rows, share
+
+
+def _coupled(members: I32, network: Network) -> _Coupled:
+    """Return the one flow of a group, which the network keeps."""
+    key = "coupled", members.tobytes()
+    if key not in network.prices:
+        links, load, latency = _loads_of(members, network)
+        rate = float(np.min(network.bandwidth[links] / (load / LOAD), initial=np.inf))
+        network.prices[key] = _Coupled(network.add_loads([(links, load)]), latency, rate)
+    coupled: _Coupled = network.prices[key]
+    return coupled
+
+
+def _loads_of(members: I32, network: Network) -> tuple[I64, I64, float]:
+    """Return the links that the messages of a group load, how much, and their longest latency.
+
+    Paths of very many messages are not kept: a part of them is routed at a time, in a network of its own.
+    """
+    size, load, latency = len(members), np.zeros(network.n_links, np.int64), 0.0
+    check_size(size * (size - 1))  # each has a path, which takes as long as a task
+    step = size if size * (size - 1) <= _KEPT else max(1, _AT_A_TIME // size)
+    for first in range(0, size, step):
+        stop_if_wanted()
+        routed = network if step == size else network_of(network.fabric, network.cluster)
+        rows, share = _messages_of(members, routed, first, first + step)
+        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, share, routed)
+        load[part.links] += part.load
+        latency = max(latency, float(part.latency[0]))
+    links = np.flatnonzero(load)
+    return links, load[links], latency
 
 
 def _ends(taskgraph: TaskGraph, groups: I32) -> list[tuple[int, int]]:
@@ -78,9 +160,7 @@ def _flows_of(members: I32, network: Network) -> _GroupFlows:
     """Return the flows of a group, which the network keeps."""
     key = "direct", members.tobytes()
     if key not in network.prices:
-        sender, receiver = np.nonzero(~np.eye(len(members), dtype=bool))
-        rows = network.rows_between(i32(members[sender]), i32(members[receiver])).astype(np.int64)
-        _, rows, share = stripes_of(rows, network)
+        rows, share = _messages_of(members, network)
         draws = np.diff(network.paths.row_ptr)[rows] > 1
         different = distinct_columns(rows[~draws])
         merged, counts = rows[~draws][different.first], different.counts

@@ -9,7 +9,7 @@ import numpy as np
 
 from topoplan.arrays import I64
 from topoplan_engine.csr import expand
-from topoplan_engine.network.tables import LOAD, Network
+from topoplan_engine.network.tables import LOAD, Network, RingColumns
 from topoplan_engine.simulation.flows import Entities
 
 __all__ = ["replaced"]
@@ -27,7 +27,14 @@ _USUAL: Mapping[str, Any] = {
 }
 
 
-def replaced(entities: Entities, tasks: I64, counts: I64, columns: Mapping[str, Any], network: Network) -> Entities:
+def replaced(
+    entities: Entities,
+    tasks: I64,
+    counts: I64,
+    columns: Mapping[str, Any],
+    network: Network,
+    rings: RingColumns | None = None,
+) -> Entities:
     """Return entities in which some tasks have others.
 
     Args:
@@ -36,6 +43,7 @@ def replaced(entities: Entities, tasks: I64, counts: I64, columns: Mapping[str, 
         columns: of all these, task by task: ``path_set``, ``ring``, ``volume``, ``max_rate``, ``cap``, and others that
             are not as usual; ``caps`` are appended.
         network: whose rows of loads, and of paths, they have.
+        rings: rows of loads, if there are more than those of the network.
     """
     if not len(tasks):
         return entities
@@ -64,5 +72,6 @@ def replaced(entities: Entities, tasks: I64, counts: I64, columns: Mapping[str, 
     # Links that had equal loads when the entities were made may have others by those that were added since.
     ring = columns_of["ring"]
     on_ring = np.flatnonzero(ring >= 0)
-    slots[on_ring] = np.diff(network.rings_in_full.load_ptr)[ring[on_ring]] + (columns_of["cap"][on_ring] >= 0)
+    rings = network.rings_in_full if rings is None else rings
+    slots[on_ring] = np.diff(rings.load_ptr)[ring[on_ring]] + (columns_of["cap"][on_ring] >= 0)
     return Entities(slot_ptr=np.append(0, np.cumsum(slots)), **columns_of)

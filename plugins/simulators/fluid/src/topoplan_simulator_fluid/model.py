@@ -62,8 +62,14 @@ from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.algorithms import with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
+from topoplan_engine.simulation.coupled_messages import (
+    MOST_MESSAGES,
+    coupled_messages,
+    coupled_words,
+    with_coupled_messages,
+)
 from topoplan_engine.simulation.critical_path import critical_path_bound
-from topoplan_engine.simulation.direct import with_direct_all_to_alls
+from topoplan_engine.simulation.direct import MOST_FLOWS, with_direct_all_to_alls
 from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import PACKET, Transport
 from topoplan_engine.simulation.recording import expanded
@@ -119,6 +125,8 @@ class Model(NamedTuple):
         Raises:
             TopoplanError: a pair that must communicate cannot.
         """
+        coupled = coupled_messages(taskgraph, MOST_MESSAGES) if self._couples(network) else None
+        taskgraph = taskgraph if coupled is None else coupled.taskgraph
         traffic = network.lower(taskgraph)
         tasks = columns(taskgraph)
         devices, transport = network.cluster.n_devices, int(self.transport)
@@ -132,19 +140,37 @@ class Model(NamedTuple):
         if transport == Transport.WIRE:
             entities = with_stripes(taskgraph, entities, network)
         if self._runs_directly:
-            entities = with_direct_all_to_alls(taskgraph, entities, network)
+            entities = with_direct_all_to_alls(taskgraph, entities, network, self._most_flows)
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
             entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
         if self.waits:
             tasks = with_inside_waits(tasks, taskgraph, network.cluster)
         rings = network.rings_in_full if self.stepped else network.rings
+        if coupled is not None:
+            entities, rings = with_coupled_messages(coupled, entities, network)
         return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
 
     @property
     def sends_directly(self) -> bool:
         """Whether all-to-alls without an algorithm are tasks of many flows; messages of the transport are not."""
         return self.transport == Transport.WIRE
+
+    def _couples(self, network: Network) -> bool:
+        """Whether very many messages are coupled; on one switch quotients stand for equal ones."""
+        return not self.stepped and self.transport == Transport.WIRE and star(network) is None
+
+    def coupled_words(self, prepared: Prepared) -> str:
+        """Return which messages of an iteration one flow stands for, in words; empty where none does."""
+        if self.stepped or self.transport != Transport.WIRE:
+            return ""
+        algorithms = self.algorithms.algorithms if self.algorithms else ()
+        return coupled_words(prepared.tasks, prepared.entities, all_to_alls=Collective.ALL_TO_ALL not in algorithms)
+
+    @property
+    def _most_flows(self) -> float:
+        """How many flows the all-to-alls of an iteration may have before they are coupled."""
+        return np.inf if self.stepped else MOST_FLOWS
 
     @property
     def _runs_directly(self) -> bool:
@@ -244,7 +270,8 @@ class Model(NamedTuple):
         rings, transport = network.rings_in_full, int(self.transport)
         entities = flows.build(columns(taskgraph), traffic, network.paths, rings, self.stepped, transport)
         if self._runs_directly:
-            entities, rings = with_direct_all_to_alls(taskgraph, entities, network), network.rings_in_full
+            entities = with_direct_all_to_alls(taskgraph, entities, network, self._most_flows)
+            rings = network.rings_in_full
         sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, rings)
         return sent
 

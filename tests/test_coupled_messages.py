@@ -1,0 +1,149 @@
+"""All-to-alls, equal and unequal, whose messages are one flow where an iteration has very many of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topoplan import Collective, TaskKind
+from topoplan_engine.network.tables import Network
+from topoplan_engine.simulation import direct
+from topoplan_engine.simulation.coupled_messages import coupled_messages
+from topoplan_engine.simulation.deferred import simulated_words
+from topoplan_samples.plans_drawn import cluster_of, fabric_of
+from topoplan_samples.tasks import collective, compute, task_graph, transfer
+from topoplan_simulator_fluid import Fluid, model
+from topoplan_simulator_fluid.model import Model
+
+SIZE = 1 << 20
+BACKWARD = TaskKind.BACKWARD
+
+
+def tables(hosts, owners, sizes):
+    """Tables on some hosts, which send the next operator's parts on all hosts their samples, and get gradients."""
+    rows = [compute(owner, 1e-4, op=0) for owner in owners]
+    first = len(rows)
+    rows += [compute(host, 1e-4, op=1) for host in range(hosts)]
+    rows += [compute(host, 1e-4, BACKWARD, op=1) for host in range(hosts)]
+    rows += [compute(owner, 1e-4, BACKWARD, op=0) for owner in owners]
+    edges = [(first + host, first + hosts + host) for host in range(hosts)]
+    for table, (owner, size) in enumerate(zip(owners, sizes, strict=True)):
+        for host in range(hosts):
+            ends = [(table, first + host), (first + hosts + host, first + 2 * hosts + table)]
+            if host == owner:
+                edges += ends
+                continue
+            for (before, after), (src, dst) in zip(ends, [(owner, host), (host, owner)], strict=True):
+                edges += [(before, len(rows)), (len(rows), after)]
+                rows.append(transfer(src, dst, size, op=1))
+    return task_graph(rows, edges, hosts)
+
+
+@pytest.fixture
+def couple(monkeypatch):
+    """Couples messages however few there are, on one switch as well."""
+
+    def now():
+        monkeypatch.setattr(model, "MOST_MESSAGES", 0)
+        monkeypatch.setattr(model, "MOST_FLOWS", 0)
+        monkeypatch.setattr(Model, "_couples", lambda self, network: not self.stepped)
+
+    return now
+
+
+def test_unequal_messages_take_the_fullest_interface_by_hand(couple):
+    """Two tables on 8 hosts of one switch, one three times as wide: its owner sends 7 of its messages."""
+    couple()
+    cluster = cluster_of(8, 1)
+    fabric, tasks = fabric_of("bigswitch", cluster, {}), tables(8, [0, 1], [3 * SIZE, SIZE])
+    timeline = Fluid().build()(tasks, fabric, cluster)
+    latency, bandwidth = fabric.link_latency[0] + fabric.link_latency[-1], fabric.link_bandwidth[0]
+    assert timeline.makespan == pytest.approx(4e-4 + 2 * (latency + 7 * 3 * SIZE / bandwidth), rel=1e-9)
+    messages = np.flatnonzero(tasks.kind == TaskKind.TRANSFER)
+    assert timeline.start[messages].min() == pytest.approx(1e-4)  # when the tables are looked up
+    assert timeline.link_bytes.max() == pytest.approx(22 * SIZE, abs=8)  # with the gradient of the other table
+    assert "as one flow each" in simulated_words(timeline)
+
+
+@pytest.mark.parametrize("topology", ["torus", "fattree", "dragonfly", "bigswitch"])
+def test_coupled_messages_put_the_same_bytes_on_links_and_take_about_as_long(topology, couple):
+    """One by one is the reference: what a table's owner sends early competes there with what is sent to others.
+
+    With drawn paths both load links alike in the mean alone.
+    """
+    cluster = cluster_of(16, 1)
+    fabric, fluid = fabric_of(topology, cluster, {}), Fluid().build()
+    tasks = tables(16, [0, 3, 9, 14], [SIZE, SIZE, 2 * SIZE, SIZE])
+    whole, draws = fluid(tasks, fabric, cluster), fluid.draws(tasks, fabric, cluster)
+    couple()
+    coupled = fluid(tasks, fabric, cluster)
+    assert coupled.link_bytes.sum() == pytest.approx(whole.link_bytes.sum(), rel=1e-5)
+    if not draws:
+        np.testing.assert_allclose(coupled.link_bytes, whole.link_bytes, rtol=1e-5, atol=16.0)
+    assert whole.makespan * 0.94 < coupled.makespan < whole.makespan * 1.01
+    assert coupled.bounds.best <= coupled.makespan * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("topology", ["torus", "fattree", "bigswitch"])
+def test_equal_all_to_alls_take_the_same_coupled(topology, couple):
+    """On a symmetric network every link has as much to carry: one flow takes what the flows of all messages take."""
+    cluster = cluster_of(16, 1)
+    fabric, fluid = fabric_of(topology, cluster, {}), Fluid().build()
+    rows = [compute(0, 1e-4), *(collective(range(16), SIZE, kind=Collective.ALL_TO_ALL) for _ in range(3))]
+    tasks = task_graph(rows, [(0, 1), (1, 2)], 16)
+    whole = fluid.makespans(tasks, fabric, cluster, range(4)).mean()
+    couple()
+    prepared = Model().prepare(tasks, Network(fabric, cluster))
+    assert len(prepared.entities.task) == 3
+    assert fluid(tasks, fabric, cluster).makespan == pytest.approx(whole, rel=0.3 if topology != "bigswitch" else 1e-9)
+
+
+def test_messages_between_joins_are_one_flow_for_each_pair_of_joins():
+    """So unequal all-to-alls of programs are lowered: micro-batches do not matter, as all wait for one join."""
+    join = collective([0], 0, kind=Collective.JOIN, op=2)
+    rows = [join, join, *(transfer(0, k, k * SIZE, op=2) for k in (1, 2, 3)), join]
+    rows += [*(transfer(1, k, SIZE, op=2) for k in (0, 2)), join]
+    edges = [(0, 2), (0, 3), (0, 4), (2, 5), (3, 5), (4, 5), (1, 6), (1, 7), (6, 8), (7, 8)]
+    coupled = coupled_messages(task_graph(rows, edges), 0)
+    assert coupled is not None
+    assert coupled.counts.tolist() == [3, 2]
+    assert coupled.sender.tolist() == [2, 6]
+    assert coupled.size.tolist() == [SIZE, 2 * SIZE, 3 * SIZE, SIZE, SIZE]
+    assert (coupled.taskgraph.kind == TaskKind.COLLECTIVE).all()
+    assert coupled_messages(task_graph(rows, edges), 5) is None
+
+
+def test_a_recording_has_the_bytes_of_coupled_messages(couple):
+    couple()
+    cluster = cluster_of(8, 1)
+    fabric, fluid, tasks = fabric_of("torus", cluster, {}), Fluid().build(), tables(8, [0, 5], [SIZE, SIZE])
+    timeline, recording = fluid.record(tasks, fabric, cluster)
+    assert timeline.makespan == fluid(tasks, fabric, cluster).makespan == fluid.makespan(tasks, fabric, cluster)
+    carried = np.bincount(recording.links.link, recording.links.nbytes, fabric.n_links)
+    np.testing.assert_allclose(carried, timeline.link_bytes, rtol=1e-9)
+    assert fluid.makespan(tasks, fabric, cluster, timeline.makespan * 0.9) == np.inf
+
+
+def test_parts_of_an_all_to_all_are_routed_one_after_the_other(monkeypatch):
+    """The loads of a thousand members need no table of a million paths."""
+    cluster = cluster_of(32, 1)
+    fabric, members = fabric_of("torus", cluster, {}), np.arange(32, dtype=np.int32)
+    network = Network(fabric, cluster)
+    links, load, latency = direct._loads_of(members, network)
+    monkeypatch.setattr(direct, "_KEPT", 0)
+    monkeypatch.setattr(direct, "_AT_A_TIME", 100)
+    network = Network(fabric, cluster)
+    parts = direct._loads_of(members, network)
+    assert (parts[0] == links).all()
+    assert np.abs(parts[1] - load).max() <= 32  # each part is rounded
+    assert parts[2] == latency
+    assert len(network.paths.row_ptr) == len(Network(fabric, cluster).paths.row_ptr)  # nothing is kept
+
+
+def test_flows_do_not_grow_with_the_messages():
+    """128 all-to-alls of 64 members have half a million messages; a flow of each took 5 CPU seconds a plan."""
+    cluster = cluster_of(64, 1)
+    network = Network(fabric_of("torus", cluster, {}), cluster)
+    rows = [collective(range(64), SIZE, kind=Collective.ALL_TO_ALL) for _ in range(128)]
+    assert len(Model().prepare(task_graph(rows, [], 64), network).entities.task) == 128
+    assert len(Model().prepare(task_graph(rows[:2], [], 64), network).entities.task) == 2 * 64 * 63
