@@ -125,7 +125,9 @@ class Evaluator:
         if collectives:
             simulate = with_algorithms(simulate, collectives)
         self.problem = problem
-        self.evaluations, self.first_draw, self._knows_pace = 0, first_draw, False
+        self.evaluations, self.first_draw = 0, first_draw
+        # Iterations that told how long a task takes, and the fastest of them.
+        self._paces, self._fastest_pace = 0, math.inf
         self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
@@ -428,9 +430,12 @@ class Evaluator:
         """Take note of how long an iteration took to be priced."""
         if tasks >= _TELLING:
             pace = seconds / tasks
-            self.seconds_per_task = max(self.seconds_per_task if self._knows_pace else 0.0, pace)
-            self.least_seconds_per_task = min(self.least_seconds_per_task if self._knows_pace else math.inf, pace)
-            self._knows_pace = True
+            self.seconds_per_task = max(self.seconds_per_task if self._paces else 0.0, pace)
+            self._paces += 1
+            self._fastest_pace = min(self._fastest_pace, pace)
+            # The first one routes what all that follow find: of one alone nothing is known of how fast they can be.
+            if self._paces > 1:
+                self.least_seconds_per_task = self._fastest_pace
 
     def _lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of a strategy; that of the last one is cached."""
