@@ -40,7 +40,10 @@ def measure(servers: int, layers: int) -> dict[str, float]:
     from topoplan import Candidate, Host, State
     from topoplan_engine import ClusterOptions, problem_on
     from topoplan_engine.experiment import build_cluster
+    from topoplan_engine.kernels.allocator import keep_freed_memory
     from topoplan_engine.search.evaluator import Evaluator
+
+    keep_freed_memory()  # as a search does
 
     def start(servers: int, layers: int) -> tuple[Evaluator, State]:
         host = Host.discover()

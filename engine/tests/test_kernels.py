@@ -57,6 +57,39 @@ def test_a_kernel_that_raises_for_numba_is_read_without_numbas_functions_of_arra
     assert run(code).strip() == f"{constants} {name} none"
 
 
+WORKERS = """
+import sys
+from topoplan import Host
+from topoplan_engine.executors.processes import Processes
+from topoplan_engine.reporting.notice import compilation_announced
+from topoplan_engine.workers import takes_turn
+
+@compilation_announced(is_first=takes_turn)
+def job(host, number):
+    KERNEL
+
+if __name__ == "__main__":
+    pool = Processes(workers=2).pool(Host(), 4)
+    for number in range(2):
+        pool.start(number, job, "job", number)
+    done = []
+    while len(done) < 2:
+        done += [error for _, _, error in pool.wait(10)]
+    pool.close(at_once=False)
+    print(done)
+"""
+
+
+def test_one_of_several_workers_says_that_it_compiles(tmp_path):
+    kernel = COMPILE.partition("jit import on_compilation\n")[2].partition(":\n")[2]
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS.replace("    KERNEL\n", kernel))
+    environment = os.environ | {"NUMBA_OPT": "3", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert ended.stdout.splitlines() == [CROSSED, CROSSED, "[None, None]"], ended.stderr
+    assert ended.stderr.count("compiling kernels that this machine has not run before") == 1
+
+
 @pytest.mark.slow
 def test_an_installed_copy_keeps_its_kernels_beside_itself(tmp_path):
     package = tmp_path / "topoplan_engine"

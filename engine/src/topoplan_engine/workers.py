@@ -24,7 +24,7 @@ from topoplan_engine.blame import naming_plugins
 from topoplan_engine.interrupt import Stop
 from topoplan_engine.packing import sendable, unpacked
 
-__all__ = ["Worker", "interrupts_ignored", "process_pool", "run_job", "run_named"]
+__all__ = ["Worker", "interrupts_ignored", "process_pool", "run_job", "run_named", "takes_turn"]
 
 #: Seconds between two looks at whether the user has stopped it, while the first process waits for an answer.
 _POLL = 0.1
@@ -32,6 +32,8 @@ _POLL = 0.1
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 _host = cache(unpacked)
+#: A semaphore of the pool, of one turn.
+_turns: list[Any] = []
 
 
 def process_pool(processes: int) -> ProcessPoolExecutor:
@@ -44,7 +46,8 @@ def process_pool(processes: int) -> ProcessPoolExecutor:
     Raises:
         BrokenProcessPool: one of them died.
     """
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, spawn, initializer=_start, initargs=(spawn.Semaphore(1),))
     with interrupts_ignored():
         for _ in range(processes):
             pool.submit(_ready)
@@ -192,11 +195,21 @@ def interrupts_ignored() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _start() -> None:
+def takes_turn() -> bool:
+    """Say whether this process is the one of its pool that tells what all of them wait for: the first that asks.
+
+    >>> takes_turn()  # in no pool
+    True
+    """
+    return all(turn.acquire(block=False) for turn in _turns)
+
+
+def _start(*turns: Any) -> None:
     """Prepare a worker: Ctrl-C is the first process's, and the worker ends when that one is gone.
 
     A worker that waits for work at a queue does not notice that nobody is left to give it any.
     """
+    _turns[:] = turns
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -5,7 +5,7 @@ Commands use different kernels, so that there may be a wait more than once, but 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import typer
@@ -16,12 +16,15 @@ _NOTICE = "compiling kernels that this machine has not run before; they are cach
 
 
 @contextmanager
-def compilation_announced(simulators: Sequence[str] = ()) -> Iterator[None]:
+def compilation_announced(
+    simulators: Sequence[str] = (), is_first: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """Context manager that prints a notice on standard error if a kernel is compiled inside it.
 
     Args:
         simulators: those that will be called, e.g. ``fluid:level=stepped``: with the first kernel that is compiled, a
             second process begins to compile theirs.
+        is_first: asked then; of several processes that work together, the one prints that answers yes.
     """
     from topoplan_engine.kernels.jit import on_compilation
 
@@ -30,7 +33,8 @@ def compilation_announced(simulators: Sequence[str] = ()) -> Iterator[None]:
         def announce() -> None:
             from topoplan_engine.reporting.ahead import ahead
 
-            typer.echo(_NOTICE, err=True)
+            if is_first():
+                typer.echo(_NOTICE, err=True)
             stack.enter_context(ahead(simulators))
 
         stack.enter_context(on_compilation(announce))

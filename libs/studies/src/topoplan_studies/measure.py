@@ -16,10 +16,12 @@ from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import used_interfaces
+from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.timeline import breakdown_json
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.simulation.idle import exposed_communication
 from topoplan_engine.simulation.phases import phased_demand
+from topoplan_engine.workers import takes_turn
 from topoplan_studies.prices import UNSTATED, bill
 
 __all__ = ["REFUSED", "measure", "measure_searchers"]
@@ -28,6 +30,7 @@ __all__ = ["REFUSED", "measure", "measure_searchers"]
 REFUSED = "refused"
 
 
+@compilation_announced(is_first=takes_turn)
 def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     """Run an experiment and return what tables need; the same experiment gives the same values, but for seconds.
 
@@ -89,6 +92,7 @@ def _gpus(cluster: Cluster) -> dict[str, int]:
     return {kind: count * cluster.gpus_per_device for kind, count in sorted(counts.items())}
 
 
+@compilation_announced(is_first=takes_turn)
 def measure_searchers(host: Host, experiment: Experiment) -> dict[str, Any]:
     """`measure`, where searchers are compared: one that cannot search a problem says why, and has no plan that fits.
 

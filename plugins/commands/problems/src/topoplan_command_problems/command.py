@@ -16,6 +16,7 @@ from topoplan.errors import TopoplanError
 from topoplan.options import option
 from topoplan.plugin.host import Host
 from topoplan_engine.flags import AsJson
+from topoplan_engine.reporting.notice import compilation_announced
 from topoplan_engine.reporting.printing import print_json
 from topoplan_engine.reporting.tables import Column, RowTable
 from topoplan_studies.listing import seeds_of
@@ -64,11 +65,13 @@ def problems(
     if options.check and options.improve:
         raise TopoplanError("--check: beside --improve (check what is stored, or search for something better)")
     if options.check:
-        _check(chosen, options.folder or FOLDER, as_json=as_json)
+        with compilation_announced():
+            _check(chosen, options.folder or FOLDER, as_json=as_json)
         return
     if options.improve:
         folder = options.folder or _WRITTEN
-        _improve(chosen, options, folder)
+        with compilation_announced():
+            _improve(chosen, options, folder)
         _list(chosen, best_of_all(folder if (folder / "best.csv").exists() else None), as_json=as_json)
         return
     _list(chosen, best_of_all(options.folder), as_json=as_json)

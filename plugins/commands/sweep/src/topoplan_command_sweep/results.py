@@ -14,6 +14,8 @@ from topoplan.errors import NoPlanFitsError
 from topoplan_engine import Experiment, optimize
 from topoplan_engine.executors import Executor, Processes, run_jobs
 from topoplan_engine.keywords import Keywords, Model, experiment_of
+from topoplan_engine.reporting.notice import compilation_announced
+from topoplan_engine.workers import takes_turn
 
 __all__ = ["BatchSizeResult", "SweepResult", "plan_batch_size", "sweep"]
 
@@ -59,6 +61,7 @@ class SweepResult:
         return str(import_module("topoplan_command_sweep.table").sweep_table(self.rows).html("plans by batch size"))
 
 
+@compilation_announced(is_first=takes_turn)
 def plan_batch_size(host: Host, experiment: Experiment) -> BatchSizeResult:
     """Run an experiment; what is wrong with it becomes a result, too."""
     batch_size = experiment.run.batch_size
