@@ -19,14 +19,14 @@ import numpy as np
 
 from topoplan.arrays import F64
 from topoplan.model.cluster import Cluster
-from topoplan.model.costs import PartCosts
 from topoplan.model.graph import OperatorGraph
 from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.gradient_peaks import GradientOrder
+from topoplan_engine.lowering.memory_levels import Changes
 from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_engine.training import has_sparse_gradient, shared_weights
 
-__all__ = ["AloneBytes", "AloneCurve", "AlonePeak", "alone_bytes", "alone_peak", "is_alone", "training_data_bytes"]
+__all__ = ["AloneBytes", "AlonePeak", "alone_bytes", "alone_peak", "is_alone", "late_gradients", "training_data_bytes"]
 
 
 class AloneBytes(NamedTuple):
@@ -70,7 +70,7 @@ def training_data_bytes(graph: OperatorGraph) -> int:
     )
 
 
-def alone_bytes(graph: OperatorGraph, fragments: Sequence[OperatorFragment | PartCosts]) -> AloneBytes:
+def alone_bytes(graph: OperatorGraph, fragments: Sequence[OperatorFragment]) -> AloneBytes:
     """Return the bytes of every operator, whose parts are all on one device."""
     states = [np.zeros(3) if each.states is None else each.states.sum(axis=1) for each in fragments]
     _, weights, _ = np.array(states).T
@@ -111,29 +111,27 @@ def _cast_most(parts: AloneBytes) -> float:
     return float((np.cumsum(parts.cast) + parts.cast).max(initial=0.0))
 
 
-class AloneCurve(NamedTuple):
-    """How bytes over time differ from those of devices that keep all gradients of weights.
+def late_gradients(
+    graph: OperatorGraph, fragments: Sequence[OperatorFragment], starts: F64, end: float
+) -> tuple[float, Changes]:
+    """Return how bytes over time differ from those of devices that keep all gradients of weights.
 
-    ``throughout`` are bytes that there are all the time, below 0 for gradients that come later; (n,) ``change`` come at
-    ``time`` (seconds).
+    Args:
+        graph, fragments: the model, and the parts of its operators.
+        starts: (P,) seconds at which the backward passes of parts begin.
+        end: seconds at which the iteration ends.
+
+    Returns:
+        Bytes that there are all the time, below 0 for gradients that come later; and when these come.
     """
-
-    throughout: float
-    change: F64
-    time: F64
-
-    @classmethod
-    def of(cls, graph: OperatorGraph, prices: Sequence[OperatorFragment], starts: F64, end: float) -> AloneCurve:
-        """Return the changes of an iteration.
-
-        Args:
-            graph, prices: the model, and the costs of its parts.
-            starts: (P,) seconds at which the backward passes of parts begin.
-            end: seconds at which the iteration ends.
-        """
-        weights = np.concatenate(
-            [np.zeros(len(each.memory)) if each.states is None else each.states[1] for each in prices]
-        )
-        step = _cast_most(alone_bytes(graph, prices))
-        data = training_data_bytes(graph)
-        return cls(data - float(weights.sum()), np.append(weights, step), np.append(starts, end))
+    weights = np.concatenate(
+        [np.zeros(len(each.memory)) if each.states is None else each.states[1] for each in fragments]
+    )
+    step, count = _cast_most(alone_bytes(graph, fragments)), len(weights) + 1
+    changes = Changes(
+        device=np.zeros(count, dtype=np.int32),
+        time=np.append(starts, end),
+        nbytes=np.append(weights, step),
+        first=np.zeros(count, dtype=np.bool_),
+    )
+    return training_data_bytes(graph) - float(weights.sum()), changes

@@ -22,7 +22,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
-from topoplan_engine.lowering.alone import AloneCurve, is_alone
+from topoplan_engine.lowering.alone import is_alone, late_gradients
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
 from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, last_readers, rises
@@ -269,10 +269,9 @@ def placed_activations(
         passes, nbytes = (start[:, backward], end[:, backward]), part_bytes.gradients / count
         changes.append(_gradient_changes(graph, op, strategy.stage_of, device, nbytes, *passes))
         if order is None and is_alone(graph, fragments.cluster):
-            late = AloneCurve.of(graph, operators, start[0, backward], timeline.makespan)
-            n_late = len(late.time)
-            changes.append(Changes(np.zeros(n_late, np.int32), late.time, late.change, np.zeros(n_late, np.bool_)))
-            resting = resting + late.throughout
+            throughout, late = late_gradients(graph, operators, start[0, backward], timeline.makespan)
+            changes.append(late)
+            resting = resting + throughout
     return activations_of(changes, resting)
 
 

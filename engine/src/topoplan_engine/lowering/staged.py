@@ -28,6 +28,7 @@ from topoplan.model.recording import MemoryUse
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
+from topoplan_engine.available import check_memory
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.folding.exchanges import exchanges_of
@@ -38,7 +39,6 @@ from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
-from topoplan_engine.lowering.stage_copies import WrittenStage, check_fits
 from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
@@ -201,6 +201,21 @@ def _moved(price: DeviceCosts) -> F64 | float:
     return 1.0 if price.states is None else np.array([1.0, 1.0, 2.0]) @ price.states
 
 
+class _Written(NamedTuple):
+    """Tasks of one micro-batch of a stage, and the edges between them.
+
+    Attributes:
+        tasks: these.
+        members: (n,) micro-batches whose tasks are like them.
+        tails, heads: of edges.
+    """
+
+    tasks: StageTasks
+    members: I64
+    tails: I64
+    heads: I64
+
+
 class _Copies(NamedTuple):
     """The tasks of a stage in all micro-batches.
 
@@ -238,6 +253,9 @@ class _Copies(NamedTuple):
         return before, [first + offset for first, _ in _streams(parts.get(END))]
 
 
+#: Bytes of a task and of an edge while an iteration is written and simulated: twelve columns of eight bytes and the
+#: two ends of an edge, each as parts and put together, and what sorts and simulates them.
+_TASK, _EDGE = 208, 68
 _ALL_REDUCE: dict[str, Any] = {"kind": TaskKind.COLLECTIVE, "collective": Collective.ALL_REDUCE}
 #: A pass on a rank: its kind, chunk and micro-batch.
 _Pass = tuple[int, int, int]
@@ -262,7 +280,7 @@ class Assembly:
         self._places = [layout.places(number) for number in range(len(stages))]
         self._tasks = TaskColumns()
         written = [self._written(number, costs[number]) for number in range(len(stages))]
-        check_fits(written)
+        _check_fits(written)
         check_size(sum(each.tasks.n_tasks * len(each.members) for several in written for each in several.values()))
         self._copies = [self._copied(several) for several in written]
 
@@ -278,7 +296,7 @@ class Assembly:
             columns["micro_batch"] = None
         return columns
 
-    def _written(self, number: int, costs: StageCosts) -> dict[Variant, WrittenStage]:
+    def _written(self, number: int, costs: StageCosts) -> dict[Variant, _Written]:
         """Write a stage once for each variant of its micro-batches."""
         order = self._strategy.order
         rows = order.row_of[:, number]
@@ -292,11 +310,10 @@ class Assembly:
         stage, places = self._stages[number], self._places[number]
         written = {variant: StageTasks(stage, costs, variant, places, self.layout) for variant in members}
         return {
-            variant: WrittenStage(tasks, np.array(members[variant]), *tasks.ends())
-            for variant, tasks in written.items()
+            variant: _Written(tasks, np.array(members[variant]), *tasks.ends()) for variant, tasks in written.items()
         }
 
-    def _copied(self, written: Mapping[Variant, WrittenStage]) -> _Copies:
+    def _copied(self, written: Mapping[Variant, _Written]) -> _Copies:
         """Copy what is written of a stage for all of its micro-batches."""
         count = self._strategy.micro_batches
         variants: list[Variant | None] = [None] * count
@@ -540,6 +557,19 @@ def _columns(
     if strategy.one_stream:
         return program_columns(strategy, stages[0], costs[0], layout)
     return Assembly(strategy, stages, costs, layout).columns()
+
+
+def _check_fits(stages: Sequence[Mapping[Variant, _Written]]) -> None:
+    """Refuse an iteration whose tasks need more memory than there is.
+
+    Raises:
+        TopoplanError: they do.
+    """
+    several = [each for stage in stages for each in stage.values()]
+    tasks = sum(each.tasks.n_tasks * len(each.members) for each in several)
+    edges = sum(len(each.tails) * len(each.members) for each in several)
+    advice = "use fewer micro-batches or devices, or a network of equal racks"
+    check_memory(f"plan: {tasks:,} tasks that differ", _TASK * tasks + _EDGE * edges, advice)
 
 
 def _streams(part: Part | None) -> list[tuple[I64, I64]]:
