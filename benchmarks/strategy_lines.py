@@ -3,7 +3,8 @@
 ``python benchmarks/strategy_lines.py REVISION ...`` counts the files that Git has at each revision (``HEAD`` unless
 given), in lines with comments and documents.  Parts are rooms, so that what is added to one counts by itself; what
 serves placements alone (parts and pieces of operators, their symmetry) is left out.  Parts that there were before there
-was one staged strategy have a sum of their own, so that like is compared with like.
+was one staged strategy have a sum of their own, so that like is compared with like.  Price models of planners that are
+in neither sum, since each is the most of a planner of its own, stand below.
 """
 
 from __future__ import annotations
@@ -58,18 +59,31 @@ LATER = {
     "machines inside hosts": r"core/src/topoplan/model/machine\.py",
     "schedules of two directions and without bubbles": r"plugins/schedules/(dualpipe|zero-bubble)/src/.*\.py",
 }
+#: Price models of planners, in none of the sums.
+PLANNERS = {
+    "prices of `hybrid`": (
+        r"plugins/searchers/stated/src/.*/(divided_costs|estimates|group_links|order_columns|plan_kernels|unit_costs)\.py"
+    ),
+    "prices of `spmd`": (
+        r"libs/spmd-planning/src/.*/(bounds|conversions|machine|mesh_prices|objective|prices|tables)\.py"
+    ),
+    "prices of `pipeline`": r"plugins/searchers/pipeline/src/.*/(columns|latency|plans|shared|stage_simulation)\.py",
+    "prices of HPGO": r"libs/pipeline-planning/src/.*/(latency|machine|plans)\.py",
+}
 
 
 def main(revisions: Sequence[str]) -> None:
     """Print a row for each part and a column for each revision, and the sums of both groups of parts."""
     counts = [counted(revision) for revision in revisions]
-    width = max(map(len, [*PARTS, *LATER]))
+    width = max(map(len, [*PARTS, *LATER, *PLANNERS]))
     print("lines of".ljust(width), *(revision.rjust(9) for revision in revisions))
     for parts, label in ((PARTS, "what three kinds of strategies had"), (LATER, "what came since")):
         for part in parts:
             print(part.ljust(width), *(f"{count[part]:9,}" for count in counts))
         print(f"= {label}".ljust(width), *(f"{sum(count[part] for part in parts):9,}" for count in counts))
-    print("sum".ljust(width), *(f"{sum(count.values()):9,}" for count in counts))
+    print("sum".ljust(width), *(f"{sum(count[part] for part in PARTS | LATER):9,}" for count in counts))
+    for part in PLANNERS:
+        print(part.ljust(width), *(f"{count[part]:9,}" for count in counts))
 
 
 def counted(revision: str) -> dict[str, int]:
@@ -77,7 +91,7 @@ def counted(revision: str) -> dict[str, int]:
     paths = _git("ls-tree", "-r", "--name-only", revision).splitlines()
     return {
         part: lines(revision, [path for path in paths if re.fullmatch(pattern, path)])
-        for part, pattern in (PARTS | LATER).items()
+        for part, pattern in (PARTS | LATER | PLANNERS).items()
     }
 
 
