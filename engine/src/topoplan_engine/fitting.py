@@ -212,11 +212,15 @@ def at_least(nbytes: float) -> str:
 
     >>> at_least(73.6e9)
     '68.6 GiB (--device, --memory-gb 73.7)'
+    >>> at_least(1477.6e9)
+    '1376.2 GiB (--device, --memory-gb 1480)'
     """
     factor = next((factor for _, factor in _UNITS if nbytes >= factor / 10), 2**10)
     rounded = math.ceil(nbytes / factor * 10) * factor / 10
     step = 10.0 ** (math.floor(math.log10(max(rounded, 1))) - 2)
-    return f"{size_text(rounded)} (--device, --memory-gb {math.ceil(rounded / step) * step / 1e9:.3g})"
+    gigabytes = math.ceil(rounded / step) * step / 1e9  # of three digits
+    text = f"{gigabytes:.0f}" if gigabytes >= 1000 else f"{gigabytes:.3g}"
+    return f"{size_text(rounded)} (--device, --memory-gb {text})"
 
 
 def _ways_out(minimum: LeastMemory, cluster: Cluster, whole_batch: bool) -> list[str]:

@@ -324,6 +324,8 @@ def check_even(
                     fits += [
                         k for k in divisors(size * _queries(op, rule.dim)) if k > size and k % size == 0 and before == 1
                     ]
+                    if axis in ("tp", "cp"):  # what the plan has of it and of dp, or what divides that
+                        fits = [k for k in fits if degrees.dp * degree % k == 0]
                     hint = f"nearest: {axis}={nearest(degree, fits)}"
                     if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
                         padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp
