@@ -8,7 +8,7 @@
     every:2       every second layer by itself: the second one, the fourth one, ...
     modules:mlp+input_layernorm
                   modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
-                  ``mla_up_proj``, ``moe_act``, ``moe``)
+                  ``mla_up_proj``, ``moe_act``, ``moe``, and ``mlp``, which is of layers without experts alone)
 
 Layers of a model that has no equal layers with numbers are its blocks (`topoplan_engine.blocks`).  Operators of one
 module of one layer run again together, right before the backward pass of the last of them, with the
@@ -177,7 +177,8 @@ def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:
         if name not in modules:
             if text == "selective":
                 raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
-            nearest_names = difflib.get_close_matches(name, modules, cutoff=0.0)
+            is_dense = name == "mlp" and "moe" in modules  # all of its layers have experts
+            nearest_names = ["moe"] if is_dense else difflib.get_close_matches(name, modules, cutoff=0.0)
             raise TopoplanError(
                 f"plan: recompute={text}: layers of model {graph.name!r} have no module {name!r} "
                 f"(nearest: {', '.join(nearest_names) or 'recompute=full, for no layers have modules with names'})"
@@ -207,6 +208,10 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
         if dims[index] >= 0:
             of_experts[layer] = parts[0]
     modules = {name: [*by_layer.values()] for name, by_layer in in_layers.items()}
+    if dense := [members for layer, members in in_layers.get("mlp", {}).items() if of_experts.get(layer) != "mlp"]:
+        modules["mlp"] = dense
+    else:
+        modules.pop("mlp", None)
     norms = [[k] for k, op in enumerate(graph.operators) if layers[k] and op.kind.endswith("norm")]
     of_activations: dict[str, list[int]] = {}
     for k, layer in enumerate(layers):

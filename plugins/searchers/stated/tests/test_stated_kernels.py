@@ -302,3 +302,16 @@ def test_up_projections_of_latent_attention_run_again_for_attention():
         change.append(lowering.parts(strategy)[2][0].change[0, Pass.FORWARD, 0])
     heads, latent, statistics = 128 * (192 + 192 + 128), 1536 + 512, 2 * 4
     assert change[0] - change[1] == 4 * 64 * (2 * (heads + latent) + statistics)
+
+
+def test_megatrons_mlp_runs_layers_without_experts_again():
+    """Megatron-LM's ``mlp`` is "the dense MLP submodule", ``moe`` the layer of experts (transformer_config.py)."""
+    graph = HuggingFace(preset="deepseek-v3", sequence_length=64, layers=5).build(2)
+    again = {word: set(np.flatnonzero(regions_of(f"modules:{word}", graph) >= 0).tolist()) for word in ("mlp", "moe")}
+    numbers = {word: {graph.operators[op].name.split(".")[2] for op in members} for word, members in again.items()}
+    assert numbers == {"mlp": {"0", "1", "2"}, "moe": {"3", "4"}}  # its first three layers have no experts
+    assert not any("expert" in graph.operators[op].name for op in again["mlp"])
+    assert words_of_regions(regions_of("modules:mlp", graph).tolist(), graph) == "modules:mlp"
+    mixture = HuggingFace(preset="qwen3-30b-a3b", sequence_length=64, layers=2).build(2)
+    with pytest.raises(TopoplanError, match=r"layers of model .* have no module 'mlp' \(nearest: moe\)"):
+        regions_of("modules:mlp", mixture)
