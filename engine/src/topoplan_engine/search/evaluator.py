@@ -126,7 +126,7 @@ class Evaluator:
             simulate = with_algorithms(simulate, collectives)
         self.problem = problem
         self.evaluations, self.first_draw = 0, first_draw
-        # Iterations that told how long a task takes, and the fastest of them.
+        # Iterations that showed how long a task takes, and the fastest of them.
         self._paces, self._fastest_pace = 0, math.inf
         self.seconds_per_task = self.least_seconds_per_task = _SECONDS_PER_TASK
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
