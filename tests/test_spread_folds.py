@@ -137,6 +137,33 @@ def test_classes_that_do_not_fold_are_evened_and_the_timeline_says_so(model_of, 
     np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
 
 
+@pytest.mark.parametrize("machine", [True, False], ids=["insides", "endpoints"])
+@pytest.mark.parametrize(("topology", "hosts"), [("torus", 16), ("torus", 24), ("random", 16), ("fully-connected", 8)])
+@pytest.mark.parametrize("settings", [Settings(tp=4, pp=4), Settings(tp=2, pp=2, zero=3)], ids=str)
+def test_paths_of_their_own_are_evened_and_bytes_of_links_stay(
+    machine, topology, hosts, settings, model_of, monkeypatch
+):
+    cluster = slow_cluster(hosts, 4, 4)
+    if machine:
+        built = build_cluster(ClusterOptions(machine="dgx-h100", servers=hosts), Host.discover())
+        cluster = attrs.evolve(built, latency=0.0, interface_bandwidth=built.interface_bandwidth / 2000)
+    graph = model_of("dense", 4, 384)
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    network = network_of(fabric_of(topology, cluster, {}), cluster)
+    distinguished, expected = folded_on(network, graph, cluster, strategy)
+    assert not distinguished.evened
+    monkeypatch.setattr(layout, "_FEW_DEVICES", 0)
+    monkeypatch.setattr(layout, "_MOST_PASSES", -1)
+    folded, outcome = folded_on(network, graph, cluster, strategy)
+    assert folded.evened
+    assert folded.taskgraph.n_tasks <= distinguished.taskgraph.n_tasks
+    assert folded.n_tasks == distinguished.n_tasks
+    regular = topology != "random"  # where hosts are not alike, those whose messages cross full links set the pace
+    assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-3 if regular else 0.12)
+    assert outcome.makespan >= expected.makespan * (1 - 1e-3)
+    np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
+
+
 def test_what_does_not_fold_and_is_too_large_is_refused_before_it_is_written(model_of, monkeypatch):
     graph, cluster = model_of("dense", 4), cluster_of(8, 2)
     strategy, _ = strategy_of(Settings(tp=2, pp=2), graph, cluster.n_devices)

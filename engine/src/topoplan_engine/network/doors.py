@@ -9,15 +9,46 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I64
 from topoplan.model.fabric import Fabric
 from topoplan_engine.kernels.hashing import GOLDEN
+from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.lanes import components
 
-__all__ = ["Doors", "some_links"]
+__all__ = ["Doors", "Ends", "own_link", "some_links"]
+
+
+class Ends(NamedTuple):
+    """The links at hosts, in the order of these: of those that leave them, and of those that lead to them.
+
+    Attributes:
+        is_door, into: (L,) of each link of the graph, and whether it leads to a host.
+        place, order, begins, host: (2, L) place of each link in the order, (2, L) links there, (2, H) where those of
+            each host begin, and (2, L) the host of each link.
+    """
+
+    is_door: NDArray[np.bool_]
+    into: NDArray[np.bool_]
+    place: I64
+    order: I64
+    begins: I64
+    host: I64
+
+
+@inline_kernel
+def own_link(ends: Ends, link: int, source: int, target: int) -> int:
+    """Return the link of a message between two hosts: in the place of a door that of the host at this end."""
+    if not ends.is_door[link]:
+        return link
+    way, host = (1, target) if ends.into[link] else (0, source)
+    place = ends.place[way, link] - ends.begins[way, ends.host[way, link]]
+    return int(ends.order[way, ends.begins[way, host] + place])
 
 
 class Doors:
@@ -74,16 +105,12 @@ class Doors:
         component = components(graph)[switches]
         return rows if self.has_doors and (component == component[0]).all() else None
 
-    def own(self, links: I64, source: I64, target: I64) -> I64:
-        """Return the links of messages: in the place of a door that of the host where a message begins or ends."""
-        links_there = links.copy()
-        rows = np.flatnonzero(self.is_door[links])
-        into = self._heads[links[rows]] < len(self.leaving)
-        for way, ends, hosts in ((0, self._tails, source), (1, self._heads, target)):
-            some = rows[into == bool(way)]
-            place = self._place[way][links[some]] - self._begins[way][ends[links[some]]]
-            links_there[some] = self._order[way][self._begins[way][hosts[some]] + place]
-        return links_there
+    @property
+    def ends(self) -> Ends:
+        """Where each door is, for kernels."""
+        into = self._heads < len(self.leaving)
+        tables = (np.stack(pair) for pair in (self._place, self._order, self._begins, (self._tails, self._heads)))
+        return Ends(self.is_door, into, *tables)
 
     def rates(self, used: I64, bandwidth: F64, *, arriving: bool) -> F64:
         """(N,) bytes/s by which messages of some hosts, all different, enter at their nodes, or leave there.

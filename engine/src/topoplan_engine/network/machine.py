@@ -37,6 +37,7 @@ from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, rings_of
 from topoplan_engine.network.spreading import Spreading, Ways
 from topoplan_engine.network.tables import Network
+from topoplan_engine.network.walks import find_nics
 
 __all__ = ["HostLinks", "MachineNetwork", "network_of", "spreading_network"]
 
@@ -252,17 +253,10 @@ class MachineNetwork(Network):
 
         -1 inside a host, and -2 where it goes through others.
         """
-        owner, entry = select(self.paths.path_ptr, self.paths.row_ptr[rows])
-        place = self.paths.links[entry].astype(np.int64) - self.host_links.first
-        host, place = np.divmod(place, self.host_links.block)
-        lane, arriving = np.divmod(place - self.host_links.inside, 2)
-        is_nic = (host >= 0) & (lane >= 0)
-        ends = np.full((2, len(rows)), -1)
-        port = host * self.inside.n_nics + lane // self.host_links.lanes
-        ends[arriving[is_nic], owner[is_nic]] = port[is_nic]
-        count = np.bincount(owner[is_nic], minlength=len(rows))
-        ends[:, count != 2] = -1
-        ends[:, count > 2] = -2
+        paths, host_links = self.paths, self.host_links
+        ends = np.empty((2, len(rows)), np.int64)
+        columns = paths.row_ptr, paths.path_ptr, paths.links
+        find_nics(rows, *columns, host_links.first, host_links.inside, host_links.n_nics, host_links.lanes, ends)
         return ends[0], ends[1]
 
     # ── Rings ────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,9 +300,10 @@ class MachineNetwork(Network):
         fabric = self.fabric
         if not (fabric.rings or fabric.cycles or fabric.rings_along_links):
             return {}
-        ends = pointers.tolist()
-        rings = {g: self._rings_of_fabric(devices[a:b]) for g, (a, b) in enumerate(itertools.pairwise(ends))}
-        return {g: rows for g, rows in rings.items() if rows}
+        hosts, first = self.cluster.device_host[devices], pointers[:-1]
+        several = np.maximum.reduceat(hosts, first) > np.minimum.reduceat(hosts, first)
+        rings = {g: self._rings_of_fabric(devices[pointers[g] : pointers[g + 1]]) for g in np.flatnonzero(several)}
+        return {int(g): rows for g, rows in rings.items() if rows}
 
     def _patterns(self, pointers: I64, devices: I32) -> list[list[int]]:
         """Return groups whose members lie on hosts in the same way: their rings are the same, member by member."""
@@ -444,24 +439,31 @@ class MachineNetwork(Network):
         out = np.minimum(leaving.first[links[:, 0]] + cable, leaving.last[links[:, 0]])
         into = np.roll(np.minimum(entering.first[links[:, -1]] + cable, entering.last[links[:, -1]]), 1)
         order, last = [], []
+        if len(listed) == len(stops):  # one member on each host
+            place = np.empty(self.cluster.n_hosts, np.int64)
+            place[hosts] = listed
+            return self._along_links(place[stops], np.arange(len(stops)), links, Chosen(out, np.roll(into, -1)))
         for stop, enters, leaves in zip(stops, into.tolist(), out.tolist(), strict=True):
             members = listed[hosts == stop]
             ends = [self._owner(members, nic) for nic in (enters, leaves)]
             middle = [device for device in members.tolist() if device not in ends]
             order += [ends[0], *middle, *([ends[1]] if ends[1] != ends[0] else [])]
             last.append(len(order) - 1)
-        src, dst = i64(order), i64(np.roll(order, -1))
+        return self._along_links(i64(order), i64(last), links, Chosen(out, np.roll(into, -1)))
+
+    def _along_links(self, order: I64, last: I64, links: I64, ends_of: Chosen) -> I32:
+        """Append the flows of a ring of devices, of which the ``last`` ones on their hosts send over links."""
+        src, dst = order, np.roll(order, -1)
         inner = np.ones(len(order), dtype=bool)
         inner[last] = False
         rows = np.empty(len(order), dtype=np.int32)
         rows[inner] = self._rows(i32(src[inner]), i32(dst[inner]))
-        jumps = np.full(len(stops), links.shape[1])
-        ends_of = Chosen(out, np.roll(into, -1))
+        jumps = np.full(len(last), links.shape[1])
         lengths, way = self._joined(src[last], dst[last], indptr(jumps), i32(links.ravel()), ends_of)
-        rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(stops))
-        one_path, no_pair = np.ones(len(stops), dtype=np.int64), np.full(len(stops), -1)
+        rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(last))
+        one_path, no_pair = np.ones(len(last), dtype=np.int64), np.full(len(last), -1)
         self._append(
-            NewRows(one_path, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(stops)), no_pair)
+            NewRows(one_path, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(last)), no_pair)
         )
         return rows
 

@@ -34,7 +34,7 @@ from topoplan_engine.network.doors import some_links
 from topoplan_engine.network.host_paths import HostPaths
 from topoplan_engine.network.lanes import Lanes
 from topoplan_engine.network.pairs import PairTable
-from topoplan_engine.network.routing import Paths
+from topoplan_engine.network.routing import Paths, Router
 from topoplan_engine.network.routing import paths as route
 
 __all__ = ["Chosen", "Ports"]
@@ -81,7 +81,7 @@ class Ports:
         self.switched = fabric.routes is None and not ((fabric.link_src < hosts) & (fabric.link_dst < hosts)).any()
         if self.switched:
             self._graph, self._row = self._port_graph()
-            self._nearest = attrs.evolve(self._graph, max_paths=1)
+            self._router = self._nearest = Router(self._graph)
             self._out, self._in = (self._places(end) for end in (self._graph.link_src, self._graph.link_dst))
             self._links_between = PairTable()
 
@@ -182,6 +182,7 @@ class Ports:
     def keep(self, links: I64) -> None:
         """Look for paths over some links of the graph alone."""
         self._graph, self._row = some_links(self._graph, links), self._row[links]
+        self._router = Router(self._graph)
 
     def choose(self, src: I64, dst: I64) -> Chosen:
         """Choose the NICs of pairs of devices of different hosts; see the rule of the module."""
@@ -253,11 +254,8 @@ class Ports:
         for port, places in zip(some, (self._out, self._in), strict=True):
             joined = np.flatnonzero(places.ravel() >= 0)
             port[places.ravel()[joined]] = joined
-        ways = route(self._nearest, some[0][out], some[1][into])
-        counts = np.diff(ways.pair_ptr)
-        length = np.full(len(out), _NEVER)
-        length[counts > 0] = np.diff(ways.path_ptr)[ways.pair_ptr[:-1][counts > 0]]
-        return i32(length + 1)
+        length = self._nearest.links_between(some[0][out], some[1][into])
+        return i32(np.where(length < 0, _NEVER, length) + 1)
 
     def paths(self, src: I64, dst: I64, chosen: Chosen) -> Paths:
         """Return the paths of the fabric for pairs of devices, links as numbers of its rows."""
@@ -266,7 +264,7 @@ class Ports:
         parts = []
         if by_ports.any():
             leaves = hosts[src[by_ports]] * nics + chosen.leaves[by_ports]
-            ways = route(self._graph, leaves, hosts[dst[by_ports]] * nics + chosen.arrives[by_ports])
+            ways = self._router.paths(leaves, hosts[dst[by_ports]] * nics + chosen.arrives[by_ports])
             parts.append((np.flatnonzero(by_ports), attrs.evolve(ways, links=i32(self._row[ways.links]))))
         if not by_ports.all():
             by_hosts = np.flatnonzero(~by_ports)

@@ -9,9 +9,9 @@ evenly over all of them, starting at a place that a fixed hash of the pair choos
 parallel links alike.  Nothing is random: the same fabric and pair always give the same paths.
 
 How: hosts that hang on one neighbour are cut off first, so that a star or a fat-tree is searched among its
-switches only; then one breadth-first search per distinct source counts the shortest paths to every node
-(and stops at the farthest destination asked); the n-th path to a destination is read off the counts
-backwards.  Work is proportional to the pairs asked and the links between them.
+switches only; then breadth-first searches from each distinct source, and from its destinations where these are
+few, count the shortest paths (`topoplan_engine.network.nearest`); the n-th path to a destination is read off the
+counts backwards.  Work is proportional to the pairs asked and the links between them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,20 @@ from topoplan.model.fabric import Fabric, Routes
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, fraction, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.network.nearest import (
+    FEW_TARGETS,
+    Core,
+    Meeting,
+    Scratch,
+    core_of,
+    distances,
+    leave,
+    meet,
+    search,
+    start,
+)
 
-__all__ = ["Core", "Paths", "Scratch", "full_routes", "paths", "search"]
+__all__ = ["Paths", "Router", "full_routes", "paths"]
 
 
 @attrs.frozen(kw_only=True)
@@ -69,28 +81,49 @@ def paths(fabric: Fabric, src: ArrayLike, dst: ArrayLike) -> Paths:
             bad = hosts[(hosts < 0) | (hosts >= fabric.n_hosts)][0]
             raise TopoplanError(f"fabric {fabric.name!r}: no host {bad} (have 0 .. {fabric.n_hosts - 1})")
 
-    explicit = _explicit_rows(fabric.routes, sources, targets)
-    nodes = _attach(fabric)
-    pairs = _Pairs(np.argsort(nodes.core[sources], kind="stable"), sources, targets, explicit)
-    core, scratch = _core(fabric, nodes.core), Scratch.of(fabric.n_nodes)
-    counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
-    _count_paths(pairs, nodes, core, scratch, fabric.max_paths, counts)
-    routes = fabric.routes or _NO_ROUTES
-    named = explicit >= 0
-    counts.kept[named] = routes.pair_ptr[explicit[named] + 1] - routes.pair_ptr[explicit[named]]
-    pair_ptr = indptr(counts.kept)
-    hops = np.repeat(counts.length, counts.kept)
-    if named.any():
-        rows = np.repeat(named, counts.kept)
-        path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts.kept)
-        hops[rows] = np.diff(routes.path_ptr)[path[rows]]
-    path_ptr = indptr(hops)
-    table = _Table(pair_ptr, path_ptr, np.empty(path_ptr[-1], dtype=np.int32), np.empty(pair_ptr[-1]))
-    named_table = _Table(*map(_read_only, (routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)))
-    _write_paths(pairs, nodes, core, scratch, counts, named_table, table)
-    for array in table:
-        array.setflags(write=False)
-    return Paths(**table._asdict())
+    return Router(fabric).paths(sources, targets)
+
+
+class Router:
+    """Finds paths of one fabric: its nodes and links are put in order once."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self._nodes = _attach(fabric)
+        self._links = _core(fabric, self._nodes.core)
+
+    def paths(self, sources: I64, targets: I64) -> Paths:
+        """Return the paths of pairs of hosts, as `paths` does."""
+        fabric, nodes, core = self.fabric, self._nodes, self._links
+        explicit = _explicit_rows(fabric.routes, sources, targets)
+        order = np.lexsort((nodes.core[targets], explicit >= 0, nodes.core[sources]))
+        pairs = _Pairs(order, sources, targets, explicit)
+        room = Scratch.of(fabric.n_nodes), Meeting.of(fabric.n_nodes)
+        counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
+        _count_paths(pairs, nodes, core, *room, fabric.max_paths, counts)
+        routes = fabric.routes or _NO_ROUTES
+        named = explicit >= 0
+        counts.kept[named] = routes.pair_ptr[explicit[named] + 1] - routes.pair_ptr[explicit[named]]
+        pair_ptr = indptr(counts.kept)
+        hops = np.repeat(counts.length, counts.kept)
+        if named.any():
+            rows = np.repeat(named, counts.kept)
+            path = np.arange(pair_ptr[-1]) + np.repeat(routes.pair_ptr[explicit] - pair_ptr[:-1], counts.kept)
+            hops[rows] = np.diff(routes.path_ptr)[path[rows]]
+        path_ptr = indptr(hops)
+        table = _Table(pair_ptr, path_ptr, np.empty(path_ptr[-1], dtype=np.int32), np.empty(pair_ptr[-1]))
+        named_table = _Table(*map(_read_only, (routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)))
+        _write_paths(pairs, nodes, core, *room, counts, named_table, table)
+        for array in table:
+            array.setflags(write=False)
+        return Paths(**table._asdict())
+
+    def links_between(self, sources: I64, targets: I64) -> I64:
+        """Return the links on a shortest path of each pair of hosts; -1 where there is none."""
+        core = self._nodes.core
+        links = distances(self._links, core[sources], core[targets])
+        at_ends = (core[sources] != sources).astype(np.int64) + (core[targets] != targets)
+        return np.where(links < 0, links, links + np.where(sources == targets, 0, at_ends))
 
 
 def _read_only(array: Any) -> Any:
@@ -151,38 +184,6 @@ class _Pairs(NamedTuple):
     explicit: I64
 
 
-class Core(NamedTuple):
-    """Links among nodes of the core as CSR, by tail and by head, in ascending order of links."""
-
-    out_ptr: I64
-    out_node: I64
-    in_ptr: I64
-    in_node: I64
-    in_link: I64
-
-
-class Scratch(NamedTuple):
-    """Room of a search, by node.
-
-    Attributes:
-        distance: links from the root, -1 if it was not reached; -1 everywhere between searches.
-        asked: the last root from which paths to the node were asked.
-        n_paths: shortest paths from the root.
-        queue: nodes in the order in which they are reached.
-    """
-
-    distance: I64
-    asked: I64
-    n_paths: F64
-    queue: I64
-
-    @classmethod
-    def of(cls, nodes: int) -> Scratch:
-        """Return room for searches among so many nodes."""
-        none = np.full(nodes, -1, dtype=np.int64)
-        return cls(none, none.copy(), np.zeros(nodes), np.empty(nodes, dtype=np.int64))
-
-
 class _Counts(NamedTuple):
     """(k,) shortest paths of each pair, how many of them are kept, and their links."""
 
@@ -222,50 +223,9 @@ def _attach(fabric: Fabric) -> _Nodes:
 
 def _core(fabric: Fabric, attached: I64) -> Core:
     """Return the links between nodes of the core."""
-    nodes = fabric.n_nodes
     src, dst = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
     rows = np.flatnonzero((attached[src] == src) & (attached[dst] == dst))
-    by_tail = rows[np.argsort(src[rows], kind="stable")]
-    by_head = rows[np.argsort(dst[rows], kind="stable")]
-    out_ptr = indptr(np.bincount(src[rows], minlength=nodes))
-    in_ptr = indptr(np.bincount(dst[rows], minlength=nodes))
-    return Core(out_ptr, dst[by_tail], in_ptr, src[by_head], by_head)
-
-
-@inline_kernel
-def search(root: int, depth: int, missing: int, scratch: Scratch, core: Core) -> int:
-    """Search breadth first from ``root``, counting shortest paths; return the number of nodes reached.
-
-    ``queue`` lists the reached nodes on exit.  The search ends after level ``depth`` (if that is not negative), or
-    after the level of the last one of the ``missing`` nodes with ``asked[node] == root``.
-
-    Invariant: when a node leaves the queue, its distance and its number of paths are final.
-    """
-    distance, asked, n_paths, queue = scratch
-    distance[root], n_paths[root], queue[0] = 0, 1.0, root
-    if asked[root] == root:
-        missing -= 1
-        if missing == 0:
-            depth = 0
-    head, tail = 0, 1
-    while head < tail:
-        node = queue[head]
-        head += 1
-        step = distance[node] + 1
-        if 0 <= depth < step:
-            break
-        for k in range(core.out_ptr[node], core.out_ptr[node + 1]):
-            neighbour = core.out_node[k]
-            if distance[neighbour] < 0:
-                distance[neighbour], n_paths[neighbour], queue[tail] = step, 0.0, neighbour
-                tail += 1
-                if asked[neighbour] == root:
-                    missing -= 1
-                    if missing == 0:
-                        depth = step
-            if distance[neighbour] == step:
-                n_paths[neighbour] += n_paths[node]
-    return tail
+    return core_of(src[rows], dst[rows], rows, fabric.n_nodes)
 
 
 @inline_kernel
@@ -278,67 +238,94 @@ def _same_source(pairs: _Pairs, nodes: _Nodes, first: int) -> int:
 
 
 @inline_kernel
-def _forget(scratch: Scratch, count: int) -> None:
+def _ask(pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, meeting: Meeting, first: int, end: int) -> int:
+    """Search from the root of some pairs; return the nodes that are reached, -1 where `_reach` meets few targets."""
+    root, missing = nodes.core[pairs.src[pairs.order[first]]], 0
+    for k in range(first, end):
+        pair = pairs.order[k]
+        target = nodes.core[pairs.dst[pair]]
+        if pairs.explicit[pair] < 0 and pairs.src[pair] != pairs.dst[pair] and scratch.asked[target] != root:
+            scratch.asked[target] = root
+            missing += 1
+    if missing == 0:
+        return 0
+    if missing > FEW_TARGETS:
+        return int(search(root, -1, missing, scratch, core))
+    start(root, scratch, meeting)
+    return -1
+
+
+@inline_kernel
+def _reach(pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, meeting: Meeting, first: int, k: int) -> None:
+    """Meet the target of the k-th pair, unless it is that of the pair before, or has an explicit row."""
+    target = nodes.core[pairs.dst[pairs.order[k]]]
+    if pairs.explicit[pairs.order[k]] >= 0:
+        return
+    if k == first or nodes.core[pairs.dst[pairs.order[k - 1]]] != target:
+        meet(target, scratch, meeting, core)
+
+
+@inline_kernel
+def _forget(scratch: Scratch, meeting: Meeting, count: int) -> None:
+    """Leave a root from which so many nodes are reached, or -1; see `_ask`."""
+    if count < 0:
+        leave(scratch, meeting)
     for k in range(count):
         scratch.distance[scratch.queue[k]] = -1
 
 
 @kernel
-def _count_paths(pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, max_paths: int, counts: _Counts) -> None:
+def _count_paths(
+    pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, meeting: Meeting, max_paths: int, counts: _Counts
+) -> None:
     """Write ``counts``, source by source; pairs with an explicit row are left out."""
-    distance, asked = scratch.distance, scratch.asked
     first = 0
     while first < len(pairs.order):
         root, end = nodes.core[pairs.src[pairs.order[first]]], _same_source(pairs, nodes, first)
-        missing = 0
+        n_reached = _ask(pairs, nodes, core, scratch, meeting, first, end)
         for k in range(first, end):
             pair = pairs.order[k]
-            target = nodes.core[pairs.dst[pair]]
-            if pairs.explicit[pair] < 0 and pairs.src[pair] != pairs.dst[pair] and asked[target] != root:
-                asked[target] = root
-                missing += 1
-        n_reached = 0
-        if missing:
-            n_reached = search(root, -1, missing, scratch, core)
-        for k in range(first, end):
-            pair = pairs.order[k]
+            if n_reached < 0:
+                _reach(pairs, nodes, core, scratch, meeting, first, k)
             src, dst = pairs.src[pair], pairs.dst[pair]
             target = nodes.core[dst]
-            if pairs.explicit[pair] >= 0 or src == dst or distance[target] < 0:
+            if pairs.explicit[pair] >= 0 or src == dst or scratch.distance[target] < 0:
                 continue
             counts.shortest[pair] = scratch.n_paths[target]
             counts.kept[pair] = int(min(scratch.n_paths[target], float(max_paths)))
-            counts.length[pair] = distance[target] + (src != root) + (dst != target)
-        _forget(scratch, n_reached)
+            counts.length[pair] = scratch.distance[target] + (src != root) + (dst != target)
+        _forget(scratch, meeting, n_reached)
         first = end
-    asked[:] = -1
+    scratch.asked[:] = -1
 
 
 @kernel
 def _write_paths(
-    pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, counts: _Counts, routes: _Table, table: _Table
+    pairs: _Pairs,
+    nodes: _Nodes,
+    core: Core,
+    scratch: Scratch,
+    meeting: Meeting,
+    counts: _Counts,
+    routes: _Table,
+    table: _Table,
 ) -> None:
     """Write links and weights of all pairs, source by source; ``routes`` are those of explicit rows."""
     first = 0
     while first < len(pairs.order):
-        root, end = nodes.core[pairs.src[pairs.order[first]]], _same_source(pairs, nodes, first)
-        depth = -1  # links in the core of the longest path from here
+        end = _same_source(pairs, nodes, first)
+        n_reached = _ask(pairs, nodes, core, scratch, meeting, first, end)
         for k in range(first, end):
             pair = pairs.order[k]
-            if pairs.explicit[pair] < 0 and counts.kept[pair] > 0:
-                dst = pairs.dst[pair]
-                depth = max(depth, counts.length[pair] - (pairs.src[pair] != root) - (dst != nodes.core[dst]))
-        n_reached = 0
-        if depth >= 0:
-            n_reached = search(root, depth, 0, scratch, core)
-        for k in range(first, end):
-            pair = pairs.order[k]
+            if n_reached < 0:
+                _reach(pairs, nodes, core, scratch, meeting, first, k)
             if pairs.explicit[pair] >= 0:
                 _copy_route(routes, pairs.explicit[pair], table, pair)
             else:
                 _write_pair(pairs, nodes, core, scratch, counts, table, pair)
-        _forget(scratch, n_reached)
+        _forget(scratch, meeting, n_reached)
         first = end
+    scratch.asked[:] = -1
 
 
 @inline_kernel

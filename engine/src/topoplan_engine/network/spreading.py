@@ -30,10 +30,10 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
-from topoplan_engine.network.doors import Doors
-from topoplan_engine.network.routing import Core, Scratch, search
+from topoplan_engine.network.doors import Doors, Ends
+from topoplan_engine.network.nearest import FEW_TARGETS, Core, Meeting, Scratch, core_of, leave, meet, search, start
 
-__all__ = ["Limiting", "Routes", "Spreading", "Ways", "between_switches"]
+__all__ = ["AtHosts", "Limiting", "Routes", "Spreading", "Ways", "between_switches"]
 
 #: Shares of links that are written at a time.
 _AT_A_TIME = 1 << 20
@@ -101,6 +101,19 @@ class Limiting(NamedTuple):
     several: bool
 
 
+class AtHosts(NamedTuple):
+    """Links of the network for those of the graph.
+
+    Attributes:
+        ends: of the graph's hosts (`topoplan_engine.network.doors.own_link`).
+        link, also: (L,) of each of its links; of some there are two, ``also`` is -1 for the others.
+    """
+
+    ends: Ends
+    link: I64
+    also: I64
+
+
 class _Room(NamedTuple):
     """Room of a walk; ``share`` (N,) is 0 between two of them."""
 
@@ -160,10 +173,10 @@ class Spreading:
         on_routes = np.zeros(graph.n_links, dtype=bool)
         on_routes[rows] = True
         self.links, self.between = (
-            np.unique(np.append(self._link[some], self._also[some]))
+            _numbers(self._n_links, self._link[some], self._also[some])
             for some in (on_routes | doors.at_ends, on_routes & ~doors.at_ends)
         )
-        self._onward, self._back = (_core(*ends, rows, doors.n_nodes) for ends in ((src, dst), (dst, src)))
+        self._onward, self._back = (core_of(*ends, rows, doors.n_nodes) for ends in ((src, dst), (dst, src)))
         self._rates = [np.bincount(ends, graph.link_bandwidth[rows], doors.n_nodes) for ends in (src, dst)]
         if doors.has_doors:  # one node is many hosts
             for rates in self._rates:
@@ -180,20 +193,16 @@ class Spreading:
         keys, place = np.unique(ends[0][away] * nodes + ends[1][away], return_inverse=True)
         route = np.full(len(source), -1)
         route[away] = place.ravel()
-        enters = doors.rates(np.unique(source[away]), bandwidth, arriving=False)
-        leaves = doors.rates(np.unique(target[away]), bandwidth, arriving=True)
+        hosts = len(doors.leaving)
+        enters = doors.rates(_numbers(hosts, source[away]), bandwidth, arriving=False)
+        leaves = doors.rates(_numbers(hosts, target[away]), bandwidth, arriving=True)
         return Routes(*np.divmod(keys, nodes), enters, leaves), route
 
-    def links_of(self, links: I64, source: I64, target: I64) -> tuple[I64, I64]:
-        """Return the links of the network for (n,) links of the graph on ways of messages between hosts.
-
-        Of some there are two: what each is of comes first.
-        """
-        links_there = self.doors.own(links, source, target)
-        twice = np.flatnonzero((self._also[links_there] != self._link[links_there]) & self.doors.at_ends[links_there])
-        return np.append(np.arange(len(links_there)), twice), np.append(
-            self._link[links_there], self._also[links_there[twice]]
-        )
+    @property
+    def at_hosts(self) -> AtHosts:
+        """Which links of the network messages of hosts take where routes have links of the graph, for kernels."""
+        also = np.where(self.doors.at_ends & (self._also != self._link), self._also, -1)
+        return AtHosts(self.doors.ends, self._link, also)
 
     def limiting(self, routes: Routes) -> Limiting:
         """Return the links that may hold up messages on these routes."""
@@ -258,13 +267,14 @@ class Spreading:
 
     def _walk(self, core: Core, source: I64, target: I64) -> Iterator[_Shares]:
         """Yield the shares of links on routes that are sorted by their sources; all of one source at a time."""
-        scratch, room = Scratch.of(self._nodes), _Room(np.zeros(self._nodes), np.empty(self._nodes, np.int64))
+        scratch, meeting = Scratch.of(self._nodes), Meeting.of(self._nodes)
+        room = _Room(np.zeros(self._nodes), np.empty(self._nodes, np.int64))
         first, size = 0, _AT_A_TIME
         while first < len(source):
             stop_if_wanted()
             ptr = np.zeros(len(source) - first + 1, np.int64)
             links, parts = np.empty(size, np.int32), np.empty(size)
-            count = _write_shares(core, scratch, room, source[first:], target[first:], ptr, links, parts)
+            count = _write_shares(core, scratch, meeting, room, source[first:], target[first:], ptr, links, parts)
             if not count:
                 size *= 2
                 continue
@@ -272,16 +282,25 @@ class Spreading:
             first += count
 
 
-def _core(src: I64, dst: I64, rows: I64, nodes: int) -> Core:
-    """Return links among nodes as compressed rows, by tail and by head."""
-    by_tail, by_head = np.argsort(src, kind="stable"), np.argsort(dst, kind="stable")
-    tails, heads = (indptr(np.bincount(ends, minlength=nodes)) for ends in (src, dst))
-    return Core(tails, dst[by_tail], heads, src[by_head], rows[by_head])
+def _numbers(count: int, *several: I64) -> I64:
+    """Return which of the numbers below ``count`` there are, ascending; `numpy.unique` hashes all of them."""
+    is_listed = np.zeros(count, dtype=bool)
+    for numbers in several:
+        is_listed[numbers] = True
+    return np.flatnonzero(is_listed)
 
 
 @kernel
 def _write_shares(
-    core: Core, scratch: Scratch, room: _Room, source: I64, target: I64, ptr: I64, links: I32, parts: F64
+    core: Core,
+    scratch: Scratch,
+    meeting: Meeting,
+    room: _Room,
+    source: I64,
+    target: I64,
+    ptr: I64,
+    links: I32,
+    parts: F64,
 ) -> int:
     """Write the shares of links of routes until the next source may not fit; return how many routes are written.
 
@@ -294,18 +313,24 @@ def _write_shares(
             missing += scratch.asked[target[last]] != root
             scratch.asked[target[last]] = root
             last += 1
-        n_nodes = search(root, -1, missing, scratch, core)
-        fits = True
+        is_met, n_nodes = missing <= FEW_TARGETS, 0
+        if is_met:
+            start(root, scratch, meeting)
+        else:
+            n_nodes = search(root, -1, missing, scratch, core)
         for route in range(first, last):
+            if is_met:
+                meet(target[route], scratch, meeting, core)
             if scratch.distance[target[route]] >= 0:
                 end = _divide(root, target[route], core, scratch, room, links, parts, end)
             if end < 0:
-                fits = False
                 break
             ptr[route + 1] = end
+        if is_met:
+            leave(scratch, meeting)
         for k in range(n_nodes):
             scratch.distance[scratch.queue[k]] = -1
-        if not fits:
+        if end < 0:
             scratch.asked[:] = -1
             return first
         first = last

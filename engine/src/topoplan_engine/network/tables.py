@@ -180,7 +180,8 @@ class Network:
         self.paths = self._inside_paths()
         wide, narrow = i64(np.zeros(0)), i32(np.zeros(0))  # of no rings
         loads = i64(np.zeros(1)), narrow, wide, i8(np.zeros(0)), i64(np.arange(self.n_links))
-        self.rings = self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
+        self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
+        self._rings = self._merged = self.rings_in_full
         self._link_classes = LinkClasses(self.bandwidth)
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
         #: Of a network for folded iterations whose messages load all equal paths, of which rows have one.
@@ -193,6 +194,21 @@ class Network:
     def n_links(self) -> int:
         """Number of links: the fabric's and those inside hosts, two for every device unless these are modelled."""
         return len(self.bandwidth)
+
+    @property
+    def rings(self) -> RingColumns:
+        """Rings with the loads of one link of each class, listed anew where classes or loads have changed."""
+        full = self.rings_in_full
+        if self._merged is not full or self._link_classes.changed:
+            columns = self._link_classes.listed(full.load_ptr, full.load_links, full.load)
+            self._merged, self._rings = full, full._replace(**columns)
+        return self._rings
+
+    @property
+    def outside(self) -> Any:
+        """(E,) whether each link is one of the fabric; None where all hosts hang on one switch."""
+        fabric = np.arange(self.n_links) < self.fabric.n_links
+        return None if self.fabric.n_links <= 2 * self.fabric.n_hosts else fabric
 
     def _endpoints(self) -> I32:
         """(D,) what routes lead to for each device."""
@@ -259,7 +275,6 @@ class Network:
             load_links=append(old.load_links, *(links.astype(np.int32) for links, _ in loads)),
             load=append(old.load, *(load for _, load in loads)),
         )
-        self._merge()
         return len(old.load_ptr) - 1
 
     def add_messages(self, rows: I32, counts: I64) -> I64:
@@ -278,7 +293,6 @@ class Network:
             load_links=append(old.load_links, links),
             load=append(old.load, load * np.repeat(counts, np.diff(load_ptr))),
         )
-        self._merge(always=True)
         return len(old.load_ptr) - 1 + np.arange(len(rows))
 
     def lower(self, taskgraph: TaskGraph, backward: bool = False) -> Traffic:
@@ -300,7 +314,6 @@ class Network:
         reduces = np.flatnonzero(taskgraph.kind == _COLLECTIVE)
         if len(reduces):
             ring[reduces] = self._ring_groups(taskgraph, backward)[taskgraph.group[reduces]]
-        self._merge()
         row.setflags(write=False)
         ring.setflags(write=False)
         return Traffic(row, ring)
@@ -475,18 +488,6 @@ class Network:
         crossed = np.zeros(self.n_links, dtype=bool)
         cross(i32(rows), self._moved, paths.row_ptr, paths.path_ptr, paths.links, crossed)
         self._link_classes.isolate(np.flatnonzero(crossed))
-
-    def _merge(self, *, always: bool = False) -> None:
-        """List the loads of one link of each class: where classes have changed, or there are more loads."""
-        if always or self._link_classes.changed:
-            full, representative = self.rings_in_full, self._link_classes.first()
-            listed = representative[full.load_links] == full.load_links
-            self.rings = full._replace(
-                load_ptr=i64(indptr(listed)[full.load_ptr]),
-                load_links=i32(full.load_links[listed]),
-                load=i64(full.load[listed]),
-                representative=i64(representative),
-            )
 
     def _append_rings(self, new: NewRings) -> None:
         if self.lanes.most > 1:

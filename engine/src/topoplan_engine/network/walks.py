@@ -1,7 +1,7 @@
 """Sums along paths, the rows of paths that transfers take, and the links that rows cross.
 
 Data flow: `topoplan_engine.network.tables` appends paths as CSR; `sum_paths` sums over the links of each of them,
-`find_rows` looks up the rows of transfers, `cross` marks the links that they can take.
+`find_rows` looks up the rows of transfers, `cross` marks the links that they can take, `find_nics` finds their NICs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.kernels.hashing import slot_of
 from topoplan_engine.kernels.jit import kernel
 
-__all__ = ["cross", "find_rows", "sum_paths"]
+__all__ = ["cross", "find_nics", "find_rows", "sum_paths"]
 
 Bools = NDArray[np.bool_]
 _TRANSFER = int(TaskKind.TRANSFER)
@@ -93,3 +93,31 @@ def cross(rows: I32, visited: Bools, row_ptr: I64, path_ptr: I64, links: I32, cr
             visited[row] = True
             for link in links[path_ptr[row_ptr[row]] : path_ptr[row_ptr[row + 1]]]:
                 crossed[link] = True
+
+
+@kernel
+def find_nics(
+    rows: I32, row_ptr: I64, path_ptr: I64, links: I32, first: int, inside: int, nics: int, lanes: int, ends: I64
+) -> None:
+    """Write the NICs by which the first path of each row leaves and arrives; a path of two NICs has both.
+
+    Args:
+        rows: of paths.
+        row_ptr, path_ptr, links: see `topoplan_engine.network.tables.PathColumns`.
+        first, inside, nics, lanes: of `topoplan_engine.network.machine.HostLinks`.
+        ends: (2, n) written: ``host * nics + nic``, or -1 inside a host, and -2 where the path goes through others.
+    """
+    block = inside + 2 * nics * lanes
+    for k in range(len(rows)):
+        count = 0
+        ends[0, k] = ends[1, k] = -1
+        path = row_ptr[rows[k]]
+        for i in range(path_ptr[path], path_ptr[path + 1]):
+            place = links[i] - first
+            lane = place % block - inside
+            if place < 0 or lane < 0:
+                continue
+            count += 1
+            ends[lane % 2, k] = place // block * nics + lane // 2 // lanes
+        if count != 2:
+            ends[0, k] = ends[1, k] = -2 if count > 2 else -1

@@ -475,7 +475,7 @@ class Evaluator:
         """Say whether the time of a state is one draw of many: some message has several paths to take."""
         if (evaluator := self._of(state)) is not self:
             return evaluator.draws(state)
-        if not self.may_draw(state) or self._folds.iteration(state) is not None:
+        if self._folds.iteration(state) is not None or not self.may_draw(state):
             return False
         return self._simulate.draws(self._lower(state.strategy), state.fabric, self.problem.cluster)
 

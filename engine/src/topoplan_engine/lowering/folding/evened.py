@@ -7,48 +7,72 @@ as the slowest of them, which devices in lockstep wait for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from topoplan.arrays import I64
+from topoplan.arrays import F64, I64
+from topoplan_engine.lowering.folding.classes import bits_of, label
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
 
 __all__ = ["first_of_equal_links", "spread_of_flows"]
 
 
-def first_of_equal_links(loads: MessageLoads, of: I64, first_link: I64) -> I64:
-    """Return the link that represents each one, of links between switches those alone that are full before others.
+def first_of_equal_links(loads: MessageLoads, between: Any, of: I64, first_link: I64) -> I64:
+    """Return the link that represents each one, of some links those alone that are full before others.
 
     Links are equal if all classes of messages load them as much.  One that each class loads no more than another link,
     for its bandwidth, is never full before it; of such links the other one is the representative.
 
     Args:
         loads: of all messages.
+        between: (E,) which links: those that tell no messages apart.
         of: (N,) class of each flow.
         first_link: (E,) the representatives otherwise.
     """
-    assert loads.spread is not None
     rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-    listed = np.flatnonzero(loads.spread.between[loads.links] & (of[rows] >= 0))
+    listed = np.flatnonzero(between[loads.links] & (of[rows] >= 0))
     first = first_link.copy()
     if not len(listed):
         return first
-    links, link = np.unique(loads.links[listed], return_inverse=True)
-    flows, flow = np.unique(of[rows[listed]], return_inverse=True)
-    cell = link.ravel() * len(flows) + flow.ravel()
-    total = np.bincount(cell, loads.loads[listed], len(links) * len(flows)).reshape(len(links), len(flows))
-    seconds = total / loads.bandwidth[links, None]
-    order = np.lexsort((links, -seconds.sum(axis=1)))
-    front = np.zeros((0, len(flows)))
-    front_links: list[int] = []
-    for number in order.tolist():
-        below = np.flatnonzero((seconds[number] <= front * (1 + 1e-9)).all(axis=1))
-        if len(below):
-            first[links[number]] = links[front_links[below[0]]]
-            continue
-        front_links.append(number)
-        first[links[number]] = links[number]
-        front = seconds[front_links]
+    flows = int(of.max()) + 1
+    cell, place = np.unique(loads.links[listed] * np.int64(flows) + of[rows[listed]], return_inverse=True)
+    link, flow = np.divmod(cell, flows)
+    seconds = np.bincount(place.ravel(), loads.loads[listed], len(cell)) / loads.bandwidth[link]
+    links, number = _of_equal_times(link, flow, seconds)
+    kinds, some = len(links), np.isin(link, links)
+    times = np.zeros((kinds, flows))
+    times[np.searchsorted(links, link[some]), flow[some]] = seconds[some]
+    front = _front(times)
+    everyone = np.unique(link)
+    first[everyone] = links[front[number]]
     return first
+
+
+def _of_equal_times(link: I64, flow: I64, seconds: F64) -> tuple[I64, I64]:
+    """Return the first link of each kind that all flows keep busy for as long, ascending, and (n,) kinds of all links.
+
+    Args:
+        link, flow, seconds: (k,) how long a flow keeps a link busy, by link and flow.
+    """
+    begins = np.flatnonzero(np.diff(link, prepend=-1))
+    with np.errstate(over="ignore"):
+        key = np.add.reduceat(label(flow, bits_of(seconds)), begins)  # equal sums are taken for equal times
+    _, first, kind = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return link[begins[first[order]]], np.argsort(order)[kind.ravel()]
+
+
+def _front(times: F64) -> I64:
+    """(K,) the kind of links that represents each one, given the (K, F) seconds that flows keep them busy."""
+    front: list[int] = []
+    represents = np.empty(len(times), np.int64)
+    for number in np.lexsort((np.arange(len(times)), -times.sum(axis=1))).tolist():
+        below = np.flatnonzero((times[number] <= times[front] * (1 + 1e-9)).all(axis=1))
+        if not len(below):
+            front.append(number)
+        represents[number] = front[below[0]] if len(below) else number
+    return represents
 
 
 def spread_of_flows(spread: SpreadMessages, of: I64) -> SpreadMessages:

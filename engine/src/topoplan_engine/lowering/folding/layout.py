@@ -28,6 +28,17 @@ __all__ = ["FoldedIteration", "FoldedLayout"]
 _MOST_PASSES = 1 << 20
 #: The same of the largest folded iteration, whose tasks take some 11 GB.
 _MOST_FOLDED = 1 << 26
+#: Devices up to which messages on paths of their own are distinguished as far as an iteration can be folded at all.
+_FEW_DEVICES = 1 << 10
+
+
+class Carried(NamedTuple):
+    """What flows put on links, as compressed rows, of those that are ``between`` (E,) hosts."""
+
+    between: Any
+    load_ptr: I64
+    links: I32
+    loads: I64
 
 
 class FoldedIteration(NamedTuple):
@@ -49,6 +60,7 @@ class FoldedIteration(NamedTuple):
         draws: see `MessageLoads`.
         spread: what flows of classes put on routes between switches.
         evened: whether messages of one class may load different links between switches; see `FoldedLayout`.
+        carried: what flows put on these, where they have paths of their own.
     """
 
     taskgraph: TaskGraph
@@ -68,6 +80,7 @@ class FoldedIteration(NamedTuple):
     draws: bool
     spread: SpreadMessages | None = None
     evened: bool = False
+    carried: Carried | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -208,13 +221,16 @@ class _FoldedPlaces:
         return group[self.rows]
 
 
-def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) -> tuple[Classes, bool]:
-    """Return classes of vertices and links, and whether those of links between switches had to be left out.
+def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) -> tuple[Classes, int]:
+    """Return classes of vertices and links, and which links had to be left out (`MessageLoads.evened`).
 
     Raises:
         TopoplanError: there are too many even so.
     """
-    tries = [(False, _MOST_PASSES), (True, _MOST_FOLDED)] if loads.spread else [(False, _MOST_FOLDED)]
+    exact = _MOST_FOLDED if loads.spread is None and patterns.n_devices <= _FEW_DEVICES else _MOST_PASSES
+    tries = [(0, exact), (1, _MOST_FOLDED)] if loads.spread else [(0, exact), (1, _MOST_PASSES), (2, _MOST_FOLDED)]
+    if loads.spread is None and loads.outside is None:
+        tries = [(0, _MOST_FOLDED)]
     operators = min(len(stage.operators) for stage in strategy.stages)
     for evened, most in tries:
         kinds = max(1, most // max(1, 2 * strategy.micro_batches * operators))
@@ -245,9 +261,9 @@ class FoldedLayout:
         patterns: what the iteration sends.
         classes: of its vertices, and of links behind them.
         counted_once: all-to-alls of equal shares are one task each in the whole iteration.
-        evened: messages are not distinguished by the links between switches that they load, since too many classes
-            would be left.  All messages of a class then load all of these links, are as slow as the slowest of them,
-            and have the longest latency.
+        evened: messages are not distinguished by the links between switches that they load (1), or by any (2), since
+            too many classes would be left.  All messages of a class then load all of these links, are as slow as the
+            slowest of them, and have the longest latency.
     """
 
     columns: Mapping[str, Any] = {"message": -1, "copies": 1}
@@ -333,7 +349,8 @@ class FoldedLayout:
         first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
         flows = self._flows(used)
         if self.evened:
-            first_link = first_of_equal_links(self._loads, flows.of, first_link)
+            between = self._loads.evened(self.evened)
+            first_link = first_of_equal_links(self._loads, between, flows.of, first_link)
         return FoldedIteration(
             TaskGraph(**columns, **groups, op_names=op_names, n_devices=n_devices),
             copies,
@@ -348,7 +365,8 @@ class FoldedLayout:
             hosts=hosts,
             draws=self._loads.draws,
             spread=self._loads.spread and spread_of_flows(self._loads.spread, flows.of),
-            evened=self.evened,
+            evened=self.evened > 0,
+            carried=self._carried(flows) if self.evened and self._loads.spread is None else None,
         )
 
     def _label(self, columns: dict[str, Any], message: I64, chosen: I64, device: int) -> dict[str, Any]:
@@ -385,6 +403,12 @@ class FoldedLayout:
         flow[once] = place.ravel()
         of_class, variant = np.divmod(flows // numbers, variants)
         return _Flows(flow, indptr(np.bincount(of_class, minlength=len(used))), variant)
+
+    def _carried(self, flows: _Flows) -> Carried:
+        """Return what flows of classes put on all links that tell no messages apart."""
+        between = self._loads.evened(self.evened)
+        load_ptr, links, loads, _ = self._link_loads(flows, np.where(between, np.arange(len(between)), -1))
+        return Carried(between, load_ptr, links, loads)
 
     def _link_loads(self, flows: _Flows, first_link: I64) -> tuple[I64, I32, I64, I64]:
         """Return the loads of flows of classes on links that represent theirs."""

@@ -65,6 +65,7 @@ class MessageLoads(NamedTuple):
         draws: whether some flow has several paths, of which it draws one; it loads each by its weight here.
         spread: where flows load all equal paths between switches: which.  Of links between switches only those are in
             ``links`` that may hold messages up.
+        outside: (E,) where flows are on paths of their own: which links are not inside of hosts.
     """
 
     task: I32
@@ -77,6 +78,14 @@ class MessageLoads(NamedTuple):
     bandwidth: F64
     draws: bool
     spread: SpreadMessages | None = None
+    outside: Any = None
+
+    def evened(self, level: int) -> Any:
+        """(E,) links that tell no messages apart: of no level 0, between hosts or switches at 1, all at 2."""
+        if level == 2:
+            return np.ones(len(self.bandwidth), dtype=bool)
+        between = self.outside if self.spread is None else self.spread.between
+        return between if level else np.zeros(len(self.bandwidth), dtype=bool)
 
     def listed(self, n_messages: int) -> np.ndarray:
         """(N,) whether the links of a flow count: those of a collective of the network are listed with each kind."""
@@ -447,10 +456,10 @@ class Patterns:
         spread = loads.spread and loads.spread._replace(times=loads.spread.times * times[loads.spread.flow])
         return loads._replace(loads=loads.loads * of_entry, shares=loads.shares * of_entry, spread=spread)
 
-    def with_loads(self, loads: MessageLoads, *, evened: bool = False) -> tuple[Any, Any, Any, Any]:
+    def with_loads(self, loads: MessageLoads, *, evened: int = 0) -> tuple[Any, Any, Any, Any]:
         """Return colors of all vertices and links, and the edges between them, those of loads among them.
 
-        ``evened``: those of links between switches are left out, and latencies tell no messages apart.
+        ``evened``: those of some links are left out (`MessageLoads.evened`), and latencies tell no messages apart.
         """
         messages = self.messages
         color = np.append(self.vertices(), label(np.uint64(7), bits_of(loads.bandwidth)))
@@ -459,16 +468,14 @@ class Patterns:
         flow = np.where(loads.variant > 0, self.n_vertices + loads.variant, flow)
         extra = np.flatnonzero(loads.task >= len(messages))
         of_task = self.vertex_of(loads)
-        constants = label(flow, *(bits_of(column) for column in loads.constants.T[int(evened) :]))
+        constants = label(flow, *(bits_of(column) for column in loads.constants.T[min(evened, 1) :]))
         with np.errstate(over="ignore"):
             np.add.at(color, of_task, constants)
             if len(extra):
                 np.add.at(color, of_task[extra], constants[extra] * np.uint64(3))
         once = loads.listed(len(messages))
         rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-        listed = once[rows]
-        if evened and loads.spread is not None:
-            listed &= ~loads.spread.between[loads.links]
+        listed = once[rows] & ~loads.evened(evened)[loads.links]
         tails, heads, labels = self.edges()
         return (
             color,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topoplan.arrays import F64, I64, i8, i32, i64
+from topoplan.arrays import F64, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
@@ -29,7 +29,7 @@ from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, with_spread
 
-__all__ = ["folded_loads", "link_bytes", "message_loads", "selections"]
+__all__ = ["folded_loads", "link_bytes", "message_loads", "on_loaded_links", "selections"]
 
 
 #: Rings of the network for all collectives.
@@ -100,7 +100,16 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
     shares = -(-all_loads // GRAIN) * GRAIN  # as sharing rounds each flow's load
     variant = np.zeros(len(entities.task), dtype=np.int64)
     return MessageLoads(
-        entities.task, load_ptr, all_links, all_loads, shares, variant, constants, paths.bandwidth, draws
+        entities.task,
+        load_ptr,
+        all_links,
+        all_loads,
+        shares,
+        variant,
+        constants,
+        paths.bandwidth,
+        draws,
+        outside=network.outside,
     )
 
 
@@ -184,6 +193,22 @@ def folded_loads(
     return Prepared(tasks, changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS)
 
 
+def on_loaded_links(prepared: Prepared) -> Prepared:
+    """Return columns that know of no links but those that flows load: the kernel has room for each that it knows.
+
+    The widest link stays, in whose parts bandwidths are counted.
+    """
+    bandwidth, rings = prepared.paths.bandwidth, prepared.rings
+    stays = np.zeros(len(bandwidth), dtype=bool)
+    stays[rings.load_links] = True
+    stays[np.argmax(np.where(np.isfinite(bandwidth), bandwidth, 0.0))] = True
+    place = indptr(stays)
+    return prepared._replace(
+        paths=prepared.paths._replace(bandwidth=f64(bandwidth[stays])),
+        rings=rings._replace(load_links=i32(place[rings.load_links])),
+    )
+
+
 def _flow_of(folded: FoldedIteration, entities: Entities, variant: I64) -> I64:
     """(N,) the flow of the class of messages that each entity is, given (T,) algorithms."""
     task = entities.task
@@ -207,4 +232,7 @@ def link_bytes(folded: FoldedIteration, prepared: Prepared, network: Network) ->
         nbytes: F64 = np.bincount(spread.route, sent[spread.flow] * spread.times, len(spread.source)).astype(np.float64)
         between = np.flatnonzero(spread.between)
         crossed[between] = network.spreading.carried(spread.source, spread.target, nbytes)[between]
+    if (carried := folded.carried) is not None:
+        parts = np.repeat(sent, np.diff(carried.load_ptr)) * (carried.loads / LOAD)
+        crossed[carried.between] = np.bincount(carried.links, parts, len(crossed))[carried.between]
     return crossed

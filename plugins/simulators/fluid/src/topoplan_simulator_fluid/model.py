@@ -302,10 +302,10 @@ class Model(NamedTuple):
 
     def simulate_folded(self, folded: FoldedIteration, network: Network) -> tuple[Outcome, Prepared]:
         """Run a folded iteration; return bytes of all links, and the columns that were run."""
-        from topoplan_simulator_fluid.folded import folded_loads, link_bytes
+        from topoplan_simulator_fluid.folded import folded_loads, link_bytes, on_loaded_links
 
         prepared = folded_loads(folded, network, self.algorithms, waits=self.waits)
-        outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
+        outcome = Outcome(*run(*on_loaded_links(prepared), self.seed, np.zeros(0), np.inf))
         return outcome._replace(link_bytes=link_bytes(folded, prepared, network)), prepared
 
 

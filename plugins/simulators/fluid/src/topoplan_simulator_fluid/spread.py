@@ -7,14 +7,17 @@ which those are listed that may hold messages up (`topoplan_engine.network.sprea
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I32, I64, i32
+from topoplan.arrays import F64, I32, I64, i32
 from topoplan_engine.csr import expand, indptr, select
 from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
+from topoplan_engine.network.doors import own_link
+from topoplan_engine.network.spreading import AtHosts, Limiting
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.flows import Entities
 
@@ -36,22 +39,18 @@ def with_spread(loads: MessageLoads, entities: Entities, network: Network) -> Me
     ends = (source[sent], target[sent]) if spreading.doors.has_doors else (np.zeros(len(sent), np.int64),) * 2
     ways = distinct_columns(flow[sent], route, *ends)
     of_way = ways.first
-    owner, entry = select(limits.ptr, route[of_way])
-    some, link = spreading.links_of(limits.links[entry], *(end[of_way][owner] for end in ends))
-    owner, entry = owner[some], entry[some]
-    cells = flow[sent][of_way][owner] * np.int64(network.n_links) + link
-    cell, of_cell = np.unique(cells, return_inverse=True)
-    total = np.bincount(of_cell.ravel(), ways.counts[owner] * limits.shares[entry], len(cell))
-    added = _Entries(*np.divmod(cell, network.n_links), np.maximum(1, np.rint(total * LOAD)).astype(np.int64))
+    ways_of = indptr(np.bincount(flow[sent][of_way], minlength=len(loads.task)))
+    added = _Added(ways_of, route[of_way], ways.counts, *(end[of_way] for end in ends))
     count_of = max(len(routes.source), 1)
     pairs, count = np.unique(flow[sent] * count_of + route, return_counts=True)
     of_pair, route = np.divmod(pairs, count_of)
     between = np.zeros(network.n_links, dtype=bool)
     between[spreading.between] = True
     spread = SpreadMessages(routes.source, routes.target, between, of_pair, route, count)
-    return _merged(loads, on_routes(network), np.unique(flow[as_kept]), added)._replace(
-        draws=limits.several, spread=spread
-    )
+    stays = np.zeros(len(loads.task), dtype=bool)
+    stays[flow[as_kept]] = True
+    merged = _merged(loads, stays, on_routes(network), added, limits, spreading.at_hosts)
+    return merged._replace(draws=limits.several, spread=spread)
 
 
 def on_routes(network: Network) -> np.ndarray:
@@ -90,12 +89,20 @@ def with_rates_of_one_way(entities: Entities, network: Network) -> Entities:
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(caps, rate))
 
 
-class _Entries(NamedTuple):
-    """Units of load of flows on links."""
+class _Added(NamedTuple):
+    """What flows put on links that they have no entries of, as compressed rows: n routes.
 
-    flow: I64
-    link: I64
-    load: I64
+    Attributes:
+        ptr: (N+1,) those of each flow.
+        route, times: (n,) a route, and how many messages of the flow take it.
+        source, target: (n,) hosts at the ends of these messages.
+    """
+
+    ptr: I64
+    route: I64
+    times: I64
+    source: I64
+    target: I64
 
 
 def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I64]:
@@ -111,19 +118,68 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I64]:
     return flows, np.append(entities.path_set[transfers], rings.rows[place]).astype(np.int64)
 
 
-def _merged(loads: MessageLoads, spread: np.ndarray, as_kept: I64, added: _Entries) -> MessageLoads:
-    """Put entries in the place of those of links on routes, but for flows that are on the paths that are kept."""
-    flow = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-    stays = ~spread[loads.links]
-    if len(as_kept):
-        stays |= np.isin(flow, as_kept)
-    flow = flow[stays]
-    flow = np.append(flow, added.flow)
-    order = np.argsort(flow, kind="stable")
-    links: I32 = i32(np.append(loads.links[stays], added.link)[order])
+def _merged(
+    loads: MessageLoads, stays: Any, spread: Any, added: _Added, limits: Limiting, at_hosts: AtHosts
+) -> MessageLoads:
+    """Put the links of routes in the place of those that are ``spread`` (E,), but for flows of which all ``stays``."""
+    per_route = np.diff(limits.ptr)[added.route]
+    most = len(loads.links) + 2 * int(per_route.sum())
+    load_ptr = np.zeros(len(loads.task) + 1, np.int64)
+    links, units, shares = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
+    before = _Rows(loads.load_ptr, loads.links, loads.loads, loads.shares)
+    routes = _Rows(limits.ptr, limits.links, limits.shares, limits.shares)
+    after = _Rows(load_ptr, links, units, shares)
+    _merge(stays, spread, before, added, routes, at_hosts, np.zeros(len(loads.bandwidth)), after)
+    end = load_ptr[-1]
     return loads._replace(
-        load_ptr=indptr(np.bincount(flow, minlength=len(loads.task))),
-        links=links,
-        loads=np.append(loads.loads[stays], added.load)[order],
-        shares=np.append(loads.shares[stays], added.load)[order],
+        load_ptr=load_ptr, links=i32(links[:end]), loads=units[:end].copy(), shares=shares[:end].copy()
     )
+
+
+class _Rows(NamedTuple):
+    """Links of rows, and what is put there."""
+
+    ptr: I64
+    links: Any
+    loads: Any
+    shares: Any
+
+
+@kernel
+def _merge(
+    stays: Any, spread: Any, before: _Rows, added: _Added, routes: _Rows, at_hosts: AtHosts, total: F64, after: _Rows
+) -> None:
+    """Write ``after``: of each flow the links that stay, and behind them those of routes, each once.
+
+    ``total`` (E,) is room, all 0.
+    """
+    end = 0
+    for flow in range(len(stays)):
+        for i in range(before.ptr[flow], before.ptr[flow + 1]):
+            if stays[flow] or not spread[before.links[i]]:
+                after.links[end], after.loads[end] = before.links[i], before.loads[i]
+                after.shares[end] = before.shares[i]
+                end += 1
+        first = end
+        for way in range(added.ptr[flow], added.ptr[flow + 1]):
+            for i in range(routes.ptr[added.route[way]], routes.ptr[added.route[way] + 1]):
+                link = own_link(at_hosts.ends, routes.links[i], added.source[way], added.target[way])
+                part = added.times[way] * routes.loads[i]
+                end = _put(after.links, total, at_hosts.link[link], part, end)
+                if at_hosts.also[link] >= 0:
+                    end = _put(after.links, total, at_hosts.also[link], part, end)
+        for i in range(first, end):
+            after.loads[i] = max(1, int(np.rint(total[after.links[i]] * LOAD)))
+            after.shares[i] = after.loads[i]
+            total[after.links[i]] = 0.0
+        after.ptr[flow + 1] = end
+
+
+@inline_kernel
+def _put(links: I32, total: F64, link: int, part: float, end: int) -> int:
+    """Add to what is put on a link, which is listed if it is not yet; return the end of the list."""
+    if total[link] == 0.0 and part > 0.0:
+        links[end] = link
+        end += 1
+    total[link] += part
+    return end
