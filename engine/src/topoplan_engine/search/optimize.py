@@ -277,16 +277,16 @@ def _optimized(
     if finisher is not None:
         result = finished(setup, host, finisher, before, ends.remaining, journals, report)
     judged_plans = _judged_plans(setup, result, ends, journals)
-    record: Mapping[str, Any] = {
+    sources: Mapping[str, Any] = {
         **provenance(host, experiment, perturbation),
         **({"assumptions": dict(problem.costs.assumptions)} if problem.costs.assumptions else {}),
-        **_found(judged_plans, result),
     }
+    record: Mapping[str, Any] = {**sources, **_found(judged_plans, result)}
     can_be_wired = finisher is not None and not result.interrupted and wired(setup).reconfigurable
     record = with_moves(record, setup.evaluator, judged_plans.plan.entry.state, before, can_be_wired=can_be_wired)
     outcome = _outcome(setup, result, judged_plans, record, rng, ends, record_all=experiment.run.record)
-    if not result.interrupted:
-        outcome = attrs.evolve(outcome, free=_free_plan(host, experiment, setup, perturbation, ends, journals))
+    if not result.interrupted and (free := _free_plan(host, experiment, setup, perturbation, ends, journals)):
+        outcome = _beside(outcome, *free, setup, sources, rng, ends, attrs.evolve(journals, name="free"))
     if keeper is not None:
         keeper.write(outcome.plan)
     tell(host, "topoplan_run_finished", run=run, plans=[outcome.plan])
@@ -353,16 +353,10 @@ def _free_plan(
     perturbation: Perturbation | None,
     ends: Ends,
     journals: Journals,
-) -> FreePlan | None:
+) -> tuple[FreePlan, Result] | None:
     """Search once more without the restriction of a trainer, with the same searchers; None if there is none.
 
-    Args:
-        host: has the components.
-        experiment: with the searchers that keep to the restriction.
-        limited: the set-up of the search that kept to it.
-        perturbation: see `optimize`.
-        ends: how much there is of the time limit.
-        journals: of the run.
+    ``limited`` is the set-up of the search that kept to it.
     """
     restriction = limited.problem.restriction
     if restriction is None:
@@ -381,13 +375,32 @@ def _free_plan(
         warn(f"free plan: {error}")
         return None
     strategy, problem = result.best.strategy, setup.problem
-    return FreePlan(
+    free = FreePlan(
         trainers=restriction.name,
         seconds=result.best_cost,
         fits=setup.evaluator.fits(strategy),
         refusal=restriction.refusal(problem.graph, problem.cluster, strategy),
         evaluations=result.evaluations,
     )
+    return free, result
+
+
+def _beside(
+    outcome: Outcome,
+    free: FreePlan,
+    result: Result,
+    setup: SearchSetup,
+    sources: Mapping[str, Any],
+    rng: np.random.Generator,
+    ends: Ends,
+    journals: Journals,
+) -> Outcome:
+    """Return an outcome beside its free plan; that itself where the trainer runs it, and it is faster."""
+    if free.fits and not free.refusal and (free.seconds < outcome.result.best_cost or not outcome.fits):
+        judged_plans = _judged_plans(setup, result, ends, journals)
+        record = {**sources, **_found(judged_plans, result)}
+        outcome = _outcome(setup, result, judged_plans, record, rng, ends, record_all=setup.experiment.run.record)
+    return attrs.evolve(outcome, free=free)
 
 
 def _outcome(

@@ -3,7 +3,8 @@
 - ``run.json``: options, versions, hashes of inputs (`topoplan_engine.search.run_record`);
 - ``prices-S-C.csv``: the journal of chain C of search S (`topoplan_engine.search.journal`);
 - ``free-0-0.csv``: that of the search for a plan that no trainer limits, beside a search for a trainer;
-- ``end.csv``: where a clock ended the draws of paths at the end of a search with a time limit;
+- ``end.csv``: where a clock ended the draws of paths at the end of a search with a time limit, and ``free-end.csv``
+  for the plan that no trainer limits, where the trainer runs it;
 - ``best.json``: the plan that is the best so far, as the exporter ``json`` writes it;
 - ``result.json``: what was printed at the end, once the run is finished;
 - ``lock``: which process works on it.
@@ -51,7 +52,8 @@ class Journals:
 
     def open_end(self) -> NoJournal:
         """Return the journal of what follows the search."""
-        return NoJournal() if self.folder is None else Journal(self.folder / "end.csv")
+        prefix = "" if self.name == "prices" else f"{self.name}-"
+        return NoJournal() if self.folder is None else Journal(self.folder / f"{prefix}end.csv")
 
 
 class RunFolder:

@@ -125,7 +125,7 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
         )
     line = f"searched with {' and '.join(choice.name for choice in searchers)} for what {restriction.name} runs"
     if left_out:
-        line += f"; {' and '.join(left_out)} cannot keep to that"
+        line += f", in place of {' and '.join(left_out)}, which would propose other plans, too"
     return attrs.evolve(experiment, searchers=tuple(searchers)), line
 
 
