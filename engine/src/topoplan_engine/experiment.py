@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -367,6 +368,12 @@ def experiment_from_options(
     )
 
 
+#: The comma before the next kind of collective: those before algorithms of one kind have no such name behind them.
+_NEXT_COLLECTIVE = re.compile(
+    rf",\s*(?=(?:{'|'.join(each.label for each in Collective if each is not Collective.JOIN)})(?:@[^=,]*)?=)"
+)
+
+
 def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str | None) -> Choice:
     """Return a simulator with algorithms of collectives, as ``--collective`` and ``--protocol`` say them.
 
@@ -374,14 +381,15 @@ def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str
         TopoplanError: both that and an option of the simulator say it, or a text names no collective.
 
     Example:
-        >>> with_collectives(Choice("fluid"), ["all-reduce=ring,tree", "all-to-all=pxn"], None).text
+        >>> with_collectives(Choice("fluid"), ["all-reduce=ring,tree,all-to-all=pxn"], None).text
         'fluid:algorithms=all-reduce=ring+tree;all-to-all=pxn'
         >>> with_collectives(Choice("fluid"), ["auto"], None).text.split(";")[0]
         'fluid:algorithms=all-reduce=auto'
     """
     if tuple(collective) == ("auto",):
         collective = [f"{each.label}=auto" for each in Collective if each is not Collective.JOIN]
-    named = pairs(collective, "--collective", "COLLECTIVE=ALGORITHM,...")
+    several = [part for text in collective for part in _NEXT_COLLECTIVE.split(text)]
+    named = pairs(several, "--collective", "COLLECTIVE=ALGORITHM,...")
     options: dict[str, Any] = {}
     if named:
         options["algorithms"] = ";".join(f"{label}={names.replace(',', '+')}" for label, names in named.items())
