@@ -106,8 +106,9 @@ def coupled_messages(taskgraph: TaskGraph, most: int) -> CoupledMessages | None:
         return None
     enters, leaves = is_message[heads], is_message[tails]
     first_pass = np.where(behind_join[message], before[message], -1 - taskgraph.op[before[message]])
-    passes = np.stack([first_pass, taskgraph.kind[before[message]], taskgraph.op[message]], axis=1)
-    _, first, group = np.unique(passes, axis=0, return_index=True, return_inverse=True)
+    ops = int(taskgraph.op.max()) + 2
+    passes = ((first_pass + ops) * len(TaskKind) + taskgraph.kind[before[message]]) * ops + taskgraph.op[message] + 1
+    _, first, group = np.unique(passes, return_index=True, return_inverse=True)  # a number for each two passes
     group = np.argsort(np.argsort(first))[group.ravel()]  # in the order of their first messages
     sender = np.sort(message[first])
     stands_for = np.arange(taskgraph.n_tasks)
@@ -168,7 +169,7 @@ def coupled_flows(rows: I64, group: I64, n_groups: int, share: F64, network: Net
 
     Args:
         rows: rows of `topoplan_engine.network.tables.PathColumns`.
-        group: (n,) ascending.
+        group: (n,) ascending; none is empty.
         n_groups: how many there are.
         share: (n,) bytes of each over those of the largest message of its group.
         network: whose paths these are.
@@ -184,9 +185,9 @@ def coupled_flows(rows: I64, group: I64, n_groups: int, share: F64, network: Net
         network.n_links,
         share,
     )
-    latency, max_rate = np.zeros(n_groups), np.full(n_groups, np.inf)
     owner, path = select(paths.row_ptr, rows)
-    np.maximum.at(latency, group[owner], paths.delay[path])
+    latency = np.maximum.reduceat(paths.delay[path], np.searchsorted(group[owner], np.arange(n_groups)))
+    max_rate = np.full(n_groups, np.inf)
     np.minimum.at(max_rate, np.repeat(np.arange(n_groups), np.diff(load_ptr)), paths.bandwidth[links] / (load / LOAD))
     return CoupledFlows(load_ptr, links, load, latency, max_rate)
 
