@@ -59,6 +59,11 @@ PAGES: dict[str, Page] = {
         "benchmarks/physics.py --write {file}",
         ("rule", "devices", "a host", "calculation", "GPU", "members"),
     ),
+    "docs/collectives.md": Page(
+        "benchmarks/collectives.py --write docs/collectives.md",
+        "benchmarks/collectives.py --write {file}",
+        ("collective", "algorithm", "n", "k"),
+    ),
     "docs/machines.md": Page(
         "benchmarks/machines.py --write docs/machines.md", "benchmarks/machines.py --write {file}"
     ),
