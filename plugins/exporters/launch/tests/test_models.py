@@ -73,3 +73,10 @@ def test_a_model_that_a_trainer_lacks_is_refused_before_anything_is_planned(tmp_
     )
     with pytest.raises(TopoplanError, match=f"^--for {trainer}: {why}"):
         optimize(experiment)
+
+
+def test_megatron_has_no_convolution_networks():
+    """Its scripts pretrain transformers over tokens; a plan of ResNet-50 is not offered to it."""
+    builder = GraphBuilder("resnet50", 8)
+    builder.conv2d(builder.input((3, 8, 8)), 4, 3)
+    assert why_not_in_megatron(builder.build()).endswith("pretrain scripts are of transformers over tokens")

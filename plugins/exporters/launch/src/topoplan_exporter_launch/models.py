@@ -56,6 +56,8 @@ def why_not_in_megatron(graph: OperatorGraph) -> str:
     why = _NOT_IN_MEGATRON.get(graph.name, "")
     if not why and _runs_side_by_side(graph):
         why = "its layers run attention and matrices side by side, not one after the other"
+    if not why and any(op.kind == "conv2d" for op in graph.operators):
+        why = "it convolves images, and pretrain scripts are of transformers over tokens"
     return why and f"Megatron-LM has no model {graph.name!r}: {why}"
 
 
