@@ -46,8 +46,8 @@ class Here(Executor):
 def one_worker_is_here():
     """Start no process where a command asks for one worker: it takes a second, and loads all kernels again."""
 
-    def pool(jobs, **how):
-        return ProcessPoolExecutor(jobs, **how) if jobs > 1 else Here()
+    def pool(jobs, *context, **how):
+        return ProcessPoolExecutor(jobs, *context, **how) if jobs > 1 else Here()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "ProcessPoolExecutor", pool)
