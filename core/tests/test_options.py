@@ -43,7 +43,7 @@ def test_text_and_toml_values_give_the_same():
         ({"share": "nan"}, "x: share: expected number, got 'nan'"),
         ({"mode": "medium"}, "x: mode: 'medium' is none of fast, slow"),
         ({"flag": "maybe"}, "x: flag: expected true|false, got 'maybe'"),
-        ({"layer-sizes": "4-x"}, "x: layer-sizes: expected integer, got 'x'"),
+        ({"layer-sizes": "4-x"}, "x: layer-sizes (integer-integer-...): expected integer, got 'x'"),
         ({"layer-sizes": "4-0"}, "x: layer-sizes: 0 is too small (at least 1)"),
     ],
 )

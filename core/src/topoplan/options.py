@@ -201,8 +201,8 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
         return raw
     if origin is tuple:
         items = raw.split("-") if isinstance(raw, str) else raw
-        if not isinstance(items, list | tuple):
-            items = [items]
+        items = items if isinstance(items, list | tuple) else [items]
+        where = f"{where} ({_type_name(hint)})" if isinstance(raw, str) else where
         return tuple(_coerce(item, arguments[0], where) for item in items)
     if attrs.has(hint):
         return structure(hint, raw, where)
