@@ -202,7 +202,7 @@ def _coerce(raw: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         items = raw.split("-") if isinstance(raw, str) else raw
         items = items if isinstance(items, list | tuple) else [items]
-        where = f"{where} ({_type_name(hint)})" if isinstance(raw, str) else where
+        where += f" ({_type_name(hint)})" * (isinstance(raw, str) and not attrs.has(arguments[0]))
         return tuple(_coerce(item, arguments[0], where) for item in items)
     if attrs.has(hint):
         return structure(hint, raw, where)
