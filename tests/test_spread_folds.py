@@ -158,7 +158,7 @@ def test_paths_of_their_own_are_evened_and_bytes_of_links_stay(
     assert folded.evened
     assert folded.taskgraph.n_tasks <= distinguished.taskgraph.n_tasks
     assert folded.n_tasks == distinguished.n_tasks
-    regular = topology != "random"  # where hosts are not alike, those whose messages cross full links set the pace
+    regular = topology != "random"  # where hosts differ, those whose messages cross full links set the pace
     assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-3 if regular else 0.12)
     assert outcome.makespan >= expected.makespan * (1 - 1e-3)
     np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
