@@ -8,9 +8,10 @@ import json
 import time
 import zipfile
 
+import numpy as np
 import pytest
 
-from topoplan import Host, TopoplanError
+from topoplan import Cluster, Host, TopologyContext, TopoplanError
 from topoplan.errors import shown
 from topoplan_engine.files import read_unpacked
 from topoplan_network_files import Defaults, read_network
@@ -199,3 +200,28 @@ def test_the_table_of_the_standard_set_is_read():
 def test_a_claim_that_is_no_table_is_named(claim):
     with pytest.raises(TopoplanError, match=r"^s.toml: claim\[0\]: .*expected \[\[claim\]\] with faster"):
         study(claim=[claim])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("jellyfish", {"switches": 65536, "links": 1000}, "switches 65536 with links 1000 are 32768000 links"),
+        ("jellyfish", {"switches": 4096, "links": 3100}, "are 6348800 links"),
+        ("hyperx", {"sides": (300, 300)}, "sides 300-300 are 26910000 links"),
+        ("slim-fly", {"q": 211}, "q 211 are 14113157 links"),
+        ("dragonfly", {"groups": 65536, "routers": 1024, "hosts": 1, "links": 64}, "are 36473634816 links"),
+        ("bcube", {"ports": 4096, "levels": 16}, "ports=4096 and levels=16 are more than 1048576 switches"),
+        ("fully-connected", {}, "131072 hosts are 8589869056 links"),
+    ],
+)
+def test_networks_of_very_many_links_are_refused_before_they_are_drawn(name, options, message):
+    """Links by hand: switches x ports / 2; of Slim Fly q^2 (3 q + 1) / 2; of a dragonfly within and between groups."""
+    count = 131072 if name == "fully-connected" else 4
+    context = TopologyContext(
+        cluster=Cluster.uniform(n_hosts=count, interfaces=4), demand=None, rng=np.random.default_rng(0)
+    )
+    topology = Host.discover().make("topology", name, options)
+    began = time.process_time()
+    with pytest.raises(TopoplanError, match=message):
+        topology.build(context)
+    assert time.process_time() - began < 1

@@ -9,9 +9,31 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan import Cluster, Fabric, LinkKind
+from topoplan import Cluster, Fabric, LinkKind, TopoplanError
 
-__all__ = ["at_switches", "share_interfaces"]
+__all__ = ["at_switches", "limit_links", "share_interfaces"]
+
+#: Pairs of nodes that may be joined: those of 1,448 hosts that are all joined to each other, or of 131,072 with 16.
+_MOST_LINKS = 2**20
+
+
+def limit_links(topology: str, links: int, options: str) -> None:
+    """Refuse a network of very many links before they are written down; each takes some microseconds and 100 bytes.
+
+    Args:
+        topology: its name.
+        links: pairs of nodes that it joins.
+        options: that say how many, and their values.
+
+    Raises:
+        TopoplanError: there are more than 1,048,576.
+
+    >>> limit_links("mesh", 2**22, "2897 hosts")
+    Traceback (most recent call last):
+    topoplan.errors.TopoplanError: topology mesh: 2897 hosts are 4194304 links (expected at most 1048576)
+    """
+    if links > _MOST_LINKS:
+        raise TopoplanError(f"topology {topology}: {options} are {links} links (expected at most {_MOST_LINKS})")
 
 
 def share_interfaces(

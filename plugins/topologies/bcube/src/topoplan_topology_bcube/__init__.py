@@ -33,7 +33,7 @@ class BCube(Topology):
         """Wire the cube; the links of a host share its interfaces evenly.
 
         Raises:
-            TopoplanError: the cube has no room for the hosts of the cluster.
+            TopoplanError: the cube has no room for the hosts of the cluster, or has very many switches.
         """
         from topoplan_graph_fabrics import share_interfaces
 
@@ -44,6 +44,9 @@ class BCube(Topology):
         if ports**levels < hosts:
             room = f"{ports} ports and {levels} levels have room for {ports**levels} hosts, not {hosts}"
             raise TopoplanError(f"topology bcube: {room} (use ports={fitting})")
+        if levels * ports ** (levels - 1) > 2**20:
+            switches = f"ports={ports} and levels={levels} are more than {2**20} switches"
+            raise TopoplanError(f"topology bcube: {switches} (ports={fitting} have room for {hosts} hosts)")
         host = np.arange(hosts)
         pairs, per_level = [], ports ** (levels - 1)
         for level in range(levels):

@@ -45,7 +45,7 @@ class Dragonfly(Topology):
             TopoplanError: there is no room for the hosts of the cluster, or more groups than links to join them; or no
                 third group for Valiant's routes.
         """
-        from topoplan_graph_fabrics import at_switches
+        from topoplan_graph_fabrics import at_switches, limit_links
         from topoplan_topology_dragonfly.valiant import valiant_routes
 
         count = context.cluster.n_hosts
@@ -61,6 +61,8 @@ class Dragonfly(Topology):
         if p * a * groups < count:
             room = f"{groups} groups of {a} routers with {p} hosts have room for {p * a * groups}, not {count}"
             raise TopoplanError(f"topology dragonfly: {room} (use groups={math.ceil(count / (p * a))})")
+        links = groups * a * (a - 1) // 2 + a * h // max(groups - 1, 1) * groups * (groups - 1) // 2
+        limit_links(self.name, links, f"{groups} groups of {a} routers with {h} links to others")
         router = np.arange(count) // p
         pairs = _pairs(groups, a, h)
         fabric = at_switches("dragonfly", context.cluster, router, pairs, n_switches=groups * a, max_paths=self.paths)

@@ -20,9 +20,16 @@ class FullyConnected(Topology):
     name = "fully-connected"
 
     def build(self, context: TopologyContext) -> Fabric:
-        """Join every host to every other one."""
+        """Join every host to every other one.
+
+        Raises:
+            TopoplanError: there are more than 1,448 hosts.
+        """
+        from topoplan_graph_fabrics import limit_links
+
         cluster = context.cluster
         n, interfaces = cluster.n_hosts, cluster.interfaces
+        limit_links(self.name, n * (n - 1) // 2, f"{n} hosts")
         n_peers = max(n - 1, 1)
         has_own_interfaces = (interfaces == interfaces[0]).all() and interfaces[0] % n_peers == 0
         share = interfaces / n_peers * cluster.interface_bandwidth

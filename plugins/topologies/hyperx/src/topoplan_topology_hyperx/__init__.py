@@ -37,7 +37,7 @@ class HyperX(Topology):
         Raises:
             TopoplanError: the switches have no room for the hosts of the cluster.
         """
-        from topoplan_graph_fabrics import at_switches
+        from topoplan_graph_fabrics import at_switches, limit_links
 
         count = context.cluster.n_hosts
         side = next(side for side in range(1, count + 1) if side * side * (self.hosts or side) >= count)
@@ -49,6 +49,7 @@ class HyperX(Topology):
         if switches * hosts < count:
             room = f"{switches} switches of {hosts} hosts have room for {switches * hosts}, not {count}"
             raise TopoplanError(f"topology hyperx: {room} (use hosts={math.ceil(count / switches)})")
+        limit_links(self.name, switches * sum(side - 1 for side in sides) // 2, f"sides {'-'.join(map(str, sides))}")
         return at_switches(
             "hyperx",
             context.cluster,

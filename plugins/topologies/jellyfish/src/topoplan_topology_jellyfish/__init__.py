@@ -8,6 +8,7 @@ An odd number of ports leaves one free.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 
 import attrs
 import numpy as np
@@ -45,7 +46,7 @@ class Jellyfish(Topology):
         Raises:
             TopoplanError: there is no such graph, or no room for the hosts of the cluster.
         """
-        from topoplan_graph_fabrics import at_switches
+        from topoplan_graph_fabrics import at_switches, limit_links
 
         count = context.cluster.n_hosts
         hosts = self.hosts
@@ -65,6 +66,7 @@ class Jellyfish(Topology):
                 f"topology jellyfish: links {links} of {switches} switches (must be {min(2, switches - 1)} to "
                 f"{switches - 1})"
             )
+        limit_links(self.name, switches * links // 2, f"switches {switches} with links {links}")
         return at_switches(
             "jellyfish",
             context.cluster,
@@ -103,19 +105,22 @@ def _regular(degrees: np.ndarray, rng: np.random.Generator) -> list[set[int]]:
         else:
             joined[a].add(b)
             joined[b].add(a)
+    ordered = [sorted(peers) for peers in joined] if remaining_items else []  # to draw one without sorting again
     for a, b in remaining_items:
         for _ in range(1000):
             c = int(rng.integers(switches))
             if not joined[c] or a == c or c in joined[a]:
                 continue
-            other_items = sorted(joined[c])
-            d = other_items[int(rng.integers(len(other_items)))]
+            d = ordered[c][int(rng.integers(len(ordered[c])))]
             if b != d and d not in joined[b] and (a, b) != (d, c):
-                joined[c].remove(d)
-                joined[d].remove(c)
-                for one_item, two in ((a, c), (b, d)):
-                    joined[one_item].add(two)
-                    joined[two].add(one_item)
+                for node, gone, new in ((c, d, a), (d, c, b)):
+                    joined[node].remove(gone)
+                    del ordered[node][bisect_left(ordered[node], gone)]
+                    joined[node].add(new)
+                    insort(ordered[node], new)
+                for node, new in ((a, c), (b, d)):
+                    joined[node].add(new)
+                    insort(ordered[node], new)
                 break
     return joined
 

@@ -40,7 +40,7 @@ class SlimFly(Topology):
         Raises:
             TopoplanError: there is no such graph, or no room for the hosts of the cluster.
         """
-        from topoplan_graph_fabrics import at_switches
+        from topoplan_graph_fabrics import at_switches, limit_links
 
         count = context.cluster.n_hosts
         fitting = (q for q in range(3, _MOST) if _is_size(q) and 2 * q * q * (self.hosts or _balanced(q)) >= count)
@@ -54,6 +54,7 @@ class SlimFly(Topology):
         if 2 * q * q * hosts < count:
             room = f"{2 * q * q} routers of {hosts} hosts have room for {2 * q * q * hosts}, not {count}"
             raise TopoplanError(f"topology slim-fly: {room} (use hosts={math.ceil(count / (2 * q * q))})")
+        limit_links(self.name, q * q * _degree(q), f"q {q}")
         return at_switches(
             "slim-fly",
             context.cluster,
@@ -69,8 +70,13 @@ def _is_size(q: int) -> bool:
 
 
 def _balanced(q: int) -> int:
-    """Return the hosts of a router that its (3 q - d) / 2 links suffice for: half as many, rounded up."""
-    return math.ceil((3 * q - {0: 0, 1: 1, 3: -1}[q % 4]) // 2 / 2)
+    """Return the hosts of a router that its links suffice for: half as many, rounded up."""
+    return math.ceil(_degree(q) / 2)
+
+
+def _degree(q: int) -> int:
+    """Return the links of a router, (3 q - d) / 2."""
+    return (3 * q - {0: 0, 1: 1, 3: -1}[q % 4]) // 2
 
 
 def _pairs(q: int) -> np.ndarray:
