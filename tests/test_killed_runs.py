@@ -90,6 +90,27 @@ def test_no_worker_is_left_when_a_command_is_killed(tmp_path, name, number):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_comparison_that_is_asked_to_end_leaves_no_claims(tmp_path, jobs):
+    """One that is killed cannot: the next participant removes what it left (`test_claims`)."""
+    words = ["compare", "dlrm", "-n", "bigswitch,fattree", "-s", "mcmc", "--budget", "100000000", "--jobs", jobs]
+    words += ["--runs", "runs"]
+    with subprocess.Popen([*TOPOPLAN, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as one:
+        until = time.monotonic() + 120
+        while not list((tmp_path / "runs").glob("claims/*.1")):
+            assert one.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        time.sleep(0.5)
+        one.send_signal(signal.SIGTERM)
+        said = one.communicate(timeout=30)[1].decode()
+    assert one.returncode == 130
+    assert "interrupted: 0 of 2 runs are kept in runs" in said
+    assert "Traceback" not in said
+    assert not list((tmp_path / "runs" / "claims").iterdir())
+
+
 def at_work(processes):
     """Say whether two of these have used a second of processor time, so that they are past their start."""
     ticks = os.sysconf("SC_CLK_TCK")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from topoplan import Term, TopoplanError
+from topoplan import Axis, Tensor, Term, TopoplanError
 from topoplan.testing import reference
 
 
@@ -29,3 +29,11 @@ def test_edges_join_tensors_that_there_are(edge):
     graph = reference.graph(("dense1", "dense2"))
     with pytest.raises(TopoplanError, match=r"an edge joins output -?\d of 'dense1' to input \d of 'dense2', which"):
         attrs.evolve(graph, edges=[edge])
+
+
+@pytest.mark.parametrize("itemsize", [0, -4])
+def test_elements_have_bytes(itemsize):
+    """A weight of no bytes would have gradients of other bytes that nothing can be divided by."""
+    for axes in ((Axis(4),), ()):
+        with pytest.raises(TopoplanError, match=f"^tensor 'kernel': itemsize {itemsize}, .* bytes .expected 1 or more"):
+            Tensor("kernel", axes, itemsize)

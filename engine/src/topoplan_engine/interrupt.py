@@ -21,7 +21,7 @@ from types import FrameType
 
 from topoplan.search.stopping import must_end, stop_if_wanted
 
-__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed", "raise_if_interrupted"]
+__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed", "raise_if_interrupted", "terminable"]
 
 
 class Stop:
@@ -109,3 +109,31 @@ def interruptible() -> Iterator[Stop]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let an end that the system or ``timeout`` asks for (SIGTERM) raise `KeyboardInterrupt`, as a second Ctrl-C does.
+
+    So what this block has made is tidied up, which the system's own way to end a process does not.  Signals belong to
+    the main thread: elsewhere nothing changes.
+
+    >>> try:
+    ...     with terminable():
+    ...         signal.raise_signal(signal.SIGTERM)
+    ... except KeyboardInterrupt:
+    ...     print("tidied up")
+    tidied up
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

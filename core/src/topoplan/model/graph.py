@@ -133,10 +133,9 @@ class Tensor:
     requires_grad: bool = True
 
     def __attrs_post_init__(self) -> None:
-        if not 0 <= self.nbytes <= _MOST_BYTES:
-            raise TopoplanError(
-                f"tensor {shown(self.name)}: {shown(self.nbytes)} bytes are too many (at most {_MOST_BYTES})"
-            )
+        if not (self.itemsize >= 1 and self.nbytes <= _MOST_BYTES):
+            given = f"tensor {shown(self.name)}: itemsize {shown(self.itemsize)}, {shown(self.nbytes)} bytes"
+            raise TopoplanError(f"{given} (expected 1 or more, and at most {_MOST_BYTES} bytes)")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -88,8 +88,8 @@ def run_jobs(
                 else:
                     time.sleep(_POLL)
             at_once = False
-        except KeyboardInterrupt:  # the second Ctrl-C
-            pass
+        except KeyboardInterrupt:  # the second Ctrl-C, or an end that was asked for in another way (`terminable`)
+            stop.wanted = True
         finally:
             pool.close(at_once=at_once)
         stopped = stop.wanted

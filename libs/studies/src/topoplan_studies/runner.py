@@ -16,6 +16,7 @@ from topoplan.plugin.host import Host
 from topoplan_engine.executors import Executor, run_jobs
 from topoplan_engine.executors.claims import Claims
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.interrupt import terminable
 from topoplan_studies.measure import REFUSED, measure
 from topoplan_studies.runspecs import RunSpec
 from topoplan_studies.shared import SharedRuns
@@ -81,7 +82,7 @@ def run_all(
     interrupted = False
     if missing:
         experiments, names = [specs[index].experiment for index in missing], [str(specs[index]) for index in missing]
-        with Claims(store.make() / "claims") as claims:
+        with terminable(), Claims(store.make() / "claims") as claims:
             queue = SharedRuns(dict(enumerate(keys[index] for index in missing)), store, claims, add, wait=wait)
 
             def finish(number: int, result: dict[str, Any]) -> None:
