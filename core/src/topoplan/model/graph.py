@@ -134,8 +134,8 @@ class Tensor:
 
     def __attrs_post_init__(self) -> None:
         if not (self.itemsize >= 1 and self.nbytes <= _MOST_BYTES):
-            given = f"tensor {shown(self.name)}: itemsize {shown(self.itemsize)}, {shown(self.nbytes)} bytes"
-            raise TopoplanError(f"{given} (expected 1 or more, and at most {_MOST_BYTES} bytes)")
+            bytes_text = f"tensor {shown(self.name)}: itemsize {shown(self.itemsize)}, {shown(self.nbytes)} bytes"
+            raise TopoplanError(f"{bytes_text} (expected 1 or more, and at most {_MOST_BYTES} bytes)")
 
     @property
     def shape(self) -> tuple[int, ...]:
