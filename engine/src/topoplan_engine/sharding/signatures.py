@@ -96,7 +96,8 @@ def queries_signature(op: Operator) -> Signature | None:
     """Return the signature that divides the heads of queries of each head of keys and values; None for others.
 
     Keys and values are whole for it.  It is sound where another axis of the mesh divides the heads of keys and values
-    down to one, so that slices of the queries' axis are heads of queries.
+    down to one, so that slices of the queries' axis are heads of queries.  Sinks and biases that have a value for each
+    head of queries are divided with the heads.
     """
     if op.kind != "scaled_dot_product_attention":
         return None
@@ -105,4 +106,6 @@ def queries_signature(op: Operator) -> Signature | None:
     queries = op.dims[heads + 1].size
     if axis is None or queries == 1 or axis.scale % queries:
         return None
-    return Signature((shard(place), REPLICATED, REPLICATED), (shard(place),))
+    beside = [_follows(op, tensor, heads) for tensor in arguments(op)[3:]]  # behind query, keys and values
+    divided = [shard(k) if axis is not None and axis.scale == queries else REPLICATED for k, axis in beside]
+    return Signature((shard(place), REPLICATED, REPLICATED, *divided), (shard(place),))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from topoplan import Cluster, Collective, Host, TaskKind, TopoplanError
+from topoplan.model.graph import Axis, Tensor
 from topoplan.model.machine import HostModel
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
@@ -246,6 +247,29 @@ def test_devices_with_copies_of_heads_have_their_share_of_attention(model):
     assert seconds["k_proj", 8] > 0.6 * seconds["k_proj", 4]
     whole = kept[4] - kept[8]
     assert 0.35 * kept[4] < whole < 0.5 * kept[4], "all but keys and values halves"
+
+
+def test_scores_of_heads_are_divided_with_copied_heads(model):
+    """Each of 8 devices has the sink of its head of queries, of which nothing is summed."""
+    graph = model("llama")
+    operators = []
+    for op in graph.operators:
+        if op.kind == "scaled_dot_product_attention":
+            h = next(number for number, dim in enumerate(op.dims) if dim.name == "h")
+            op = attrs.evolve(op, weights=(Tensor("sinks", (Axis(8, h, scale=2, extent=2),), 2),))
+        operators.append(op)
+    graph = attrs.evolve(graph, operators=tuple(operators))
+    tasks, strategy = lowered(graph, 8, tp=8, sp=False, micro_batch=BATCH)
+    (stage,) = strategy.stages
+    assert stage.mesh.sizes == (1, 4, 2)
+    for pair in range(4):
+        assert nbytes(tasks, Collective.ALL_REDUCE, [2 * pair, 2 * pair + 1]) == [HIDDEN * 8 * 2] * (2 * LAYERS)
+    cluster = build_cluster(ClusterOptions(servers=8, device="h100"), Host.discover())
+    whole, without = (
+        Lowering(each, cluster, Roofline().build(each, cluster)).memory_use(strategy_of(Stated(tp=8), each, 8)[0])
+        for each in (graph, model("llama"))
+    )
+    assert (whole.weights - without.weights).tolist() == [2 * LAYERS] * 8, "one number of 2 bytes in each layer"
 
 
 def test_a_matrix_that_makes_keys_and_queries_at_once_is_whole():
