@@ -105,7 +105,7 @@ def test_an_equal_all_to_all_takes_the_fullest_link_by_hand(topology, fullest, l
 
 
 def test_messages_between_joins_are_one_flow_for_each_pair_of_joins():
-    """So unequal all-to-alls of programs are lowered: micro-batches do not matter, as all wait for one join."""
+    """So files have all-to-alls: micro-batches do not matter, as all wait for one join."""
     join = collective([0], 0, kind=Collective.JOIN, op=2)
     rows = [join, join, *(transfer(0, k, k * SIZE, op=2) for k in (1, 2, 3)), join]
     rows += [*(transfer(1, k, SIZE, op=2) for k in (0, 2)), join]
@@ -130,16 +130,17 @@ def test_a_recording_has_the_bytes_of_coupled_messages(couple):
     assert fluid.makespan(tasks, fabric, cluster, timeline.makespan * 0.9) == np.inf
 
 
-def test_parts_of_an_all_to_all_are_routed_one_after_the_other(monkeypatch):
+@pytest.mark.parametrize("factors", [(), (((2.0, 0.0),), ((0.5,), (1.0,), (1.0,), (0.0,)))], ids=["equal", "unequal"])
+def test_parts_of_an_all_to_all_are_routed_one_after_the_other(factors, monkeypatch):
     """The loads of a thousand members need no table of a million paths."""
     cluster = cluster_of(32, 1)
-    fabric, members = fabric_of("torus", cluster, {}), np.arange(32, dtype=np.int32)
+    fabric, group = fabric_of("torus", cluster, {}), direct._Group(np.arange(32, dtype=np.int32), factors)
     network = Network(fabric, cluster)
-    links, load, latency = direct._loads_of(members, network)
+    links, load, latency = direct._loads_of(group, network)
     monkeypatch.setattr(direct, "_KEPT", 0)
     monkeypatch.setattr(direct, "_AT_A_TIME", 100)
     network = Network(fabric, cluster)
-    parts = direct._loads_of(members, network)
+    parts = direct._loads_of(group, network)
     assert (parts[0] == links).all()
     assert np.abs(parts[1] - load).max() <= 32  # each part is rounded
     assert parts[2] == latency

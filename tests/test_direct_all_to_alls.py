@@ -12,6 +12,7 @@ from topoplan import Collective, TaskKind, TopoplanError
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.network.exchanged import is_unequal
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.written_out import written_out
 from topoplan_estimator_roofline import Roofline
@@ -187,7 +188,10 @@ def test_listed_messages_are_all_messages():
 
 
 def drawn_unequal(seed, folder):
-    """A plan whose members send different numbers of bytes, its folding and its whole iteration; None for no plan."""
+    """Whole iterations of a plan whose members send different numbers of bytes, and its folding; None for no plan.
+
+    The first one has a task for each all-to-all, the second one transfers.
+    """
     draw = random.Random(seed)
     config = write(folder, num_hidden_layers=2, **{**EXPERTS, "num_local_experts": 16})
     model = HuggingFace(config=config, sequence_length=32).build(64)
@@ -208,11 +212,11 @@ def drawn_unequal(seed, folder):
         network = Network(fabric_of(topology, cluster, ONE_PATH[topology]), cluster)
     except TopoplanError:
         return None
-    lowering = StagedLowering(model, cluster, Roofline().build(model, cluster), one_task=True)
-    tasks = lowering.lower(strategy)
+    costs = Roofline().build(model, cluster)
+    lowering = StagedLowering(model, cluster, costs, one_task=True)
+    tasks, transfers = lowering.lower(strategy), StagedLowering(model, cluster, costs).lower(strategy)
     folded = lowering.fold(strategy, lambda messages: message_loads(messages, network))
-    is_unequal = len(np.unique(tasks.size[tasks.kind == TaskKind.TRANSFER])) > 1
-    return (tasks, folded, network) if is_unequal and settings.ep > 1 else None
+    return (tasks, transfers, folded, network) if is_unequal(tasks).any() else None
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
@@ -221,13 +225,16 @@ def test_unequal_all_to_alls_of_folds_take_what_their_transfers_take(part, tmp_p
     plans = [plan for seed in range(16 * part, 16 * part + 16) if (plan := drawn_unequal(seed, tmp_path))]
     assert len(plans) >= 4
     model, fewer = Model(), 0
-    for tasks, folded, network in plans:
-        whole = model.simulate(model.prepare(tasks, network)._replace(late_ends=ALWAYS))
+    for tasks, transfers, folded, network in plans:
+        one, whole = (
+            model.simulate(model.prepare(each, network)._replace(late_ends=ALWAYS)) for each in (tasks, transfers)
+        )
         outcome = model.simulate_folded(folded, network)[0]
-        assert folded.n_tasks == tasks.n_tasks
-        assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
-        np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=1e-9, atol=1.0)
-        fewer += folded.taskgraph.n_tasks < tasks.n_tasks
+        assert tasks.n_tasks == folded.n_tasks < transfers.n_tasks
+        for again in (one, outcome):
+            assert again.makespan == pytest.approx(whole.makespan, rel=1e-9)
+            np.testing.assert_allclose(again.link_bytes, whole.link_bytes, rtol=1e-9, atol=1.0)
+        fewer += folded.taskgraph.n_tasks < transfers.n_tasks
     assert fewer >= len(plans) // 2
 
 

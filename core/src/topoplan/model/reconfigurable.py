@@ -91,7 +91,6 @@ class ReconfigurableFabric:
         """The links of all phases, each as fast as it ever is: a list for reports, and no network to route in."""
         ends = np.concatenate([np.stack([part.link_src, part.link_dst], axis=1) for part in self.wirings])
         links, row = np.unique(ends, axis=0, return_inverse=True)
-
         columns: dict[str, Any] = {"link_src": links[:, 0], "link_dst": links[:, 1]}
         for name in ("link_count", "link_bandwidth", "link_latency", "link_kind"):
             columns[name] = np.zeros(len(links))
@@ -99,6 +98,5 @@ class ReconfigurableFabric:
         return attrs.evolve(self.forward, routes=None, rings={}, cycles=(), **columns)
 
 
-#: A network that stays as it is, or one that is rebuilt in time.  Both have the same ``name``, ``n_hosts``,
-#: ``n_switches``, ``n_nodes``, ``switching``, ``key``, ``wirings``, ``map_wirings`` and ``links``.
+#: A network that stays as it is, or one that is rebuilt in time: its properties are those of the other one, too.
 AnyFabric = Fabric | ReconfigurableFabric

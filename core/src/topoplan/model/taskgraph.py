@@ -34,11 +34,7 @@ class TaskKind(IntEnum):
 
 
 class Collective(IntEnum):
-    """What a collective does, in the words of NCCL and astra-sim.
-
-    All-to-alls and broadcasts are single tasks, or transfers between two joins, as simulators without algorithms for
-    them run them.
-    """
+    """What a collective does, in the words of NCCL and astra-sim; some may be run as transfers between two joins."""
 
     ALL_REDUCE = 0
     ALL_GATHER = 1
@@ -69,6 +65,8 @@ class TaskGraph(OneLine):
         src, dst: (T,) devices of a transfer; -1 otherwise.
         group: (T,) row of ``group_ptr`` of a collective; -1 otherwise.
         group_ptr, group_members: compressed rows, devices of each group in ring order.
+        shares: for each of the first groups, factors of what its all-to-alls send from member to member over an equal
+            part: a row for each of so many equal runs of senders, in it a number for each run of receivers; () for 1.
         succ_ptr, succ: compressed rows, successors of each task as edges were made; one given twice counts twice.
         op: (T,) operator that a task belongs to (for a transfer, the consumer); -1 where unknown.
         op_names: names that ``op`` points into.
@@ -93,6 +91,7 @@ class TaskGraph(OneLine):
     op_names: tuple[str, ...] = ()
     n_devices: int
     micro_batch: I32 | None = attrs.field(default=None, converter=attrs.converters.optional(i32), eq=ARRAY_EQ)
+    shares: tuple[tuple[tuple[tuple[float, ...], ...], ...], ...] = ()
     foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
     collective: I8 = attrs.field(converter=i8, eq=ARRAY_EQ)
 
@@ -150,45 +149,54 @@ class TaskGraph(OneLine):
         for field in (*columns, *(() if self.micro_batch is None else ("micro_batch",))):
             if len(getattr(self, field)) != count:
                 raise TopoplanError(f"{where}: column {field} has {len(getattr(self, field))} rows, not {count}")
-        _ordered(where, "succ", self.succ_ptr, count, len(self.succ))
-        _ordered(where, "group", self.group_ptr, self.n_groups, len(self.group_members))
+        for field, rows, entries in (("succ", count, self.succ), ("group", self.n_groups, self.group_members)):
+            ptr, last = getattr(self, f"{field}_ptr"), len(entries)
+            if len(ptr) != rows + 1 or ptr[0] != 0 or ptr[-1] != last or (np.diff(ptr) < 0).any():
+                raise TopoplanError(f"{where}: {field}_ptr is not an ascending index from 0 to {last}")
         self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
         self._in_range(where, "succ", self.succ, 0, count)
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)
-        rows = {"device": self.n_devices, "src": self.n_devices, "dst": self.n_devices, "group": self.n_groups}
-        for field, most in {**rows, "op": len(self.op_names) or 2**31}.items():  # foreign graphs may have no names
+        most_of = {"device": self.n_devices, "src": self.n_devices, "dst": self.n_devices, "group": self.n_groups}
+        for field, most in {**most_of, "op": len(self.op_names) or 2**31}.items():  # foreign graphs may have no names
             self._in_range(where, field, getattr(self, field), -1, most)
-        seconds, size, limit = self.seconds, self.size, f"{LONGEST_SECONDS:g}"
-        self._refuse(
-            where, ~((seconds >= 0) & (seconds <= LONGEST_SECONDS)), f"runs {{}} s (must be 0 to {limit})", seconds
-        )
+        seconds, size = self.seconds, self.size
+        wrong = ~((seconds >= 0) & (seconds <= LONGEST_SECONDS))
+        self._refuse(where, wrong, f"runs {{}} s (must be 0 to {LONGEST_SECONDS:g})", seconds)
         self._refuse(where, (size < 0) | (size > MOST_BYTES), f"has {{}} bytes (must be 0 to {MOST_BYTES})", size)
         transfer, ring = self.kind == TaskKind.TRANSFER, self.kind == TaskKind.COLLECTIVE
         self._in_range(where, "src", self.src[transfer], 0, self.n_devices)
         self._in_range(where, "dst", self.dst[transfer], 0, self.n_devices)
         self._in_range(where, "group", self.group[ring], 0, self.n_groups)
         self._in_range(where, "device", self.device[~(transfer | ring)], 0, self.n_devices)
-        members = np.zeros(count, dtype=np.int64)
-        members[ring] = np.diff(self.group_ptr)[self.group[ring]]
+        members = np.where(ring, np.append(np.diff(self.group_ptr), 0)[self.group], 0)
         self._refuse(where, ring & (members < 1), "has no members")
         self._check_collectives(where, ring, members)
         self._check_members(where)
+        self._check_shares(where)
 
     def _check_collectives(self, where: str, collective: Any, members: I64) -> None:
         """Raise where the kind of a collective is missing, or is none that one task can be."""
         self._in_range(where, "collective", self.collective[collective], 0, max(Collective) + 1)
         self._in_range(where, "collective of other tasks", self.collective[~collective], -1, 0)
-        join = self.collective == Collective.JOIN
-        self._refuse(where, join & ((self.size > 0) | (members > 1)), "must have one member and 0 bytes")
+        large = (self.size > 0) | (members > 1)
+        self._refuse(where, large & (self.collective == Collective.JOIN), "must have one member and 0 bytes")
 
     def _check_members(self, where: str) -> None:
         """Raise where a group names a device twice: simulators and exporters take members for different ones."""
-        owner = _owners(self.group_ptr)
-        key = np.sort(owner * self.n_devices + self.group_members)
+        key = np.sort(_owners(self.group_ptr) * self.n_devices + self.group_members)
         twice = np.flatnonzero(key[1:] == key[:-1])
         if len(twice):
             group, device = divmod(int(key[twice[0]]), self.n_devices)
             raise TopoplanError(f"{where}: group {group} names device {device} twice (members must be different)")
+
+    def _check_shares(self, where: str) -> None:
+        """Raise where a factor is no table whose numbers of rows and columns divide the members of its group."""
+        for group, factors in enumerate(self.shares):
+            size = int(self.group_ptr[group + 1] - self.group_ptr[group]) if group < self.n_groups else -1
+            for table in (np.array(rows if len({*map(len, rows)}) == 1 else [[]]) for rows in factors):
+                if table.size and (size % np.array(table.shape) == 0).all() and (abs(2 * table - size) <= size).all():
+                    continue
+                raise TopoplanError(f"{where}: shares of group {group} must divide {size} members, and be 0 to {size}")
 
     def _refuse(self, where: str, wrong: Any, what: str, column: Any = None) -> None:
         """Raise for the first of the (T,) tasks that are wrong; ``{}`` in ``what`` is its value in a column."""
@@ -199,11 +207,6 @@ class TaskGraph(OneLine):
         bad = np.flatnonzero((values < low) | (values >= high))
         if len(bad):
             raise TopoplanError(f"{where}: {field} has {values[bad[0]]} (must be {low} to {high - 1})")
-
-
-def _ordered(where: str, field: str, pointer: I32, rows: int, total: int) -> None:
-    if len(pointer) != rows + 1 or pointer[0] != 0 or pointer[-1] != total or (np.diff(pointer) < 0).any():
-        raise TopoplanError(f"{where}: {field}_ptr is not an ascending index from 0 to {total}")
 
 
 def _owners(pointer: I32) -> I64:

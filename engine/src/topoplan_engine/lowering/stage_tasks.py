@@ -189,7 +189,7 @@ class StageTasks:
 
     def columns(self) -> dict[str, Any]:
         """See the class."""
-        columns = self._writer.columns(divisor=1, **self._further)
+        columns = self._writer.columns(divisor=1, scale=1.0, **self._further)
         sent = {op: links[0].op for op, links in self._stage.sends.items()}
         columns["op"] = np.array([sent.get(op, number) for op, number in enumerate(self._stage.operator)])[
             columns["op"]

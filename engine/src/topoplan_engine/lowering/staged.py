@@ -323,7 +323,7 @@ class Assembly:
                 variants[k] = variant
             columns = tasks.columns()
             numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
-            sizes = shares_of(columns["size"], numbers, count, columns.pop("divisor"))
+            sizes = shares_of(columns["size"], numbers, count, columns.pop("divisor"), columns.pop("scale"))
             columns = {name: np.tile(column, len(members)) for name, column in columns.items()}
             columns |= {"size": sizes.ravel(), "micro_batch": numbers.ravel()}
             offset[members] = self._tasks.add(tasks.n_tasks * len(members), **columns)[:: tasks.n_tasks]

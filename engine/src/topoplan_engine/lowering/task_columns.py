@@ -7,16 +7,18 @@ ones, `staged` copies of one micro-batch of each stage, `pipeline` copies of one
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, f64
+from topoplan.arrays import F64, I32, I64, f64, i64
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.csr import indptr
+from topoplan_engine.network.exchanged import Factors
 
-__all__ = ["TaskColumns", "Weights", "pair_sizes", "shares_of"]
+__all__ = ["TaskColumns", "Weights", "scales_of_pairs", "shares_of"]
 
 #: What the columns of a task graph have where a task has nothing.
 _NO_TASK: dict[str, Any] = {
@@ -59,19 +61,36 @@ class Weights(NamedTuple):
             return np.broadcast_to(number, groups.shape)
         return np.unique(self.values, return_inverse=True)[1].ravel()[groups]
 
+    def factors(self, groups: I64) -> list[tuple[tuple[float, ...], ...]]:
+        """Return the factor of each of (G, size) groups, see `TaskGraph.shares`."""
+        if self.end == 2:
+            return [_blocks(self.values.tobytes(), len(self.values))] * len(groups)
+        rows = self.values[groups].tolist()
+        return [(tuple(row),) if self.end else tuple((share,) for share in row) for row in rows]
 
-def pair_sizes(size: int, weights: Sequence[Weights], groups: I64, sender: I64, receiver: I64) -> I64 | int:
-    """Return (n,) bytes of messages of an all-to-all; the one number that all have without ``weights``.
+
+@functools.lru_cache(maxsize=64)
+def _blocks(values: bytes, size: int) -> tuple[tuple[float, ...], ...]:
+    """Return the smallest table whose numbers hold for equal runs of rows and columns of a (size, size) one."""
+    table = np.frombuffer(values).reshape(size, size)
+    for count in (each for each in range(1, size + 1) if size % each == 0):
+        runs = table.reshape(count, size // count, count, size // count)
+        if (runs == runs[:, :1, :, :1]).all():
+            break
+    return tuple(map(tuple, runs[:, 0, :, 0].tolist()))
+
+
+def scales_of_pairs(weights: Sequence[Weights], groups: I64, sender: I64, receiver: I64) -> F64 | float:
+    """Return (n,) times an even one that messages of an all-to-all are; 1 for all without ``weights``.
 
     Args:
-        size: bytes of each of an even one.
         weights: that apply one after the other.
         groups, sender, receiver: see `Weights.of_pairs`.
     """
-    sizes: I64 | int = size
+    scales: F64 | float = 1.0
     for each in weights:
-        sizes = np.rint(each.of_pairs(groups, sender, receiver) * sizes).astype(np.int64)
-    return sizes
+        scales = scales * each.of_pairs(groups, sender, receiver)
+    return scales
 
 
 #: Devices of edges that are sorted together with others.
@@ -83,7 +102,7 @@ class TaskColumns:
 
     Attributes:
         n_tasks: tasks so far.
-        one_task: an all-to-all is one task, unless its members have different shares of it.
+        one_task: an all-to-all is one task.
     """
 
     def __init__(self, groups: TaskColumns | None = None, *, one_task: bool = False) -> None:
@@ -101,8 +120,10 @@ class TaskColumns:
         self._heads: list[I64] = []
         # Which of these are to be sorted, each edge once: all together, as sorting few takes hardly any time.
         self._unsorted: list[int] = []
-        self._groups: dict[bytes, int] = {} if groups is None else groups._groups
+        self._groups: dict[bytes | tuple[bytes, Factors], int] = {} if groups is None else groups._groups
         self._members: list[I64 | I32] = [] if groups is None else groups._members
+        # Factors of all-to-alls that are not equal, by the number of their group.
+        self._factors: dict[int, Factors] = {} if groups is None else groups._factors
 
     def add(self, count: int, **columns: Any) -> I64:
         """Add tasks; return their numbers."""
@@ -121,7 +142,8 @@ class TaskColumns:
         """Add one collective of a kind in each group.
 
         Args:
-            kind: an all-to-all is transfers of every pair between two joins, or one task (``one_task``).
+            kind: an all-to-all is transfers of every pair between two joins (columns ``scale``: how many times ``size``
+                each is), or one task (``one_task``), whose group says so.
             members: (groups, size) places of a mesh; each is in one group.
             device_of_place: (D,) the device at each place.
             weights: of an all-to-all whose members do not all send as much.
@@ -134,8 +156,10 @@ class TaskColumns:
         group_of = np.empty(groups * size, dtype=np.int64)
         group_of[members] = np.arange(groups)[:, None]
         devices = device_of_place[members]
-        if kind is Collective.ALL_TO_ALL and self.one_task and not weights:
-            tasks = self._add_collective(kind, devices, **{**columns, "size": columns["size"] * size})
+        if kind is Collective.ALL_TO_ALL and self.one_task:
+            factors = list(zip(*(each.factors(members) for each in weights), strict=True)) if weights else None
+            columns = {**columns, "size": columns["size"] * size}
+            tasks = self._add_collective(kind, devices, factors, **columns)
             return tasks[group_of], tasks[group_of]
         if kind is not Collective.ALL_TO_ALL:
             tasks = self._add_collective(kind, devices, **columns)
@@ -144,10 +168,10 @@ class TaskColumns:
         join = self._add_collective(Collective.JOIN, devices[:, :1], **nothing)
         sender, receiver = np.nonzero(~np.eye(size, dtype=bool))
         first = size * np.arange(groups)[:, None]
-        sizes = pair_sizes(columns["size"], weights, members, (first + sender).ravel(), (first + receiver).ravel())
+        scales = scales_of_pairs(weights, members, (first + sender).ravel(), (first + receiver).ravel())
         transfers = self.add(
             groups * len(sender),
-            **{**columns, "kind": TaskKind.TRANSFER, "size": sizes},
+            **{**columns, "kind": TaskKind.TRANSFER, "scale": scales},
             src=devices[:, sender].ravel(),
             dst=devices[:, receiver].ravel(),
         ).reshape(groups, -1)
@@ -215,29 +239,34 @@ class TaskColumns:
         return {
             "group_ptr": np.concatenate([[0], np.cumsum([len(row) for row in self._members])]),
             "group_members": np.concatenate(self._members) if self._members else np.zeros(0, np.int32),
+            "shares": tuple(self._factors.get(group, ()) for group in range(1 + max(self._factors, default=-1))),
         }
 
-    def _add_collective(self, kind: Collective, groups: I64 | I32, **columns: Any) -> I64:
-        """Add one task for each row of members."""
-        numbers = np.array(self.numbers(groups), dtype=np.int64)
+    def _add_collective(
+        self, kind: Collective, groups: I64 | I32, factors: Sequence[Factors] | None = None, **columns: Any
+    ) -> I64:
+        """Add one task for each row of members; ``factors``: of each of them, None where messages are equal."""
+        numbers = np.array(self.numbers(groups, factors), dtype=np.int64)
         return self.add(len(groups), **columns, kind=TaskKind.COLLECTIVE, collective=kind, group=numbers)
 
-    def numbers(self, groups: I64 | I32) -> list[int]:
-        """Return the number of each group, given by a row of its members."""
+    def numbers(self, groups: I64 | I32, factors: Sequence[Factors] | None = None) -> list[int]:
+        """Return the number of each group, given by a row of its members, and by what its messages are."""
         numbers = []
-        for members in groups:
-            number = self._groups.setdefault(members.tobytes(), len(self._members))
+        for row, members in enumerate(groups):
+            key = members.tobytes() if factors is None else (members.tobytes(), factors[row])
+            number = self._groups.setdefault(key, len(self._members))
             if number == len(self._members):
                 self._members.append(members)
+                self._factors |= {} if factors is None else {number: factors[row]}
             numbers.append(number)
         return numbers
 
 
-def shares_of(nbytes: I64, micro_batch: I64 | I32, count: int, divisor: I64 | int = 1) -> I64:
+def shares_of(nbytes: I64, micro_batch: I64 | I32, count: int, divisor: I64 | int = 1, scale: F64 | float = 1.0) -> I64:
     """Return sizes of tasks in some of ``count`` micro-batches, given bytes of the batch.
 
     A micro-batch has the bytes between two fractions of the whole; tasks that belong to none (-1) have all bytes.
-    Sizes are a ``divisor``-th of these, rounded up.
+    Sizes are a ``divisor``-th of these, rounded up, ``scale`` times.
 
     >>> shares_of(np.array([10, 10, 10]), np.array([0, 2, -1]), 3).tolist()
     [3, 4, 10]
@@ -246,4 +275,4 @@ def shares_of(nbytes: I64, micro_batch: I64 | I32, count: int, divisor: I64 | in
     part = share + (micro_batch + 1) * remainder // count - micro_batch * remainder // count
     whole: I64 = np.where(micro_batch < 0, nbytes, part)
     sizes: I64 = -(-whole // divisor)
-    return sizes
+    return sizes if np.all(np.equal(scale, 1.0)) else i64(np.rint(sizes * scale))

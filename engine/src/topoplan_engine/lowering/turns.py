@@ -106,8 +106,8 @@ def program_columns(strategy: StagedStrategy, stage: StageGraph, costs: StageCos
     sums.send_rest()
     tasks[last].end(shared.computed[last])
     columns = {**tasks[0].columns(), **writer.successors()}
-    size, divisor, micro_batch = columns["size"], columns.pop("divisor"), columns["micro_batch"]
-    columns["size"] = shares_of(size, micro_batch, strategy.micro_batches, divisor)
+    divisor, scale, micro_batch = columns.pop("divisor"), columns.pop("scale"), columns["micro_batch"]
+    columns["size"] = shares_of(columns["size"], micro_batch, strategy.micro_batches, divisor, scale)
     if strategy.micro_batches == 1:
         columns["micro_batch"] = None
     return columns

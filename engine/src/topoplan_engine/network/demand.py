@@ -9,6 +9,7 @@ from topoplan.arrays import F64, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Demand
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.network.exchanged import factors_of, scales_of
 
 __all__ = ["taskgraph_demand"]
 
@@ -58,8 +59,12 @@ def _between(taskgraph: TaskGraph, host: I64, chosen: NDArray[np.bool_], n_hosts
     groups, of_group = np.unique(taskgraph.group[tasks], return_inverse=True)
     for group, nbytes in zip(groups.tolist(), np.bincount(of_group, taskgraph.size[tasks]).tolist(), strict=True):
         members = taskgraph.group_members[taskgraph.group_ptr[group] : taskgraph.group_ptr[group + 1]]
-        hosts, counts = np.unique(host[members], return_counts=True)
-        sent = np.outer(counts, counts) * (nbytes / len(members))
+        hosts, place, counts = np.unique(host[members], return_inverse=True, return_counts=True)
+        sent = np.outer(counts, counts).astype(np.float64)
+        if factors := factors_of(taskgraph, group):
+            among = np.eye(len(hosts))[place.ravel()]  # (members, hosts)
+            sent = among.T @ scales_of(factors, len(members)) @ among
+        sent *= nbytes / len(members)
         np.fill_diagonal(sent, 0.0)
         matrix[np.ix_(hosts, hosts)] += sent
     return matrix

@@ -20,6 +20,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.collective import CollectiveGroup
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.components import CollectiveAlgorithm
+from topoplan_engine.network.exchanged import is_unequal
 from topoplan_engine.network.protocols import Protocol, tuning_of
 from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
 from topoplan_engine.network.tables import LOAD, Network
@@ -93,7 +94,7 @@ def with_algorithms(
     Args:
         choice: of algorithms.
         taskgraph: what the entities are of.
-        entities: of all its tasks; collectives run rings.
+        entities: of all its tasks; collectives run rings, and unequal all-to-alls flows that stay.
         network: of the entities; gets rows of loads.
         ring_seconds: (T,) seconds that each task takes by itself, with its rings.
 
@@ -101,7 +102,7 @@ def with_algorithms(
         TopoplanError: no chosen algorithm can run a collective in its group.
     """
     chosen = np.isin(taskgraph.collective, [int(each) for each in choice.algorithms])
-    chosen &= (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
+    chosen &= (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & ~is_unequal(taskgraph)
     tasks = np.flatnonzero(chosen)
     tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
     variant = np.zeros(taskgraph.n_tasks, dtype=np.int64)

@@ -4,11 +4,12 @@ Every member sends to each other one at once, as if the messages were transfers 
 with all that flows.  Messages on the same path are the same flow: they put as many loads on its links, and each gets
 the rate that all of them get.  Hosts of 8 devices that are one endpoint so have 1 flow for 64 messages.  Messages that
 draw one of several paths draw it each.  Stripes of messages
-(`topoplan_engine.network.stripes`) are flows of their own.
+(`topoplan_engine.network.stripes`) are flows of their own.  Messages that are not equal (`TaskGraph.shares`) are flows
+of their sizes; those of one size on one path are one.
 
-In an iteration of very many such flows the messages of each all-to-all are coupled, as those of a ring are: all move at
-one rate, each loads its paths by their weights, and they take the longest latency of these paths and the bytes on the
-fullest link over its bandwidth, if they are alone.
+In an iteration of very many such flows the messages of each all-to-all are coupled, as those of a ring are: all move
+in proportion to their bytes, each loads its paths by their weights, and they take the longest latency of these paths
+and the bytes on the fullest link over its bandwidth, if they are alone.
 
 Data flow: `with_direct_all_to_alls` puts the flows of all-to-alls in the place of the rings that
 `topoplan_engine.simulation.flows.build` lists; `topoplan_engine.network.tables.Network` keeps their loads.
@@ -26,6 +27,7 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import expand, indptr
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.interrupt import check_size
+from topoplan_engine.network.exchanged import Factors, factors_of, is_unequal, scales_of
 from topoplan_engine.network.machine import network_of
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.coupled_messages import coupled_flows
@@ -46,23 +48,57 @@ _COLLECTIVE, _ALL_TO_ALL = int(TaskKind.COLLECTIVE), int(Collective.ALL_TO_ALL)
 
 
 class _GroupFlows(NamedTuple):
-    """The flows of a group: (f,) rows of paths, and of loads, -1 where a path is drawn; and how much of a message."""
+    """The flows of a group; f of them.
+
+    Attributes:
+        path_set, ring: (f,) rows of paths, and of loads, -1 where a path is drawn.
+        scale: (f,) bytes of their messages over those of an equal one.
+        share: (f,) of a message that each carries.
+    """
 
     path_set: I64
     ring: I64
+    scale: F64
     share: F64
 
 
 class _Coupled(NamedTuple):
-    """The messages of a group as one flow: its row of loads, and of one message the latency, and bytes/s at most."""
+    """The messages of a group as one flow.
+
+    Attributes:
+        ring: its row of loads.
+        latency, max_rate: of the largest message, and bytes/s at most.
+        scale: bytes of the largest message over those of an equal one.
+    """
 
     ring: int
     latency: float
     max_rate: float
+    scale: float
+
+
+class _Group(NamedTuple):
+    """Members of an all-to-all, and what `TaskGraph.shares` says of them."""
+
+    members: I32
+    factors: Factors
+
+    @property
+    def key(self) -> tuple[bytes, Factors]:
+        return self.members.tobytes(), self.factors
+
+    @property
+    def n_messages(self) -> int:
+        return len(self.members) * (len(self.members) - 1)
 
 
 def with_direct_all_to_alls(
-    taskgraph: TaskGraph, entities: Entities, network: Network, most_flows: float = MOST_FLOWS
+    taskgraph: TaskGraph,
+    entities: Entities,
+    network: Network,
+    most_flows: float = MOST_FLOWS,
+    *,
+    equal: bool = True,
 ) -> Entities:
     """Put flows in the place of the rings of all all-to-alls of a task graph.
 
@@ -71,11 +107,12 @@ def with_direct_all_to_alls(
         entities: of all its tasks; collectives run rings.
         network: of the entities; gets rows of loads.
         most_flows: how many there may be that are not coupled.
+        equal: those of equal messages, too; else algorithms run these.
 
     Raises:
         TopoplanError: there is no path between two members.
     """
-    is_one = taskgraph.collective == _ALL_TO_ALL
+    is_one = taskgraph.collective == _ALL_TO_ALL if equal else is_unequal(taskgraph)
     if not is_one.any():
         return entities
     tasks = np.flatnonzero(is_one & (taskgraph.kind == _COLLECTIVE))
@@ -84,89 +121,105 @@ def with_direct_all_to_alls(
     if not len(tasks):
         return entities
     groups, place = np.unique(taskgraph.group[tasks], return_inverse=True)
-    ends, times = _ends(taskgraph, groups), np.bincount(place.ravel(), minlength=len(groups))
+    listed, times = _groups(taskgraph, groups), np.bincount(place.ravel(), minlength=len(groups))
     volume = -(-taskgraph.size[tasks] // sizes[taskgraph.group[tasks]])
-    flows = _flows_of_all([taskgraph.group_members[a:b] for a, b in ends], times, network, most_flows)
+    flows = _flows_of_all(listed, times, network, most_flows)
     if flows is None:
-        coupled = [_coupled(taskgraph.group_members[a:b], network) for a, b in ends]
-        ring, latency, max_rate = (np.array(column)[place.ravel()] for column in zip(*coupled, strict=True))
+        coupled = [_coupled(group, network) for group in listed]
+        ring, latency, max_rate, scale = (np.array(column)[place.ravel()] for column in zip(*coupled, strict=True))
+        volume = np.rint(volume * scale)
         of_all = {"path_set": -1, "ring": ring, "volume": volume, "max_rate": max_rate, "cap": -1}
         return replaced(entities, tasks, np.ones_like(tasks), {**of_all, "setup_latency": latency}, network)
     counts = np.array([len(each.path_set) for each in flows])
     _, entry = expand(indptr(counts)[:-1][place.ravel()], counts[place.ravel()])
-    path_set, ring, share = (np.concatenate(column)[entry] for column in zip(*flows, strict=True))
+    path_set, ring, scale, share = (np.concatenate(column)[entry] for column in zip(*flows, strict=True))
     counts = counts[place.ravel()]
-    volume = np.repeat(volume, counts) * share
+    volume = np.rint(np.repeat(volume, counts) * scale) * share
     columns = {"path_set": path_set, "ring": ring, "volume": volume, "max_rate": np.inf, "cap": -1}
     return replaced(entities, tasks, counts, columns, network)
 
 
-def _flows_of_all(groups: list[I32], times: I64, network: Network, most_flows: float) -> list[_GroupFlows] | None:
+def _flows_of_all(groups: list[_Group], times: I64, network: Network, most_flows: float) -> list[_GroupFlows] | None:
     """Return the flows of groups, of which there are so many all-to-alls each; None if they are more than the most."""
     flows, count = [], 0
-    for members, several in zip(groups, times.tolist(), strict=True):
-        if len(members) * (len(members) - 1) > most_flows:  # those on one path are one, which is not known before
+    for group, several in zip(groups, times.tolist(), strict=True):
+        if group.n_messages > most_flows:  # those on one path are one, which is not known before
             return None
-        flows.append(_flows_of(members, network))
+        flows.append(_flows_of(group, network))
         count += several * len(flows[-1].path_set)
         if count > most_flows:
             return None
     return flows
 
 
-def _messages_of(members: I32, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64]:
-    """Return the rows of paths of the messages of some members, or of their stripes, and their shares of a message."""
+def _messages_of(group: _Group, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64, F64]:
+    """Return rows of paths of the messages of some members, or of their stripes, their scales, and shares of these."""
+    members = group.members
     sender, receiver = np.nonzero(~np.eye(len(members), dtype=bool)[first:last])
     rows = network.rows_between(i32(members[first:last][sender]), i32(members[receiver])).astype(np.int64)
-    _, rows, share = stripes_of(rows, network)
-    return rows, share
+    message, rows, share = stripes_of(rows, network)
+    scales = np.ones(len(sender))
+    if group.factors:
+        scales = scales_of(group.factors, len(members))[first:last][sender, receiver]
+    return rows, scales[message], share
 
 
-def _coupled(members: I32, network: Network) -> _Coupled:
+def _coupled(group: _Group, network: Network) -> _Coupled:
     """Return the one flow of a group, which the network keeps."""
-    key = "coupled", members.tobytes()
+    key = "coupled", group.key
     if key not in network.prices:
-        links, load, latency = _loads_of(members, network)
+        links, load, latency = _loads_of(group, network)
         rate = float(np.min(network.bandwidth[links] / (load / LOAD), initial=np.inf))
-        network.prices[key] = _Coupled(network.add_loads([(links, load)]), latency, rate)
+        network.prices[key] = _Coupled(network.add_loads([(links, load)]), latency, rate, _largest(group))
     coupled: _Coupled = network.prices[key]
     return coupled
 
 
-def _loads_of(members: I32, network: Network) -> tuple[I64, I64, float]:
+def _largest(group: _Group) -> float:
+    """Return how many times an equal message the largest one of a group is."""
+    size = len(group.members)
+    return float(scales_of(group.factors, size)[~np.eye(size, dtype=bool)].max()) if group.factors else 1.0
+
+
+def _loads_of(group: _Group, network: Network) -> tuple[I64, I64, float]:
     """Return the links that the messages of a group load, how much, and their longest latency.
 
     Paths of very many messages are not kept: a part of them is routed at a time, in a network of its own.
     """
-    size, load, latency = len(members), np.zeros(network.n_links, np.int64), 0.0
-    check_size(size * (size - 1))  # each has a path, which takes as long as a task
-    step = size if size * (size - 1) <= _KEPT else max(1, _AT_A_TIME // size)
+    size, load, latency = len(group.members), np.zeros(network.n_links, np.int64), 0.0
+    check_size(group.n_messages)  # each has a path, which takes as long as a task
+    largest = _largest(group) or 1.0
+    step = size if group.n_messages <= _KEPT else max(1, _AT_A_TIME // size)
     for first in range(0, size, step):
         stop_if_wanted()
         routed = network if step == size else network_of(network.fabric, network.cluster)
-        rows, share = _messages_of(members, routed, first, first + step)
-        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, share, routed)
+        rows, scale, share = _messages_of(group, routed, first, first + step)
+        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, scale / largest * share, routed)
         load[part.links] += part.load
         latency = max(latency, float(part.latency[0]))
     links = np.flatnonzero(load)
     return links, load[links], latency
 
 
-def _ends(taskgraph: TaskGraph, groups: I32) -> list[tuple[int, int]]:
-    return list(zip(taskgraph.group_ptr[groups].tolist(), taskgraph.group_ptr[groups + 1].tolist(), strict=True))
+def _groups(taskgraph: TaskGraph, groups: I32) -> list[_Group]:
+    ends = zip(taskgraph.group_ptr[groups].tolist(), taskgraph.group_ptr[groups + 1].tolist(), strict=True)
+    members = [taskgraph.group_members[first:last] for first, last in ends]
+    return [_Group(each, factors_of(taskgraph, group)) for group, each in zip(groups.tolist(), members, strict=True)]
 
 
-def _flows_of(members: I32, network: Network) -> _GroupFlows:
+def _flows_of(group: _Group, network: Network) -> _GroupFlows:
     """Return the flows of a group, which the network keeps."""
-    key = "direct", members.tobytes()
+    key = "direct", group.key
     if key not in network.prices:
-        rows, share = _messages_of(members, network)
+        rows, scale, share = _messages_of(group, network)
         draws = np.diff(network.paths.row_ptr)[rows] > 1
-        different = distinct_columns(rows[~draws])
+        size = np.unique(scale, return_inverse=True)[1].ravel() if group.factors else np.zeros(len(rows), np.int64)
+        different = distinct_columns(rows[~draws], size[~draws])
         merged, counts = rows[~draws][different.first], different.counts
         ring = network.add_messages(i32(merged), counts)
         path_set = np.concatenate([merged, rows[draws]])
-        shares = np.append(share[~draws][different.first], share[draws])
-        network.prices[key] = _GroupFlows(path_set, np.append(ring, np.full(int(draws.sum()), -1)), shares)
+        sizes, shares = (np.append(each[~draws][different.first], each[draws]) for each in (scale, share))
+        rings = np.append(ring, np.full(int(draws.sum()), -1))
+        network.prices[key] = _GroupFlows(path_set, rings, sizes, shares)
     flows: _GroupFlows = network.prices[key]
     return flows

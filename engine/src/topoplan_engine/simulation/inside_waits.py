@@ -20,6 +20,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostNode
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.network.exchanged import is_unequal
 from topoplan_engine.network.protocols import Tuning, queued_tuning_of
 from topoplan_engine.simulation.columns import TaskColumns
 
@@ -63,8 +64,8 @@ def _tuning(cluster: Cluster) -> Tuning | None:
 
 
 def _inside(taskgraph: TaskGraph, cluster: Cluster) -> I64:
-    """(n,) collectives with bytes among several devices of one host."""
-    is_sent = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
+    """(n,) collectives with bytes among several devices of one host; of all-to-alls equal ones, as in foldings."""
+    is_sent = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & ~is_unequal(taskgraph)
     tasks = np.flatnonzero(is_sent & (taskgraph.collective != Collective.JOIN))
     hosts, sizes = cluster.device_host[taskgraph.group_members], np.diff(taskgraph.group_ptr)
     group = np.repeat(np.arange(len(sizes)), sizes)

@@ -29,6 +29,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds, Timeline
 from topoplan_engine.csr import indptr, row_of_entry, select
 from topoplan_engine.network.demand import taskgraph_demand
+from topoplan_engine.network.exchanged import factors_of
 from topoplan_engine.simulation.recording import Stretch, joined
 
 __all__ = [
@@ -144,6 +145,7 @@ def excerpt(taskgraph: TaskGraph, tasks: I64) -> TaskGraph:
         group=group,
         group_ptr=indptr(np.diff(taskgraph.group_ptr)[used]),
         group_members=taskgraph.group_members[members],
+        shares=tuple(factors_of(taskgraph, each) for each in used.tolist()) if taskgraph.shares else (),
         succ_ptr=indptr(np.bincount(tails[inside], minlength=len(tasks))),
         succ=heads[inside],
         micro_batch=None if taskgraph.micro_batch is None else taskgraph.micro_batch[tasks],

@@ -17,6 +17,7 @@ import numpy as np
 from topoplan.arrays import I64
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.network.exchanged import messages_of
 from topoplan_engine.simulation.gradients import extended
 
 __all__ = ["WrittenOut", "plan_written_out", "written_out"]
@@ -44,20 +45,22 @@ def written_out(taskgraph: TaskGraph, without: Collection[Collective] = ()) -> W
     tasks = np.flatnonzero(np.isin(taskgraph.collective, kinds))
     if not len(tasks):
         return WrittenOut(taskgraph, tasks, tasks, np.arange(taskgraph.n_tasks))
-    ends = [_ends(taskgraph, task) for task in tasks.tolist()]
-    counts = np.array([1 + len(source) for source, _ in ends])
+    messages = [messages_of(taskgraph, task) for task in tasks.tolist()]
+    members_of = [taskgraph.members(task).astype(np.int64) for task in tasks.tolist()]
+    counts = np.array([1 + len(each.sender) for each in messages])
     join = taskgraph.n_tasks + np.cumsum(counts) - counts
     total = int(counts.sum())
     is_join = np.zeros(total, dtype=bool)
     is_join[join - taskgraph.n_tasks] = True
     owner = np.repeat(np.arange(len(tasks)), counts)
     columns = {name: np.full(total, -1) for name in ("src", "dst", "group")}
-    columns["src"][~is_join] = np.concatenate([source for source, _ in ends])
-    columns["dst"][~is_join] = np.concatenate([target for _, target in ends])
+    pairs = list(zip(members_of, messages, strict=True))
+    columns["src"][~is_join] = np.concatenate([members[each.sender] for members, each in pairs])
+    columns["dst"][~is_join] = np.concatenate([members[each.receiver] for members, each in pairs])
     single = taskgraph.n_groups + np.arange(len(tasks))
     columns["group"][is_join] = single
-    members = np.array([int(taskgraph.members(task)[0]) for task in tasks.tolist()])
-    sizes = np.array([_message_bytes(taskgraph, task) for task in tasks.tolist()])
+    sizes = np.zeros(total, np.int64)
+    sizes[~is_join] = np.concatenate([each.nbytes for each in messages])
     rewritten = {name: getattr(taskgraph, name).copy() for name in ("size", "seconds", "group", "collective")}
     rewritten["size"][tasks], rewritten["seconds"][tasks] = 0, 0.0
     rewritten["group"][tasks], rewritten["collective"][tasks] = single, Collective.JOIN
@@ -72,12 +75,12 @@ def written_out(taskgraph: TaskGraph, without: Collection[Collective] = ()) -> W
             taskgraph,
             **rewritten,
             group_ptr=np.concatenate([taskgraph.group_ptr, taskgraph.group_ptr[-1] + 1 + np.arange(len(tasks))]),
-            group_members=np.concatenate([taskgraph.group_members, members]),
+            group_members=np.concatenate([taskgraph.group_members, [members[0] for members in members_of]]),
         ),
         np.concatenate([tails, join[of_row], rows, join[empty]]),
         np.concatenate([into[heads], rows, tasks[of_row], tasks[empty]]),
         kind=np.where(is_join, int(TaskKind.COLLECTIVE), int(TaskKind.TRANSFER)),
-        size=np.where(is_join, 0, sizes[owner]),
+        size=sizes,
         op=taskgraph.op[tasks][owner],
         collective=np.where(is_join, int(Collective.JOIN), -1),
         **columns,
@@ -97,17 +100,3 @@ def plan_written_out(plan: Plan) -> Plan:
     if timeline is not None:
         timeline = attrs.evolve(timeline, start=timeline.start[joined.origin], finish=timeline.finish[joined.origin])
     return attrs.evolve(plan, taskgraph=joined.taskgraph, timeline=timeline, recording=None)
-
-
-def _ends(taskgraph: TaskGraph, task: int) -> tuple[I64, I64]:
-    """Return the senders and receivers of the transfers of a collective."""
-    members = taskgraph.members(task).astype(np.int64)
-    if taskgraph.collective[task] == Collective.BROADCAST:
-        return np.full(len(members) - 1, members[0]), members[1:]
-    source, target = np.nonzero(~np.eye(len(members), dtype=bool))
-    return members[source], members[target]
-
-
-def _message_bytes(taskgraph: TaskGraph, task: int) -> int:
-    size = int(taskgraph.size[task])
-    return size if taskgraph.collective[task] == Collective.BROADCAST else -(-size // len(taskgraph.members(task)))

@@ -18,7 +18,7 @@ from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, la
 from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns, SpreadMessages
 from topoplan_engine.lowering.places import Communicator, CopySums, OrderedPlaces, Sends, TiedSum, neighbours
-from topoplan_engine.lowering.task_columns import TaskColumns, Weights, pair_sizes
+from topoplan_engine.lowering.task_columns import TaskColumns, Weights, scales_of_pairs
 from topoplan_engine.sharding.stage_graphs import Link
 
 __all__ = ["FoldedIteration", "FoldedLayout"]
@@ -113,7 +113,7 @@ class _FoldedCommunicator(NamedTuple):
         copies: (G,) groups of each class.
         transfers: of an all-to-all: (n,) classes of groups, classes of messages, and how many there are of each.
         groups: all groups of places, of whose members ``pairs`` (2, n) are a sender and a receiver of each class.
-        counted_once: an all-to-all is one of the tasks of the whole iteration, unless members have different shares.
+        counted_once: an all-to-all is one of the tasks of the whole iteration.
     """
 
     size: int
@@ -142,12 +142,12 @@ class _FoldedCommunicator(NamedTuple):
             return numbers[self.number], numbers[self.number]
         nothing = {**columns, "size": 0}
         group, message, number = self.transfers
-        columns = {**columns, "size": pair_sizes(columns["size"], weights, self.groups, *self.pairs)}
-        if self.counted_once and not weights:  # the join behind the transfers counts
+        scales = scales_of_pairs(weights, self.groups, *self.pairs)
+        if self.counted_once:  # the join behind the transfers counts
             nothing, number = {**nothing, "copies": np.zeros_like(self.copies)}, np.zeros_like(number)
         enter = self._joins(tasks, nothing)
         transfers = tasks.add(
-            len(group), **{**columns, "kind": TaskKind.TRANSFER, "message": message, "copies": number}
+            len(group), **{**columns, "kind": TaskKind.TRANSFER, "scale": scales, "message": message, "copies": number}
         )
         nothing = {**columns, "size": 0}
         leave = self._joins(tasks, nothing)

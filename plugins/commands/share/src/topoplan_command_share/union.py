@@ -18,6 +18,7 @@ from topoplan.arrays import I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
+from topoplan_engine.network.exchanged import factors_of
 
 __all__ = ["union", "unroll"]
 
@@ -57,6 +58,7 @@ def union(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) -> 
     def pointer(column: str) -> Any:
         return indptr(np.concatenate([np.diff(getattr(job, column)) for job in jobs]))
 
+    unequal = any(job.shares for job in jobs)
     return TaskGraph(
         kind=joined("kind"),
         device=mapped("device"),
@@ -67,6 +69,7 @@ def union(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) -> 
         group=shifted("group", [job.n_groups for job in jobs]),
         group_ptr=pointer("group_ptr"),
         group_members=mapped("group_members"),
+        shares=tuple(factors_of(job, group) for job in jobs for group in range(job.n_groups)) if unequal else (),
         succ_ptr=pointer("succ_ptr"),
         succ=shifted("succ", [job.n_tasks for job in jobs]),
         op=shifted("op", [len(job.op_names) for job in jobs]),

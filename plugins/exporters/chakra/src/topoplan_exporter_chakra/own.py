@@ -45,9 +45,9 @@ def plan_of(ranks: Ranks) -> Plan:
             columns[name] = column.astype(np.int64)
     keys = np.array(sorted(edges), dtype=np.int64).reshape(-1, 3)
     try:
+        columns |= {name: [device[name] for device in devices] for name in ("device", "src", "dst")}
         taskgraph = TaskGraph(
             **columns,
-            **{name: [device[name] for device in devices] for name in ("device", "src", "dst")},
             succ_ptr=indptr(np.bincount(keys[:, 0], minlength=len(rows)), np.int32),
             succ=keys[:, 2],
             group_ptr=document["group_ptr"],

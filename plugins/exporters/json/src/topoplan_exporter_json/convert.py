@@ -297,7 +297,8 @@ def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
 def _taskgraph_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
     collective = override(unstruct_hook=_collective_out)
-    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=collective)
+    shares = override(omit_if_default=True)
+    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=collective, shares=shares)
 
 
 def _collective_out(collective: NDArray[Any]) -> Any:

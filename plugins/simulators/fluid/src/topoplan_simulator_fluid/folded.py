@@ -16,6 +16,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
+from topoplan_engine.network.exchanged import is_unequal
 from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.tables import LOAD, ONE_PATH, Network, RingColumns
 from topoplan_engine.simulation.algorithms import Selected, selected, with_algorithms
@@ -153,7 +154,7 @@ def _with_variants(
 
 def selections(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice) -> list[tuple[int, str]]:
     """Return a collective of each group, kind and size, and the name of the algorithm that runs it; empty for rings."""
-    is_collective = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0)
+    is_collective = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & ~is_unequal(taskgraph)
     tasks = np.flatnonzero(is_collective & np.isin(taskgraph.collective, [int(each) for each in algorithms.algorithms]))
     tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
     if not len(tasks):

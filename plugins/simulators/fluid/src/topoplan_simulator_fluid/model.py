@@ -45,6 +45,7 @@ the kernel over them, and `Model.processing_times` gives lower bounds on the tim
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -139,8 +140,7 @@ class Model(NamedTuple):
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
         if transport == Transport.WIRE:
             entities = with_stripes(taskgraph, entities, network)
-        if self._runs_directly:
-            entities = with_direct_all_to_alls(taskgraph, entities, network, self._most_flows)
+        entities = self._with_direct(taskgraph, entities, network)
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
             entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
@@ -164,8 +164,8 @@ class Model(NamedTuple):
         """Return which messages of an iteration one flow stands for, in words; empty where none does."""
         if self.stepped or self.transport != Transport.WIRE:
             return ""
-        algorithms = self.algorithms.algorithms if self.algorithms else ()
-        return coupled_words(prepared.tasks, prepared.entities, all_to_alls=Collective.ALL_TO_ALL not in algorithms)
+        all_to_alls = Collective.ALL_TO_ALL not in self._by_algorithm
+        return coupled_words(prepared.tasks, prepared.entities, all_to_alls=all_to_alls)
 
     @property
     def _most_flows(self) -> float:
@@ -173,8 +173,16 @@ class Model(NamedTuple):
         return np.inf if self.stepped else MOST_FLOWS
 
     @property
-    def _runs_directly(self) -> bool:
-        return self.sends_directly and (not self.algorithms or Collective.ALL_TO_ALL not in self.algorithms.algorithms)
+    def _by_algorithm(self) -> Collection[Collective]:
+        """The collectives that algorithms run, all-to-alls of equal messages among them."""
+        return self.algorithms.algorithms if self.algorithms else ()
+
+    def _with_direct(self, taskgraph: TaskGraph, entities: flows.Entities, network: Network) -> flows.Entities:
+        """Put flows in the place of the all-to-alls that no algorithm runs."""
+        if not self.sends_directly:
+            return entities
+        equal = Collective.ALL_TO_ALL not in self._by_algorithm
+        return with_direct_all_to_alls(taskgraph, entities, network, self._most_flows, equal=equal)
 
     def _in_packets(self, network: Network) -> bool:
         """Whether iterations on a network run packet by packet, if they are short."""
@@ -269,10 +277,8 @@ class Model(NamedTuple):
         traffic = network.lower(taskgraph)
         rings, transport = network.rings_in_full, int(self.transport)
         entities = flows.build(columns(taskgraph), traffic, network.paths, rings, self.stepped, transport)
-        if self._runs_directly:
-            entities = with_direct_all_to_alls(taskgraph, entities, network, self._most_flows)
-            rings = network.rings_in_full
-        sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, rings)
+        entities = self._with_direct(taskgraph, entities, network)
+        sent: F64 = flows.guaranteed_bytes(taskgraph.op, entities, network.paths, network.rings_in_full)
         return sent
 
     def message_bytes(self, size: I64, members: I32) -> F64:
