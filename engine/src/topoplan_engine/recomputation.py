@@ -8,7 +8,8 @@
     every:2       every second layer by itself: the second one, the fourth one, ...
     modules:mlp+input_layernorm
                   modules of every layer by their names in the model, or by Megatron-LM's (``core_attn``, ``layernorm``,
-                  ``mla_up_proj``, ``moe_act``, ``moe``, and ``mlp``, which is of layers without experts alone)
+                  ``mla_up_proj``, ``moe_act``, ``moe``, ``shared_experts``, and ``mlp``, which is of layers without
+                  experts alone, whatever their model calls it)
 
 Layers of a model that has no equal layers with numbers are its blocks (`topoplan_engine.blocks`).  Operators of one
 module of one layer run again together, right before the backward pass of the last of them, with the
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +41,8 @@ __all__ = ["ATTENTION", "kept_in", "latent_projections", "regions_of", "words_of
 ATTENTION = ("scaled_dot_product_attention", "attention")
 #: The kind of operator that puts keys and values of latent attention together.
 _LATENT = "keys_and_values"
+#: What models call the MLP of a layer: parts of Llama's; of MPT's; of OPT's; of BERT's and ViT's.
+_DENSE = (("mlp",), ("ffn",), ("fc1", "act_fn", "fc2"), ("intermediate", "output.dense"))
 _WAYS = "none, selective, op, full, every:2 or modules:NAME+NAME"
 
 
@@ -208,23 +211,58 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
         if dims[index] >= 0:
             of_experts[layer] = parts[0]
     modules = {name: [*by_layer.values()] for name, by_layer in in_layers.items()}
-    if dense := [members for layer, members in in_layers.get("mlp", {}).items() if of_experts.get(layer) != "mlp"]:
-        modules["mlp"] = dense
-    else:
-        modules.pop("mlp", None)
-    norms = [[k] for k, op in enumerate(graph.operators) if layers[k] and op.kind.endswith("norm")]
+    modules.pop("mlp", None)
     of_activations: dict[str, list[int]] = {}
     for k, layer in enumerate(layers):
         if layer and dims[k] >= 0 and _by_element(graph, k):
             of_activations.setdefault(layer, []).append(k)
     words = {
         "core_attn": _attention_cores(graph),
-        "layernorm": norms,
+        "layernorm": _norms(graph, layers),
         "mla_up_proj": latent_projections(graph),
         "moe_act": [*of_activations.values()],
         "moe": [in_layers[name][layer] for layer, name in of_experts.items()],
+        "shared_experts": _shared_experts(in_layers),
+        "mlp": _dense_modules(in_layers, of_experts),
     }
     return {**{word: members for word, members in words.items() if members}, **modules}
+
+
+def _norms(graph: OperatorGraph, layers: Sequence[str]) -> list[list[int]]:
+    """Return the norms of layers that read the residual stream, each by itself; all norms of layers where none does.
+
+    What a layer begins with, or a sum, is that stream; queries, keys and latents are made by products.
+    """
+    norms = [k for k, op in enumerate(graph.operators) if layers[k] and op.kind.endswith("norm")]
+    of_products = {
+        v
+        for u, _, v, _ in graph.edges.reshape(-1, 4).tolist()
+        if layers[u] == layers[v] and graph.operators[u].kind != "add"
+    }
+    return [[k] for k in norms if k not in of_products] or [[k] for k in norms]
+
+
+def _dense_modules(in_layers: Mapping[str, Mapping[str, list[int]]], of_experts: Mapping[str, str]) -> list[list[int]]:
+    """Return the operators of the MLP of each layer that has no experts."""
+    for names in _DENSE:
+        if all(name in in_layers for name in names):
+            return [
+                sorted(op for name in names for op in in_layers[name].get(layer, ()))
+                for layer in in_layers[names[0]]
+                if of_experts.get(layer) not in names
+            ]
+    return []
+
+
+def _shared_experts(in_layers: Mapping[str, Mapping[str, list[int]]]) -> list[list[int]]:
+    """Return the operators of the experts that all tokens go to, in each layer; with the gate of their answers."""
+    members: dict[str, list[int]] = {}
+    for name, by_layer in in_layers.items():
+        parts = name.split(".")
+        if len(parts) > 1 and parts[-1].startswith("shared_expert") and not parts[-2].startswith("shared_expert"):
+            for layer, operators in by_layer.items():
+                members.setdefault(layer, []).extend(operators)
+    return [sorted(each) for each in members.values()]
 
 
 def latent_projections(graph: OperatorGraph) -> list[list[int]]:

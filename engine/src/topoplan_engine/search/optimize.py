@@ -62,7 +62,7 @@ from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import Journals, RunFolder
 from topoplan_engine.search.setup import SearchSetup, chosen_components, named, set_up_search
 from topoplan_engine.search.trainer_software import with_trainer_kernels
-from topoplan_engine.search.trainers import for_no_trainer, launchable
+from topoplan_engine.search.trainers import for_no_trainer, launchable, recorded_trainers
 from topoplan_engine.search.unpriced import UnpricedError
 from topoplan_engine.search.whole_run import drive
 from topoplan_engine.simulation.draws import record_of
@@ -572,9 +572,8 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
     components = [component_record(host, component) for component in used.all]
     for record_of_companion in components[len(components) - used.n_companions :]:
         record_of_companion["companion"] = True
-    files = input_files(used.all)
-    files += [strategy_path(host, experiment.run.strategy)] if experiment.run.strategy else []
-    run = experiment.run
+    files, run = input_files(used.all), experiment.run
+    files += [strategy_path(host, run.strategy)] if run.strategy else []
     record = {
         "time_limit_s": run.seconds if run.time_limit is not None else None,
         "restarts": run.restarts if run.restarts > 1 else None,
@@ -586,6 +585,7 @@ def provenance(host: Host, experiment: Experiment, perturbation: Perturbation | 
         "precision_speedup": run.precision_speedup,
         "kernels": run.kernels,
         "optimizer": run.optimizer,
+        **recorded_trainers(host, experiment),
         "distortion": None if perturbation is None else attrs.asdict(perturbation),
     }
     return {

@@ -21,7 +21,7 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster, interf
 from topoplan_engine.search.common_restriction import AllOf
 from topoplan_engine.search.companions import BringsCompanions
 
-__all__ = ["for_no_trainer", "launchable", "restricted", "restriction_of", "trainers_of"]
+__all__ = ["for_no_trainer", "launchable", "recorded_trainers", "restricted", "restriction_of", "trainers_of"]
 
 
 def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
@@ -127,6 +127,13 @@ def launchable(host: Host, experiment: Experiment) -> tuple[Experiment, str]:
     if left_out:
         line += f", in place of {' and '.join(left_out)}, which would propose other plans, too"
     return attrs.evolve(experiment, searchers=tuple(searchers)), line
+
+
+def recorded_trainers(host: Host, experiment: Experiment) -> dict[str, list[str] | None]:
+    """Return what limits a search to plans for trainers, as provenances have it: ``--for``, and exporters of files."""
+    names = dict.fromkeys(choice.name for choice, _ in experiment.outputs)
+    files = [name for name in names if host.get(Exporter, name).trainer]
+    return {"trainers": [*experiment.run.trainers] or None, "files_for_trainers": files or None}
 
 
 def for_no_trainer(experiment: Experiment) -> Experiment:

@@ -10,6 +10,7 @@ from typing import Any
 from topoplan.errors import TopoplanError, TopoplanWarning, shown
 from topoplan.model.plan import Plan
 from topoplan.options import structure
+from topoplan.plugin.components import Exporter
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment
 from topoplan_engine.options import RunOptions
@@ -21,7 +22,7 @@ __all__ = ["check_inputs", "experiment_of"]
 #: Keys of a provenance that are options of a run.
 _RUN = (
     *("batch_size", "budget", "seed", "patience", "keep", "draws", "chains"),
-    *("precision", "precision_speedup", "kernels", "optimizer"),
+    *("precision", "precision_speedup", "kernels", "optimizer", "trainers"),
 )
 
 
@@ -59,6 +60,7 @@ def experiment_of(plan: Plan, name: str, *, allow_code: bool = False, host: Host
             estimator=choices["estimator"][0],
             simulator=choices["simulator"][0],
             searchers=tuple(choices["searcher"]),
+            outputs=_files_for_trainers(record, host),
             run=structure(RunOptions, _run_record(record), where),
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -73,6 +75,15 @@ def _run_record(record: Mapping[str, Any]) -> dict[str, Any]:
         del run["budget"]
         run["time_limit"] = record["time_limit_s"]
     return run
+
+
+def _files_for_trainers(record: Mapping[str, Any], host: Host) -> tuple[tuple[Choice, str], ...]:
+    """Return the files whose trainers limited the search, so that a new one keeps to what they run, too.
+
+    Where an exporter is not installed any more, nothing says what its trainer runs.
+    """
+    names = [name for name in record.get("files_for_trainers", ()) if host.has(Exporter, name)]
+    return tuple((Choice(name, {}), "") for name in names)
 
 
 def check_inputs(plan: Plan, experiment: Experiment, name: str, host: Host) -> None:

@@ -45,7 +45,7 @@ _RECOMPUTE = {
     "full": ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",),
 }
 #: Modules of a layer that can run again, of which a plan has words.
-_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act")
+_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 #: Megatron-LM refuses slices of tensors or positions without it on devices older than Blackwell, and Megatron-FSDP
 #: with it.
 _ONE_CONNECTION = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
