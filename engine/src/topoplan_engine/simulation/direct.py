@@ -8,7 +8,7 @@ draw one of several paths draw it each.  Stripes of messages
 of their sizes; those of one size on one path are one.
 
 In an iteration of very many such flows the messages of each all-to-all are coupled, as those of a ring are: all move
-in proportion to their bytes, each loads its paths by their weights, and they take the longest latency of these paths
+in proportion to their bytes, each on a path that it has drawn, and they take the longest latency of these paths
 and the bytes on the fullest link over its bandwidth, if they are alone.
 
 Data flow: `with_direct_all_to_alls` puts the flows of all-to-alls in the place of the rings that
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, i32
+from topoplan.arrays import F64, I32, I64, U64, i32
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import expand, indptr
@@ -30,7 +30,7 @@ from topoplan_engine.interrupt import check_size
 from topoplan_engine.network.exchanged import Factors, factors_of, is_unequal, scales_of
 from topoplan_engine.network.machine import network_of
 from topoplan_engine.network.tables import LOAD, Network
-from topoplan_engine.simulation.coupled_messages import coupled_flows
+from topoplan_engine.simulation.coupled_messages import coupled_flows, streams_of
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.replaced import replaced
 from topoplan_engine.simulation.striped import stripes_of
@@ -152,8 +152,8 @@ def _flows_of_all(groups: list[_Group], times: I64, network: Network, most_flows
     return flows
 
 
-def _messages_of(group: _Group, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64, F64]:
-    """Return rows of paths of the messages of some members, or of their stripes, their scales, and shares of these."""
+def _messages_of(group: _Group, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64, F64, U64]:
+    """Return rows of paths of the messages of some members, or of their stripes, their scales, shares and streams."""
     members = group.members
     sender, receiver = np.nonzero(~np.eye(len(members), dtype=bool)[first:last])
     rows = network.rows_between(i32(members[first:last][sender]), i32(members[receiver])).astype(np.int64)
@@ -161,7 +161,8 @@ def _messages_of(group: _Group, network: Network, first: int = 0, last: int | No
     scales = np.ones(len(sender))
     if group.factors:
         scales = scales_of(group.factors, len(members))[first:last][sender, receiver]
-    return rows, scales[message], share
+    stream = streams_of(members[first:last][sender], members[receiver], network.cluster.n_devices)
+    return rows, scales[message], share, stream[message]
 
 
 def _coupled(group: _Group, network: Network) -> _Coupled:
@@ -193,8 +194,8 @@ def _loads_of(group: _Group, network: Network) -> tuple[I64, I64, float]:
     for first in range(0, size, step):
         stop_if_wanted()
         routed = network if step == size else network_of(network.fabric, network.cluster)
-        rows, scale, share = _messages_of(group, routed, first, first + step)
-        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, scale / largest * share, routed)
+        rows, scale, share, stream = _messages_of(group, routed, first, first + step)
+        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, scale / largest * share, routed, stream)
         load[part.links] += part.load
         latency = max(latency, float(part.latency[0]))
     links = np.flatnonzero(load)
@@ -211,7 +212,7 @@ def _flows_of(group: _Group, network: Network) -> _GroupFlows:
     """Return the flows of a group, which the network keeps."""
     key = "direct", group.key
     if key not in network.prices:
-        rows, scale, share = _messages_of(group, network)
+        rows, scale, share, _ = _messages_of(group, network)
         draws = np.diff(network.paths.row_ptr)[rows] > 1
         size = np.unique(scale, return_inverse=True)[1].ravel() if group.factors else np.zeros(len(rows), np.int64)
         different = distinct_columns(rows[~draws], size[~draws])
