@@ -453,8 +453,6 @@ def test_what_takes_too_long_to_be_simulated_in_full_is_no_new_best(monkeypatch)
 def test_after_the_limit_the_first_plan_of_a_planner_is_priced_if_nothing_was():
     evaluator, first = set_up()
     unpriced = Unpriced(Candidate(base=first))
-    unpriced.keep(2, Candidate(base=first), cost=1.0)
-    assert unpriced.number is None
     later = Candidate(base=first)
     unpriced.keep(1, later)
     unpriced.keep(2, Candidate(base=first))

@@ -27,6 +27,7 @@ import numpy as np
 
 from topoplan.arrays import I32, I64, i64
 from topoplan.model.fabric import Fabric
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 
 __all__ = ["find_cycles"]
@@ -382,6 +383,7 @@ def _posa(n: int, links: list[tuple[int, int]], random: Random, steps: _Steps) -
         around[a].append(b)
         around[b].append(a)
     while True:
+        stop_if_wanted()
         path = [random.randrange(n)]
         place = [-1] * n
         place[path[0]] = 0

@@ -6,12 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topoplan.model.placement import Placement
-from topoplan.search.protocol import Search, State
-from topoplan_engine.guarded import SaysLeftOut
+from topoplan.search.protocol import Search, State, Trial
+from topoplan_engine.guarded import KnowsBest, SaysLeftOut
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
 
-__all__ = ["acceptance_of", "planned_in_vain", "reasons_of", "reports_of", "some_hold", "some_wait", "surely_rejects"]
+__all__ = [
+    "acceptance_of",
+    "planned_in_vain",
+    "reasons_of",
+    "reports_of",
+    "say_best",
+    "some_hold",
+    "some_wait",
+    "surely_rejects",
+    "wake_all",
+]
 
 
 def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
@@ -58,3 +68,20 @@ def some_hold(searchers: Sequence[tuple[str, Search]], plans: Callable[[int], bo
 def planned_in_vain(search: Search) -> bool:
     """Say whether the last turn of a search was worth a proposal in work, though it brought none."""
     return bool(getattr(search, "in_vain", False))  # of one that `PlansInVain`
+
+
+def say_best(searchers: Sequence[tuple[str, Search]], finder: Search, best: Trial) -> None:
+    """Let searchers know the best state so far, and members of a portfolio who found it."""
+    for _, search in searchers:
+        if isinstance(search, PortfolioMember):
+            search.leads = search is finder
+            search.know_stages(best.state.strategy.n_stages)
+        if best.fits and isinstance(search, KnowsBest):
+            search.know_best(best.cost)
+
+
+def wake_all(searchers: Sequence[tuple[str, Search]]) -> None:
+    """Let members of a portfolio take part that wait for a pipeline to be the best plan."""
+    for _, search in searchers:
+        if isinstance(search, PortfolioMember):
+            search.idles = False

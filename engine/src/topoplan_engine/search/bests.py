@@ -14,9 +14,10 @@ from typing import Any
 
 import attrs
 
-from topoplan.search.protocol import State, Trial
+from topoplan.model.strategy import Strategy
+from topoplan.search.protocol import Candidate, State, Trial
 
-__all__ = ["LAST", "Bests", "Keep", "Origin", "ShortlistEntry", "almost_best"]
+__all__ = ["LAST", "Bests", "Found", "Keep", "Origin", "ShortlistEntry", "almost_best"]
 
 #: Best states that are stored.
 LAST = 8
@@ -111,3 +112,77 @@ def almost_best(kinds: Iterable[Bests], last: Sequence[Trial]) -> list[Trial]:
         and trial.cost <= _ALMOST * last[-1].cost
         and all(trial.state is not shortlisted.state for shortlisted in last)
     ]
+
+
+class Found:
+    """What a search has found: the fastest state, the fastest constructed one, and where strategies come from.
+
+    Attributes:
+        initial: the state at the start.
+    """
+
+    def __init__(self, keep: Keep, initial: Trial) -> None:
+        self._keep, self.initial = keep, initial
+        self._fastest, self._constructed = Bests(), Bests()
+        #: The fastest that each searcher constructed, by its name.
+        self._constructed_by: dict[str, Bests] = {}
+        self._fastest.take(initial)
+        #: Where strategies come from that a searcher constructed, and those that were the fastest when another searcher
+        #: found them; by their keys.
+        self._origins: dict[bytes, Origin] = {}
+        self._finders: dict[bytes, Origin] = {}
+
+    @property
+    def best(self) -> Trial:
+        """The best state; if constructed states are preferred, the best of these (`Keep.prefers`)."""
+        fastest, constructed = self._fastest.best or self.initial, self._constructed.best
+        return constructed if constructed is not None and self._keep.prefers(constructed, fastest) else fastest
+
+    @property
+    def has_constructed(self) -> bool:
+        """Whether a state is known that a searcher constructed."""
+        return self._constructed.best is not None
+
+    @property
+    def is_constructed(self) -> bool:
+        """Whether the best state is one that a searcher constructed."""
+        return self.best is self._constructed.best
+
+    def take(self, trial: Trial, finder: str = "") -> None:
+        """Store a trial if it is one of the bests; ``finder`` is the searcher that found its strategy, if one did."""
+        if self._fastest.take(trial) and finder:
+            self._finders.setdefault(trial.state.strategy.key, Origin(f"found by {finder}"))
+        if (origin := self.origin(trial.state.strategy)).constructed:
+            self._constructed.take(trial)
+            self._constructed_by.setdefault(origin.searcher, Bests()).take(trial)
+
+    def note(self, number: int, candidate: Candidate, trial: Trial) -> None:
+        """Remember a strategy that a searcher constructed, or that is there for comparison with such ones."""
+        name, strategy = self._keep.constructing.get(number), trial.state.strategy
+        if name is not None and strategy.key not in self._origins:
+            comparison = candidate.comparison
+            self._origins[strategy.key] = Origin(comparison) if comparison else Origin(f"constructed by {name}", name)
+
+    def know(self, strategy: Strategy, origin: Origin) -> None:
+        """Remember where a strategy of another search run comes from."""
+        (self._origins if origin.constructed else self._finders)[strategy.key] = origin
+
+    def origin(self, strategy: Strategy) -> Origin:
+        """Say where a strategy comes from."""
+        if strategy is self.initial.state.strategy:
+            return Origin("initial strategy")
+        return self._origins.get(strategy.key) or self._finders.get(strategy.key) or Origin("found by search")
+
+    def shortlist(self) -> tuple[tuple[Trial, ...], Trial | None]:
+        """Return the last best states, the best at the end, and the best of the other kind if that is another state.
+
+        Unless constructed states are preferred, the fastest one that each searcher constructed comes first, if it is
+        almost as fast.
+        """
+        prefers = self._keep.constructed and self.is_constructed
+        bests, other_bests = (self._constructed, self._fastest)[:: 1 if prefers else -1]
+        last = bests.last or (self.initial,)
+        if not prefers:
+            last = (*almost_best(self._constructed_by.values(), last), *last)
+        second = other_bests.best
+        return last, None if second is None or second.state is last[-1].state else second

@@ -27,13 +27,13 @@ from topoplan.model.placement import Placement
 from topoplan.model.strategy import Strategy
 from topoplan.search.protocol import Candidate, Progress, Search, State, Trial
 from topoplan.search.stopping import Stopped
-from topoplan_engine.guarded import KnowsBest, strategy_fault
+from topoplan_engine.guarded import strategy_fault
 from topoplan_engine.interrupt import Stop, TooLargeError, obeyed
 from topoplan_engine.kernels.allocator import keep_freed_memory
 from topoplan_engine.kernels.clock import clock, cpu_clock
 from topoplan_engine.screening import MOST, Screened
 from topoplan_engine.search import asking
-from topoplan_engine.search.bests import Bests, Keep, Origin, ShortlistEntry, almost_best
+from topoplan_engine.search.bests import Found, Keep, Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
@@ -118,8 +118,8 @@ class SearchRun:
         self._has_begun = False
         self.initial = self._time.initial = self._shares.begins_with = self._priced(Candidate(base=first))
         self._has_begun = True
-        self._unpriced = Unpriced(Candidate(base=first)) if self.too_large else None
-        self._begin_bests()
+        self._unpriced = None if self.initial.fits else Unpriced(Candidate(base=first), has_first=self.too_large > 0)
+        self._found = Found(keep, self.initial)
         self.history = [(1.0, self.elapsed, self.best.cost)]
         self.recorder, self._current = recorder, self.initial.cost
         self._note([self.initial], None, self.initial.cost)
@@ -127,28 +127,17 @@ class SearchRun:
         for number in range(len(searchers)):
             self._give(number, self.initial)
 
-    def _begin_bests(self) -> None:
-        self._fastest, self._constructed = Bests(), Bests()
-        # The fastest that each searcher constructed, by its name.
-        self._constructed_by: dict[str, Bests] = {}
-        self._fastest.take(self.initial)
-        # Where strategies come from that a searcher constructed, by their keys.
-        self._origins: dict[bytes, Origin] = {}
-        # Likewise of those that were the fastest when another searcher found them.
-        self._found: dict[bytes, Origin] = {}
-
     @property
     def best(self) -> Trial:
         """The best state so far; if constructed states are preferred, the best of these (`Keep.prefers`)."""
-        fastest, constructed = self._fastest.best or self.initial, self._constructed.best
-        return constructed if constructed is not None and self._keep.prefers(constructed, fastest) else fastest
+        return self._found.best
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
         """Sort key of search runs, smallest for the best: fits, then constructed if that is preferred, then cost."""
         best = self.best
         unfit = not best.fits and not self._keep.stated
-        return unfit, self._keep.constructed and best is not self._constructed.best, best.cost
+        return unfit, self._keep.constructed and not self._found.is_constructed, best.cost
 
     def advance(self, budget: int, stop: Stop, seconds: float = math.inf) -> Ending:
         """Price up to ``budget`` proposals in ``seconds``, compilation left out; say what ended that.
@@ -169,17 +158,34 @@ class SearchRun:
 
     def price_something(self) -> None:
         """Price one state after all where nothing has a price at the end; raise a `TopoplanError` if none has soon."""
-        if self._unpriced is None or self.best.cost < math.inf:
+        if self._unpriced is None or not self._unpriced.has_first or self.best.cost < math.inf:
             return
         unpriced, self._unpriced = self._unpriced, None
         trial = unpriced.price(self._evaluator, self._limits.seconds, self._name, whole=self._journal.keeps)
-        if unpriced.number is None:
-            self.initial = trial
-        else:
-            self._note_origin(unpriced.number, unpriced.candidate, trial)
-        self.too_large -= 1
-        self._take(trial)
+        self._take_late(unpriced, trial)
         self._improved()
+
+    def _price_early(self) -> None:
+        """Price a candidate that was left, where nothing fits that has a price and a part of the limit is over."""
+        unpriced, before = self._unpriced, self.best
+        if unpriced is None or before.fits or not self._has_limit or self._journal.keeps:
+            return
+        others_plan = self._shares_time and self._shares.alone() is not None
+        trial = unpriced.price_early(self._evaluator, self.elapsed, self._limits.seconds, others_plan=others_plan)
+        if trial is not None and unpriced.number is not None:
+            self._unpriced = None
+            self._take_late(unpriced, trial)
+            self._shares.know(unpriced.number, trial)
+            self._spread(before, unpriced.number)
+
+    def _take_late(self, unpriced: Unpriced, trial: Trial) -> None:
+        """Take the trial of a candidate that was left."""
+        if unpriced.number is None:
+            self.initial = self._found.initial = trial
+        else:
+            self._found.note(unpriced.number, unpriced.candidate, trial)
+        self.too_large -= 1
+        self._found.take(trial)
 
     @property
     def _has_limit(self) -> bool:
@@ -202,6 +208,7 @@ class SearchRun:
             for number in range(len(self._searchers)):
                 if (ending := self._ending(until, stop)) is not None:
                     return ending
+                self._price_early()
                 if self._shares_time and not self._shares.has_turn(number, self.elapsed):
                     more = True
                     continue
@@ -301,8 +308,7 @@ class SearchRun:
         try:
             return self._clocked.call(lambda: self._in_slices(number, lambda: list(ask())))
         except Stopped:
-            self._stop_at(f"{self._name(number)} was planning")
-            self._left_out.add(number)  # it is in the middle of something
+            self._leave_planning(number)
             return []
         except NoPlanFitsError as error:
             if not self.best.fits and sum(other_axis == axis for other_axis, _ in self._searchers) == 1:
@@ -333,9 +339,13 @@ class SearchRun:
         """Leave the planners that are in the middle of a turn: the search is over."""
         for number, slices in self._slices.items():
             slices.leave()
-            self._stop_at(f"{self._name(number)} was planning")
-            self._left_out.add(number)
+            self._leave_planning(number)
         self._slices.clear()
+
+    def _leave_planning(self, number: int) -> None:
+        """Give no further turn to a searcher that is left in the middle of something."""
+        self._stop_at(f"{self._name(number)} was planning")
+        self._left_out.add(number)
 
     def _name(self, number: int) -> str:
         """Return the name of a searcher, as messages have it."""
@@ -355,8 +365,7 @@ class SearchRun:
             try:
                 self._clocked.call(lambda: self._searchers[number][1].adopt(trial))
             except Stopped:
-                self._stop_at(f"{self._name(number)} was planning")
-                self._left_out.add(number)
+                self._leave_planning(number)
             except TopoplanError as error:
                 self._leave_out(number, error)
 
@@ -377,8 +386,7 @@ class SearchRun:
             try:
                 self._clocked.call(lambda: search.tell(trials))
             except Stopped:
-                self._stop_at(f"{self._name(number)} was planning")
-                self._left_out.add(number)
+                self._leave_planning(number)
             except TopoplanError as error:
                 self._leave_out(number, error)
         self.planning += clock() - started
@@ -386,18 +394,8 @@ class SearchRun:
         self._shares.take(number, trials)
         before = self.best
         for trial in sorted(trials, key=lambda t: t.rank, reverse=True):  # the last bests are then the best of a batch
-            self._take(trial, self._keep.others.get(number, ""))
-        if self.best is not before:
-            self._improved()
-            for index, (across, peer) in enumerate(self._searchers):
-                if isinstance(peer, PortfolioMember):
-                    peer.leads = peer is search
-                    peer.know_stages(self.best.state.strategy.n_stages)
-                if self.best.fits and isinstance(peer, KnowsBest):
-                    peer.know_best(self.best.cost)
-                if peer is not search and (across != axis or axis == "network"):
-                    self._give(index, self.best)
-            self._on_progress("new_best", self.progress())
+            self._found.take(trial, self._keep.others.get(number, ""))
+        self._spread(before, number)
         reached_trial = search.reached if trials and number not in self._left_out else None
         self._note(trials, reached_trial, before.cost)
         if reached_trial is not None and reached_trial is not self.best:
@@ -407,6 +405,18 @@ class SearchRun:
         self._report_progress()
         ended = stop.wanted or self._clock_says is not None
         return len(trials) if ended else len(candidates)  # one that is wrong counts, too
+
+    def _spread(self, before: Trial, number: int) -> None:
+        """Tell searchers of a new best state, if there is one, which that of this number has found."""
+        if self.best is before:
+            return
+        self._improved()
+        axis, finder = self._searchers[number]
+        asking.say_best(self._searchers, finder, self.best)
+        for index, (across, peer) in enumerate(self._searchers):
+            if peer is not finder and (across != axis or axis == "network"):
+                self._give(index, self.best)
+        self._on_progress("new_best", self.progress())
 
     def _report_progress(self) -> None:
         """Report progress if the last report is long ago."""
@@ -418,14 +428,13 @@ class SearchRun:
         """Price the candidates of a searcher, and leave it out at one whose strategy is wrong."""
         trials: list[Trial] = []
         for candidate in candidates:
-            best, began, count = self.best, clock(), self._evaluator.evaluations
+            best, began, count, too_large = self.best, clock(), self._evaluator.evaluations, self.too_large
             try:
                 cutoff = best.cost if best.fits else math.inf
                 trials.append(self._clocked.call(functools.partial(self._priced, candidate, cutoff)))
             except Stopped:
                 self._evaluator.evaluations = count
-                if self._unpriced is not None and number in self._keep.constructing:
-                    self._unpriced.keep(number, candidate)
+                self._keep_unpriced(number, candidate, clock() - began)
                 self._stop_at(f"a candidate of {self._name(number)} was priced")
                 break
             except Exception as error:
@@ -437,21 +446,30 @@ class SearchRun:
                 self._leave_out(number, fault)
                 break
             self._longest = max(self._longest, clock() - began)
-            self._note_origin(number, candidate, trials[-1])
-            if self._unpriced is not None and number in self._keep.constructing:
-                self._unpriced.keep(number, candidate, trials[-1].cost)
+            self._found.note(number, candidate, trials[-1])
+            if self.too_large > too_large:
+                self._keep_unpriced(number, candidate, clock() - began)
             if stop.wanted or self._is_over(until):
                 break
         return trials
 
+    def _keep_unpriced(self, number: int, candidate: Candidate, seconds: float) -> None:
+        """Keep a candidate of a planner that took too long; while no plan fits, ask planners that wait, too."""
+        if number not in self._keep.constructing:
+            return
+        if self._unpriced is not None:
+            self._unpriced.keep(number, candidate, seconds)
+        if not self.best.fits:
+            asking.wake_all(self._searchers)
+
     def adopt(self, state: State, cost: float, origin: Origin) -> None:
         """Go on from a better state that another search run found; ``cost`` in seconds."""
         strategy = state.strategy
-        (self._origins if origin.constructed else self._found)[strategy.key] = origin
+        self._found.know(strategy, origin)
         fits = self._evaluator.fits(strategy)
         trial = Trial(state=state, cost=cost, demand=lambda: self._evaluator.demand(strategy), fits=fits)
         before = self.best
-        self._take(trial)
+        self._found.take(trial)
         self._note([trial], trial, before.cost)
         if self.best is not before:
             self._improved()
@@ -501,7 +519,10 @@ class SearchRun:
 
         try:
             with obeyed(stop, left, self._most_tasks):
-                trial = self._evaluator.price(candidate, fitting_cutoff)
+                if best is None or best.fits:
+                    trial = self._evaluator.price(candidate, fitting_cutoff)
+                else:  # it may be the only one that there is time for
+                    trial = self._evaluator.price_in_full(candidate, fitting_cutoff)
                 if best is None or not self._time.ends_late(self.elapsed, trial, best):
                     return trial
         except TooLargeError:
@@ -513,22 +534,6 @@ class SearchRun:
         self._evaluator.evaluations = count
         return self._evaluator.recall(candidate, math.inf, False)
 
-    def _note_origin(self, number: int, candidate: Candidate, trial: Trial) -> None:
-        """Remember a strategy that was constructed, or that is there for comparison with such ones."""
-        name, strategy = self._keep.constructing.get(number), trial.state.strategy
-        if name is None or strategy.key in self._origins:
-            return
-        comparison = candidate.comparison
-        self._origins[strategy.key] = Origin(comparison) if comparison else Origin(f"constructed by {name}", name)
-
-    def _take(self, trial: Trial, finder: str = "") -> None:
-        """Store a trial if it is one of the bests; ``finder`` is the searcher that found its strategy, if one did."""
-        if self._fastest.take(trial) and finder:
-            self._found.setdefault(trial.state.strategy.key, Origin(f"found by {finder}"))
-        if (origin := self.origin(trial.state.strategy)).constructed:
-            self._constructed.take(trial)
-            self._constructed_by.setdefault(origin.searcher, Bests()).take(trial)
-
     def _improved(self) -> None:
         self._idle, self._improved_at = 0, self.elapsed
         self.history.append((float(self.evaluations), self._improved_at, self.best.cost))
@@ -536,9 +541,7 @@ class SearchRun:
 
     def origin(self, strategy: Strategy) -> Origin:
         """Say where a strategy comes from."""
-        if strategy is self.initial.state.strategy:
-            return Origin("initial strategy")
-        return self._origins.get(strategy.key) or self._found.get(strategy.key) or Origin("found by search")
+        return self._found.origin(strategy)
 
     def shortlist_entry(self, trial: Trial) -> ShortlistEntry:
         """Return a trial with its origin, and what its searcher says of it."""
@@ -555,7 +558,7 @@ class SearchRun:
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what searchers say of their plans where none of these could be simulated."""
         searchers = {name: self._searchers[number][1] for number, name in self._keep.constructing.items()}
-        return asking.reports_of(searchers) if self._constructed.best is None else {}
+        return {} if self._found.has_constructed else asking.reports_of(searchers)
 
     def shortlist(self) -> tuple[tuple[ShortlistEntry, ...], ShortlistEntry | None]:
         """Return the last best states, the best at the end, and the best of the other kind if that is another state.
@@ -563,12 +566,7 @@ class SearchRun:
         Unless constructed states are preferred, the fastest one that each searcher constructed comes first, if it is
         almost as fast: it may have the best mean even if it was not the best under the draw of the search.
         """
-        prefers = self._keep.constructed and self.best is self._constructed.best
-        bests, other_bests = (self._constructed, self._fastest)[:: 1 if prefers else -1]
-        last = bests.last or (self.initial,)
-        aside = None if other_bests.best is None or other_bests.best.state is last[-1].state else other_bests.best
-        if not prefers:
-            last = (*almost_best(self._constructed_by.values(), last), *last)
+        last, aside = self._found.shortlist()
         return tuple(map(self.shortlist_entry, last)), None if aside is None else self.shortlist_entry(aside)
 
     @property

@@ -216,12 +216,12 @@ class Evaluator:
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
 
-    def price_in_full(self, candidate: Candidate) -> Trial:
+    def price_in_full(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Price a candidate that is to be the plan: `plan` need not simulate it once more."""
         evaluator = self._of(candidate.state())
         evaluator._keeps_timeline = True
         try:
-            return self.price(candidate)
+            return self.price(candidate, fitting_cutoff)
         finally:
             evaluator._keeps_timeline = False
 

@@ -14,9 +14,9 @@ from topoplan_engine.search.evaluator import Evaluator
 
 __all__ = ["TimeLeft"]
 
-#: Share of a time limit that the pricing of one candidate may take; while none is better than the initial strategy; and
-#: while no plan is known that fits.
-_LONGEST, _LONGEST_UNTIL_BETTER, _LONGEST_FIRST = 0.1, 0.2, 0.5
+#: Share of a time limit that the pricing of one candidate may take; while none is better than the initial strategy;
+#: while no plan is known that fits; and while nothing has a price, where no other searcher may have a smaller plan.
+_LONGEST, _LONGEST_UNTIL_BETTER, _LONGEST_FIRST, _LONGEST_ALONE = 0.1, 0.2, 0.65, 0.8
 
 #: Share that the pricing of the first state may take where planners propose others; and as it is estimated before
 #: anything is priced, when tasks may take so many times as long as is assumed.
@@ -27,6 +27,9 @@ _SEARCHED = 0.3
 
 #: Draws of paths that the end takes of the plan and of those beside it, if there are any; share of the limit at most.
 _DRAWS, _DRAWN = 24, 0.15
+
+#: Share of a time limit that the end of a state that does not fit may come late.
+_GRACE = 0.15
 
 #: How much longer it takes to price a candidate and to simulate it once more, in full, than to price it.
 _WITH_ITS_END = 2.5
@@ -53,9 +56,12 @@ class TimeLeft:
         """Return the seconds until the search must end, so that there is time for the end of its best state.
 
         While nothing has a price, and planners propose what is not known yet, nothing is known of the end either.
+        While no plan fits that has one, its end may come late: what fits is worth that.
         """
         is_known = best.cost < math.inf or not self._has_planners
-        return self._limit - elapsed - (self.seconds_at_end(best.state) if is_known else 0.0)
+        at_end = self.seconds_at_end(best.state) if is_known else 0.0
+        late = 0.0 if best.fits or not self._has_planners else _GRACE * self._limit
+        return self._limit - elapsed - max(at_end - late, 0.0)
 
     def seconds_at_end(self, state: State) -> float:
         """Return the seconds that the end takes for a state: as long as what was measured says."""
@@ -76,7 +82,9 @@ class TimeLeft:
         """
         if best is None:
             return self._limit * _INITIAL if self._has_planners else math.inf
-        return self._limit * (_LONGEST if best.cost == math.inf and is_portfolio else self._share(best))
+        if best.cost == math.inf:
+            return self._limit * (_LONGEST if is_portfolio else _LONGEST_ALONE)
+        return self._limit * self._share(best)
 
     def _share(self, best: Trial) -> float:
         """Return the share of the limit that the pricing of one candidate may take."""

@@ -34,7 +34,7 @@ _LEADS, _PLANS, _FOLLOWS, _LATER = 2.0, 1.0, 0.5, 0.25
 _FRESH = 0.1
 
 #: Share of a time limit after which a planner is no longer alone, though no plan is known that fits.
-_ALONE = 0.5
+_ALONE = 0.25
 
 #: A searcher's best plan that takes so many times as long as the best of all is near it; from another factor on, far.
 _NEAR, _FAR = 1.05, 2.0
@@ -69,7 +69,7 @@ class TimeShares:
         """
         if elapsed < _BEGINNING * self._limit:
             return True
-        if (planner := self._alone()) is not None:
+        if (planner := self.alone()) is not None:
             return number == planner
         peers = self._active | {number}
         share = sum(self.spent[peer] for peer in peers) * self.weight(number) / sum(map(self.weight, peers))
@@ -78,7 +78,7 @@ class TimeShares:
             search.behind = is_behind
         return is_behind or number not in self._active
 
-    def _alone(self) -> int | None:
+    def alone(self) -> int | None:
         """Return the planner that plans alone, because no plan is known that fits."""
         begins_with = self.begins_with
         if begins_with is None or (begins_with.cost < math.inf and begins_with.fits) or min(self._own_best) < math.inf:
@@ -122,3 +122,8 @@ class TimeShares:
         cost = min((trial.cost for trial in trials if trial.fits), default=math.inf)
         if cost < self._own_best[number]:
             self._own_best[number], self._has_found = cost, True
+
+    def know(self, number: int, trial: Trial) -> None:
+        """Take note of what a candidate of a searcher costs that was priced in no turn of its own."""
+        if trial.fits:
+            self._own_best[number] = min(self._own_best[number], trial.cost)

@@ -1,8 +1,11 @@
-"""What is priced after a time limit, where nothing was priced within it: a search has a result where that is soon.
+"""What there was no time to price, where nothing else has a price: a search has a result where there may be one.
 
-Data flow: the driver keeps the first state, and the first candidate of a planner that there was no time for; at the end
-it prices the latter, which is in stages and may fit, or else the former.  Both together may take a tenth of the limit
-longer, unless the search is written down to be repeated without a clock; small iterations take no time to speak of.
+While nothing has a price, no candidate may take long, for the next one may be the one that is priced soon.  The driver
+keeps the first state, and the candidates of planners that were left.  Where a good part of a time limit is over and
+still nothing that fits has a price, those of planners are priced in the rest of it, that of the fewest tasks first.
+At the end, if nothing has a price, one of them is, which is in stages and may fit, or else the first state.  Both
+together may take a tenth of the limit longer, unless the search is written down to be repeated without a clock; small
+iterations take no time to speak of.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ __all__ = ["Unpriced", "UnpricedError"]
 #: Share of a time limit, and seconds at least, for which something is priced after it.
 _GRACE, _LEAST_GRACE = 0.1, 0.5
 
+#: Shares of a time limit after which what was left is priced in the rest of it: where every planner has proposed
+#: something, and in any case; and how many candidates are kept.
+_LATE, _LATEST, _MOST = 0.4, 0.6, 8
+
 #: Tasks of an iteration that is priced, however late it is.
 _SMALL = 50_000
 
@@ -35,27 +42,32 @@ class UnpricedError(TopoplanError):
 
 @attrs.frozen
 class _Kept:
-    """A candidate, and the number of the planner that proposed it; None for the first state."""
+    """A candidate, the number of the planner that proposed it (None for the first state), and seconds in vain."""
 
     candidate: Candidate
     number: int | None
+    seconds: float = 0.0
 
 
 class Unpriced:
     """Candidates that there was no time for.
 
     Attributes:
-        candidate: the one that is priced first: that of a planner, if there is one.
+        candidate: what was priced at last, or is to be priced: that of a planner, if there is one.
         number: of the planner that proposed it; None of the first state.
+        has_first: there was no time for the first state, either.
     """
 
-    def __init__(self, first: Candidate) -> None:
-        self._first = _Kept(first, None)
+    def __init__(self, first: Candidate, *, has_first: bool = True) -> None:
+        self._first, self.has_first = _Kept(first, None), has_first
         self._kept = self._first
+        #: Those of planners, and the ones that had no time but their turn.
+        self._planned: list[_Kept] = []
+        self._waiting: list[_Kept] = []
 
     @property
     def candidate(self) -> Candidate:
-        """What is priced first."""
+        """What was, or is to be priced."""
         return self._kept.candidate
 
     @property
@@ -63,10 +75,43 @@ class Unpriced:
         """The planner that proposed it."""
         return self._kept.number
 
-    def keep(self, number: int, candidate: Candidate, cost: float = math.inf) -> None:
-        """Keep the first candidate of a planner that has no cost."""
-        if self.number is None and cost == math.inf:
-            self._kept = _Kept(candidate, number)
+    def keep(self, number: int, candidate: Candidate, seconds: float = 0.0) -> None:
+        """Keep a candidate of a planner that was left after so many seconds."""
+        if len(self._planned) < _MOST:
+            self._planned.append(_Kept(candidate, number, seconds))
+            self._waiting.append(self._planned[-1])
+            self._kept = self._planned[0]
+
+    def price_early(
+        self, evaluator: Evaluator, elapsed: float, limit: float, *, others_plan: bool = False
+    ) -> Trial | None:
+        """Price candidates of planners in the rest of a limit, once a good part of it is over.
+
+        That of the fewest tasks comes first; each has half of the time that is left, and the last one all, if that is
+        more than it had before.
+
+        Args:
+            evaluator: of the search.
+            elapsed, limit: seconds of the search.
+            others_plan: a planner that has proposed nothing is planning.
+
+        Returns:
+            The first that is priced; None if none was, or it is too early.
+        """
+        if not self._waiting or elapsed < (_LATEST if others_plan else _LATE) * limit:
+            return None
+        end = clock() + limit - elapsed
+        self._waiting.sort(key=lambda entry: evaluator.tasks_of(entry.candidate.state().strategy))
+        while self._waiting and (seconds := end - clock()) > 0.0:
+            entry = self._waiting.pop(0)
+            seconds /= 2 if self._waiting else 1
+            if seconds <= entry.seconds:
+                continue
+            trial = _priced_by(clock() + seconds, evaluator, entry.candidate)
+            if trial is not None:
+                self._kept = entry
+                return trial
+        return None
 
     def price(self, evaluator: Evaluator, limit: float, name_of: Callable[[int], str], *, whole: bool = False) -> Trial:
         """Price one in full, and warn of how long that took.
@@ -81,7 +126,8 @@ class Unpriced:
             UnpricedError: none can be priced soon.
         """
         began, grace = clock(), math.inf if whole else max(_GRACE * limit, _LEAST_GRACE)
-        choices = [self._kept] if self._kept is self._first else [self._kept, self._first]
+        planned = sorted(self._planned, key=lambda entry: evaluator.tasks_of(entry.candidate.state().strategy))
+        choices = [*planned[:1], self._first]
         for number, choice in enumerate(choices):
             until = began + grace * (number + 1) / len(choices)
             trial = _priced_by(until, evaluator, choice.candidate)
@@ -97,11 +143,20 @@ class Unpriced:
                 stacklevel=3,
             )
             return trial
-        tasks = evaluator.tasks_in_full(self._first.candidate.state())
         raise UnpricedError(
             f"time-limit: no plan could be priced in {limit:.3g} s of search, nor in {clock() - began:.2g} s after it "
-            f"(the initial strategy has {tasks:,} tasks): allow it more time, or fewer devices"
+            f"({self._needs(evaluator, name_of)}): allow it more time, or fewer devices"
         )
+
+    def _needs(self, evaluator: Evaluator, name_of: Callable[[int], str]) -> str:
+        """Say how large what there was no time for is."""
+        first = f"the initial strategy has {evaluator.tasks_of(self._first.candidate.state().strategy):,} tasks"
+        if not self._planned:
+            return first
+        tasks = [evaluator.tasks_of(entry.candidate.state().strategy) for entry in self._planned]
+        number = self._planned[tasks.index(min(tasks))].number
+        assert number is not None
+        return f"{first}, the smallest plan of {name_of(number)} {min(tasks):,}"
 
 
 def _priced_by(until: float, evaluator: Evaluator, candidate: Candidate) -> Trial | None:

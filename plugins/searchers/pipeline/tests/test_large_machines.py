@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 
+import attrs
 import numpy as np
 import pytest
 from pipeline_models import Costs, switch_problem
 
 from topoplan import Cluster
+from topoplan.search.stopping import Stopped
+from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_pipeline_planning.layers import Layers
 from topoplan_samples.graphs import layer_graph
 from topoplan_searcher_pipeline import DapplePipeline, planning
+from topoplan_searcher_pipeline.dynamic import ends_of
 from topoplan_searcher_pipeline.machine import Machine, coarse_sizes
 from topoplan_searcher_pipeline.planning import baselines
-from topoplan_searcher_pipeline.search import plan_pipelines
+from topoplan_searcher_pipeline.search import _planner_of, plan_pipelines
 
 SECONDS = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 
@@ -93,3 +98,37 @@ def test_the_dynamic_program_looks_at_a_few_hundred_numbers_of_devices_at_most()
         sizes = coarse_sizes(devices, tuple(1 << k for k in range(14)))
         assert sizes == (tuple(1 << k for k in range(14)) if devices == 512 else sizes)
         assert devices // sizes[0] <= 512
+
+
+def test_straight_pipelines_have_as_many_stages_as_their_weights_need(monkeypatch):
+    """Llama 3.1 405B keeps 6.5 TB for its weights: 128 stages, where the time of rows of 2,021 cuts ended at 64."""
+    monkeypatch.setattr(planning, "_MOST_STAGES", 4)
+    monkeypatch.setattr(planning, "_MOST_MAXIMA", 0)
+    for least, stages in ((1, [2, 4]), (5, [2, 4, 8])):
+        found = dict(baselines(lambda: chain(SECONDS), machine(256, 4), 1024, least))
+        assert [len(pipeline.cuts) for pipeline in found["straight"]()] == stages
+
+
+@pytest.mark.parametrize(("gigabytes", "stages"), [(4.0, 1), (0.9, 4), (0.11, 30)])
+def test_the_fewest_stages_are_those_whose_devices_hold_all_weights(gigabytes, stages):
+    """Eight layers keep 400 MB each: 3.2 GB over the memory of a device, rounded up."""
+    layers = 8
+    graph = layer_graph([(k, k + 1) for k in range(layers - 1)], [2_000_000] * layers, [100] * layers, 64)
+    costs = Costs([1e-3] * layers, [2e-3] * layers, [100.0] * layers, [4e8] * layers)
+    cluster = Cluster.uniform(n_hosts=8, interface_bandwidth=1e9, interfaces=1, latency=0.0)
+    planner = _planner_of(DapplePipeline(), switch_problem(graph, cluster, costs))[-1]
+    planner = attrs.evolve(planner, machine=attrs.evolve(planner.machine, memory=gigabytes * 1e9))
+    assert planner.least_stages == stages
+    if stages > 4:
+        assert planner.plans_of(math.inf, 4) == []
+
+
+def test_the_dynamic_program_is_left_in_the_middle_of_a_task():
+    """A task takes seconds on 16,384 devices: of a limit of 60 s 76 had passed."""
+    layers = 6
+    graph = layer_graph([(k, k + 1) for k in range(layers - 1)], [2_000_000] * layers, [100] * layers, 16)
+    costs = Costs([1e-3] * layers, [2e-3] * layers, [100.0] * layers, [6e6] * layers)
+    cluster = Cluster.uniform(n_hosts=4, interface_bandwidth=1e9, interfaces=1, latency=0.0)
+    task = _planner_of(DapplePipeline(), switch_problem(graph, cluster, costs))[-1].tasks()[0]
+    with obeyed(Stop(), remaining=lambda: 0.0), pytest.raises(Stopped):
+        ends_of(task, math.inf, 4, 3)

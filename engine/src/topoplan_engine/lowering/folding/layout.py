@@ -12,6 +12,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.mesh import DeviceMesh
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
@@ -186,6 +187,7 @@ class _FoldedPlaces:
         return self._communicators[axes]
 
     def _communicator(self, axes: tuple[int, ...]) -> Communicator:
+        stop_if_wanted()
         listing = self._layout.patterns.listings[self._stage, axes]
         of = self._layout.classes.of
         message, copies = np.unique(of[listing.message], return_counts=True)
@@ -233,6 +235,7 @@ def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) 
         tries = [(0, _MOST_FOLDED)]
     operators = min(len(stage.operators) for stage in strategy.stages)
     for evened, most in tries:
+        stop_if_wanted()
         kinds = max(1, most // max(1, 2 * strategy.micro_batches * operators))
         classes = few_classes_of(*patterns.with_loads(loads, evened=evened), patterns.n_devices, kinds)
         if classes is not None and _passes(strategy, patterns, classes) <= most:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.kernels.jit import inline_kernel, kernel
+from topoplan_engine.kernels.jit import inline_kernel, interrupted, kernel, raise_interrupt
 from topoplan_searcher_pipeline.columns import Columns
 from topoplan_searcher_pipeline.latency import all_forward, early_backward, outlasting
 from topoplan_searcher_pipeline.machine import MovePairs, Moves, transfer_loads
@@ -270,6 +270,8 @@ def ends_of(task: Task, limit: float, most_stages: int, number: int) -> Ends:
     costs, move_columns = _Costs.of(task.columns, task.micro_batches), _MoveColumns.of(moves, task.columns.replicas)
     loads = np.empty((2, len(moves.outside)))
     n_rows = _add_stages(table, np.array([limit]), costs, move_columns, task.pairs, limits, loads)
+    if n_rows < 0:
+        raise_interrupt()
     best = np.argsort(table.whole[:n_rows], axis=1, kind="stable")[:, :number]
     return Ends(np.take_along_axis(table.whole[:n_rows], best, axis=1).tolist(), best, table, moves)
 
@@ -339,7 +341,7 @@ def _add_stages(
     limits: _Limits,
     loads: F64,
 ) -> int:
-    """Fill the rows of a table, from the last stage to the first; return how many have a cell.
+    """Fill the rows of a table, from the last stage to the first; return how many have a cell, -1 if interrupted.
 
     Args:
         table: output.
@@ -351,6 +353,8 @@ def _add_stages(
     table.values[0, :, 0, -1] = 0.0
     most = len(table.whole)
     for stages in range(1, most + 1):
+        if interrupted():
+            return -1
         now, before = table.values[stages % 2], table.values[(stages - 1) % 2]
         now[0] = np.inf
         last = max(stages - 2, 0)  # of one stage there is no earlier move

@@ -13,6 +13,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -91,6 +92,15 @@ class Planner:
         most = min(samples // self.micro_batch, MOST_MICRO_BATCHES)
         return [count for count in counts if count <= most]
 
+    @functools.cached_property
+    def least_stages(self) -> int:
+        """The fewest stages that may fit: each device of a stage keeps the weights of the stage whole."""
+        columns = self.columns
+        priced = columns.unpriced[:, -1] == 0
+        growth = np.diff(columns.kept[priced], axis=1, prepend=0.0)
+        whole = float(growth.min(axis=0).sum()) if priced.any() else 0.0
+        return max(1, math.ceil(whole / self.machine.memory))
+
     def costs_of(self, pipeline: Pipeline, micro_batches: int) -> PipelineCosts | None:
         """Return the costs of the stages of a pipeline that so many micro-batches pass (cached)."""
         columns = self.columns.at(micro_batches)
@@ -156,6 +166,8 @@ class Planner:
 
     def fastest(self, pipeline: Pipeline, cutoff: float = np.inf) -> PipelinePlan | None:
         """Return the fastest plan of a pipeline over all schedules, if it takes less than ``cutoff`` seconds."""
+        if len(pipeline.cuts) < self.least_stages:
+            return None
         memory, recompute, fastest = self.machine.memory, self.recompute, None
         for costs, group in self._by_costs(pipeline, self.schedules(pipeline)):
             plan = fastest_schedule(
@@ -171,6 +183,8 @@ class Planner:
         plans: list[PipelinePlan] = []
         variants: dict[Pipeline, set[tuple[str, int]]] = {}
         most_stages = min(self.machine.n_devices, self.columns.n_cuts - 1, _MOST_STAGES)
+        if most_stages < self.least_stages:
+            return []
         for task, (seconds, cuts, counts) in pipelines(self.tasks(), best, most_stages, _MOST):
             if len(plans) >= _ENOUGH and seconds > plans[0].seconds * _SLOWER:
                 break
@@ -232,7 +246,7 @@ def _seconds(plan: PipelinePlan) -> float:
 
 
 def baselines(
-    layers_of: Callable[[], Layers], machine: Machine, samples: int
+    layers_of: Callable[[], Layers], machine: Machine, samples: int, least_stages: int = 1
 ) -> Iterator[tuple[str, Callable[[], Iterator[Pipeline]]]]:
     """Yield the baselines: the name in reports, and a function that yields the pipelines.
 
@@ -240,12 +254,13 @@ def baselines(
         layers_of: builds layers with the same states as those of the columns; called on first use.
         machine: the machine of the plans.
         samples: of the batch.
+        least_stages: the fewest that may fit.
     """
     all_devices = tuple(np.bincount(machine.host).tolist())
     yield "data_parallel", lambda: iter([Pipeline((0,), (all_devices,))])
     count, layers = machine.n_devices, functools.cache(layers_of)
     if _is_large(count, layers().count):
-        yield "straight", lambda: _consecutive(layers(), machine)
+        yield "straight", lambda: _consecutive(layers(), machine, least_stages)
         return
     hpgo = HpgoMachine(host=tuple(machine.host.tolist()), bandwidths=RELEASED)
 
@@ -282,15 +297,17 @@ def _pipeline(starts: Iterable[int], devices: Iterable[Devices], machine: Machin
     return Pipeline(tuple(starts), tuple(tuple(machine.counts(members).tolist()) for members in devices))
 
 
-def _consecutive(layers: Layers, machine: Machine) -> Iterator[Pipeline]:
+def _consecutive(layers: Layers, machine: Machine, least_stages: int) -> Iterator[Pipeline]:
     """Yield for each possible number of stages the straight pipeline of the least slowest stage.
 
     Stages have consecutive devices.  Rows of a dynamic program say how long the slowest of so many stages takes that
-    end behind a layer; a step is one maximum over all pairs of layers.
+    end behind a layer; a step is one maximum over all pairs of layers.  Their number ends by the time that rows take,
+    but not before the first pipeline that may fit.
     """
     count, compute = machine.n_devices, np.where(layers.before, layers.seconds[:, None] - layers.seconds, np.inf)
     slowest, cuts = layers.seconds, [np.zeros(layers.count, dtype=np.int64)]
-    most = min(_MOST_STRAIGHT, max(_MOST_STAGES, _MOST_MAXIMA // layers.count**2))
+    fitting = next((stages for stages in range(least_stages, count + 1) if count % stages == 0), count)
+    most = min(_MOST_STRAIGHT, max(_MOST_STAGES, _MOST_MAXIMA // layers.count**2, fitting))
     for stages in range(2, min(count, layers.count, most) + 1):
         stop_if_wanted()
         candidates = np.maximum(compute, slowest)

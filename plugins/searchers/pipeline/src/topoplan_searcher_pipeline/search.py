@@ -104,7 +104,8 @@ def planning_steps(
     yield so_far
     plan_cache, best = dict[Pipeline, PipelinePlan | None](), math.inf
     plans: Sequence[PipelinePlan] | None = None
-    for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, problem.graph.batch_size):
+    samples, fewest_stages = problem.graph.batch_size, planner.least_stages
+    for name, make in baselines(lambda: Layers.of(states, _whole(problem, columns)), machine, samples, fewest_stages):
         if plans is None and name != "data_parallel" and are_slow(machine, len(states.closed)):
             plans = plans_of(planner, problem, min(best, best_known()), options.shortlist)
             if plans or min(best, best_known()) < math.inf:
