@@ -191,8 +191,9 @@ class TaskGraph(OneLine):
 
     def _check_shares(self, where: str) -> None:
         """Raise where a factor is no table whose numbers of rows and columns divide the members of its group."""
+        self._in_range(where, "number of shares", np.array([len(self.shares)]), 0, self.n_groups + 1)
         for group, factors in enumerate(self.shares):
-            size = int(self.group_ptr[group + 1] - self.group_ptr[group]) if group < self.n_groups else -1
+            size = int(self.group_ptr[group + 1] - self.group_ptr[group])
             for table in (np.array(rows if len({*map(len, rows)}) == 1 else [[]]) for rows in factors):
                 if table.size and (size % np.array(table.shape) == 0).all() and (abs(2 * table - size) <= size).all():
                     continue
