@@ -38,7 +38,7 @@ PARTS = {
     "gradients": rf"{_ENGINE}/simulation/gradients\.py",
     "prices of networks": (
         rf"{_ENGINE}/network/(tables|star|rings|ring_loads|link_classes)\.py"
-        r"|plugins/searchers/(spmd|pipeline)/src/.*/machine\.py|plugins/searchers/auto/src/.*/cuts\.py"
+        r"|plugins/searchers/(spmd|pipeline)/src/.*/machine\.py|libs/placement-moves/src/.*/cut_estimates\.py"
     ),
     "layouts in exporters": (
         rf"{_ENGINE}/layout\.py|plugins/exporters/launch/src/.*/(grid|meshes|stages|tensor)\.py"

@@ -18,7 +18,7 @@ MODEL = "huggingface:preset=gpt2,layers=1,sequence-length=256"
 
 
 @functools.cache
-def searched(searcher="hybrid:planners=no,divided=no", topology="bigswitch", **options):
+def searched(searcher="hybrid:planners=no,divided=no,placed=no", topology="bigswitch", **options):
     return optimize(MODEL, searchers=[searcher], servers=16, topology=topology, batch_size=64, **options)
 
 
@@ -37,7 +37,7 @@ def test_small_messages_among_many_hosts_leave_rings(outcome):
     small, large = sorted(rows, key=lambda row: row["least_bytes"])
     assert (small["algorithm"], large["algorithm"]) == ("parameter-server", "halving-doubling")
     assert small["most_bytes"] < 1e4 < 1e6 < large["least_bytes"]
-    without = searched("hybrid:planners=no,divided=no,joint=no")
+    without = searched("hybrid:planners=no,divided=no,placed=no,joint=no")
     assert "joint" not in without.plan.provenance
     assert outcome.seconds < without.seconds == joint_json(outcome.plan)["joint"]["seconds_with_rings"]
     assert outcome.result.evaluations > without.result.evaluations

@@ -3,7 +3,8 @@
 `propagation` copies placements along the edges of a graph, by a walk or to a whole block of neighbours.  `forms` finds
 the operators of one form, which models of repeated layers place equally.  `staged` changes the layout, a border, the
 micro-batches, ZeRO or the recomputation of a staged strategy; it is imported where one is met, because it needs the
-engine.
+engine.  `cut_estimates` has seconds of operators and edges under cuts, of which `planning` makes strategies to start
+from, by `elimination`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from topoplan import State
 from topoplan.testing import landscape, reference
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.pipelines import pipeline_strategy
+from topoplan_placement_moves.planning import plans
 from topoplan_searcher_auto import Auto
-from topoplan_searcher_auto.planning import plans
 
 
 def started(**options):

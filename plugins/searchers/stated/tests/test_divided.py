@@ -134,6 +134,13 @@ def test_programs_of_the_planning_kernel_are_among_those_of_stages():
     assert cut - samples
 
 
+@pytest.mark.parametrize(("layers", "sizes", "said"), [((8, 7), (1, 1), False), ((8, 7), (1, 2), True)])
+def test_stages_say_zero_where_one_of_them_shares(layers, sizes, said):
+    _, _, plans = plans_of(uneven_chain())
+    plan = DividedPlan(by_samples(plans, layers, sizes), "1f1b", 8, zero=1)
+    assert ("zero=1" in plans.words(plan)) == said
+
+
 def test_machines_of_unequal_hosts_have_no_such_plans():
     cluster = build_cluster(ClusterOptions(devices=(2, 6)), Host.discover())
     graph = uneven_chain()
@@ -150,7 +157,7 @@ def test_the_search_finds_stages_of_unequal_size():
     graph = [b.linear(x, 55 * 1024), b.build()][1]
     machine = {"servers": 4, "gpus_per_server": 1, "interface_bandwidth_gbps": 25.0}
     equal, unequal = (
-        optimize(graph, searchers=f"hybrid:planners=no,divided={text}", budget=400, workers=1, **machine)
+        optimize(graph, searchers=f"hybrid:planners=no,placed=no,divided={text}", budget=400, workers=1, **machine)
         for text in ("no", "yes")
     )
     assert unequal.origin.name == "constructed by hybrid"

@@ -1,6 +1,6 @@
 """The searcher for every problem: plans by estimates, a chain that improves them, and companions.
 
-estimates of cuts (`cuts`) ─► plans (`planning`, `elimination`) ─► chain (`search`)
+estimates of cuts ─► plans (both in `topoplan_placement_moves`) ─► chain (`search`)
 
 Companions take turns with it: planners of other kinds of strategy, whose plans are the best for some models, and
 searchers of the network where it can be wired.
@@ -64,7 +64,9 @@ class Auto(Searcher):
         # Hybrid plans are estimated in columns, so that models with layers soon have a plan that fits.
         kinds = (("hybrid", self.hybrids), ("spmd", self.programs), ("pipeline", self.pipelines))
         planners = [name for name, takes_part in kinds if takes_part]
-        options: dict[str, dict[str, Any]] = {"hybrid": {"without-layers": False, "divided": n_devices <= _FEW_DEVICES}}
+        options: dict[str, dict[str, Any]] = {
+            "hybrid": {"without-layers": False, "divided": n_devices <= _FEW_DEVICES, "placed": False}
+        }
         if self.unequal_layers:
             options["spmd"] = {"unequal-layers": True}
         companions = [Choice(name, options.get(name, {})) for name in planners]

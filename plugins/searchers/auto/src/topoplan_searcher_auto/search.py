@@ -25,7 +25,7 @@ import numpy as np
 from topoplan import Candidate, Placement, Problem, Search, State, Strategy, Trial
 from topoplan_engine.equal_operators import layers_of
 from topoplan_placement_moves import Propagation, operators_of_same_form
-from topoplan_searcher_auto.planning import plans
+from topoplan_placement_moves.planning import plans
 
 if TYPE_CHECKING:
     from topoplan_searcher_auto import Auto

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from topoplan import OperatorGraph, Plan, Problem, Search, Strategy, Topology
 
-#: Devices up to which other planners take turns with `hybrid`.
-_FEW_DEVICES = 16
+#: Devices up to which other planners take turns with `hybrid`, and operators are placed one by one.
+FEW_DEVICES = 16
 
-__all__ = ["Hybrid", "Stated", "stated_plan", "topoplan_searchers"]
+__all__ = ["FEW_DEVICES", "Hybrid", "Stated", "stated_plan", "topoplan_searchers"]
 
 
 @attrs.frozen(kw_only=True)
@@ -195,6 +195,11 @@ class Hybrid(Searcher):
         help="stages may differ in layers, devices and programs, which the planning kernel finds, as in Alpa; on up to "
         "128 equal devices",
     )
+    placed: bool = option(
+        True,
+        help="one stage may have its operators placed one by one, on up to 16 devices: tables whole on one device, "
+        "layers cut along what they sum over",
+    )
     planners: bool = option(
         True,
         help="planners of cases of such plans take turns, on up to 16 devices: spmd (one stage, whose micro-batches "
@@ -209,7 +214,7 @@ class Hybrid(Searcher):
 
     def companions(self, topology: Topology, n_devices: int) -> Sequence[Choice]:
         """Return who takes turns with it; see `topoplan_engine.search.companions`."""
-        return [Choice("spmd"), Choice("pipeline")] if self.planners and n_devices <= _FEW_DEVICES else []
+        return [Choice("spmd"), Choice("pipeline")] if self.planners and n_devices <= FEW_DEVICES else []
 
     def without(self, kinds: Sequence[type[Strategy]]) -> Hybrid:
         """Return it as it is: its own plans and those of its companions are of one kind."""

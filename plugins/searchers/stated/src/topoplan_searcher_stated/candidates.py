@@ -17,7 +17,7 @@ from topoplan.arrays import F64
 from topoplan_searcher_stated.estimates import BALANCED, EVEN, LIGHT, Estimates, PlanColumns, Prices, shape_of
 from topoplan_searcher_stated.grid import SCHEDULES, data_degrees, ladders
 from topoplan_searcher_stated.layers import text_of
-from topoplan_searcher_stated.settings import Settings
+from topoplan_searcher_stated.settings import Settings, without_idle_zero
 
 __all__ = ["Candidates", "families"]
 
@@ -163,7 +163,8 @@ class Candidates:
             layers, number = prices.layers[row], int(plans.layers[row])
             text = texts[number] if number >= 0 else self._text(layers[layers >= 0].tolist(), number)
             shape: Settings = shapes[plans.shape[row]]
-            return attrs.evolve(shape, schedule=schedules[plans.schedule[row]], layers=text)
+            plan = attrs.evolve(shape, schedule=schedules[plans.schedule[row]], layers=text)
+            return without_idle_zero(plan, self._n_devices)
 
         if self._runs is not None:
             for row in np.flatnonzero(fits).tolist():

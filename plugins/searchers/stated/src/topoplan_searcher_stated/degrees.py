@@ -10,7 +10,7 @@ import attrs
 from topoplan import OperatorGraph, TopoplanError
 from topoplan_engine.experts import expert_dims
 from topoplan_searcher_stated.megatron import copies_of_heads, heads_dim
-from topoplan_searcher_stated.settings import Settings
+from topoplan_searcher_stated.settings import Settings, without_idle_zero
 
 __all__ = ["AXES", "EXPERT_AXES", "Degrees", "degrees_of", "divisors", "nearest", "short_words_of", "words_of"]
 
@@ -53,6 +53,11 @@ class Degrees:
     layout: tuple[str, ...]
     sequence: bool
     micro_batches: int
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all stages."""
+        return self.tp * self.cp * self.pp * self.dp
 
     @property
     def mesh_axes(self) -> tuple[str, ...]:
@@ -118,7 +123,8 @@ _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
 def words_of(settings: Settings, degrees: Degrees) -> str:
-    """Return a plan in the words of ``--plan``, with what was left out."""
+    """Return a plan in the words of ``--plan``, with what was left out, and no ZeRO where nothing is shared."""
+    settings = without_idle_zero(settings, degrees.n_devices)
     words = {
         **{axis: getattr(degrees, axis) for axis in ("tp", "cp", "ep", "pp", "dp") if axis != "ep" or degrees.ep > 1},
         "sp": "yes" if degrees.sequence else "no",
@@ -137,7 +143,8 @@ def words_of(settings: Settings, degrees: Degrees) -> str:
 
 
 def short_words_of(settings: Settings, degrees: Degrees) -> str:
-    """Return a plan in the words of ``--plan``, without what holds where it is left out."""
+    """Return a plan in the words of ``--plan``, without what holds where it is left out, or shares nothing."""
+    settings = without_idle_zero(settings, degrees.n_devices)
     words = {axis: getattr(degrees, axis) for axis in ("tp", "cp", "ep", "pp", "dp") if getattr(degrees, axis) > 1}
     if degrees.sequence != (degrees.tp > 1):
         words["sp"] = degrees.sequence

@@ -288,8 +288,7 @@ class DividedPlans:
         for number, (stage, mesh, program) in enumerate(zip(plan.stages, meshes, programs, strict=True)):
             operators = np.flatnonzero(stage_of == number)
             rerun = regions[operators] if (regions[operators] >= 0).any() else ()
-            axes = mesh.rules.axes
-            shared = tuple(k for k, axis in enumerate(axes) if axis in ("dp", "ep") and mesh.sizes[k] > 1)
+            axes, shared = mesh.rules.axes, _shared(mesh)
             stages.append(
                 Stage(
                     operators=operators,
@@ -316,6 +315,12 @@ class DividedPlans:
             cut = "x".join(f"{axis}{size}" for axis, size in axes if size > 1) or "1"
             text.append(f"{min(stage.end, max(1, self._layers.n_layers)) - stage.first}:{cut}")
         words = [f"stages={'|'.join(text)}", f"micro-batches={plan.micro_batches}", f"schedule={plan.schedule}"]
-        words += [f"zero={plan.zero}"] if plan.zero else []
+        shares = any(_shared(self.meshes[stage.mesh]) for stage in plan.stages)
+        words += [f"zero={plan.zero}"] if plan.zero and shares else []
         words += [f"recompute={plan.recompute}"] if plan.recompute != "none" else []
         return ",".join([*words, "layout=scattered"] if plan.layout else words)
+
+
+def _shared(mesh: StageMesh) -> tuple[int, ...]:
+    """Return the axes of a mesh along which devices have the same weights, whose state they share under ZeRO."""
+    return tuple(k for k, axis in enumerate(mesh.rules.axes) if axis in ("dp", "ep") and mesh.sizes[k] > 1)

@@ -2,6 +2,7 @@
 
     families of shapes ─► bounds ─► shapes that may be faster: all their plans, as columns ─► neighbours of the best
                       └► the best so far, early                     the best of all, simulated one by one ◄┘
+                                                                    ├► one stage of placements (`placed_bodies`)
                                                                     └► stages of unequal size (`divided_search`)
 
 Thousands of plans are estimated in a second (`candidates`), and estimates come close to the simulator, so that they
@@ -18,7 +19,7 @@ import attrs
 
 from topoplan import Candidate, Problem, Search, StagedStrategy, State, Strategy, TopoplanError, Trial, stop_if_wanted
 from topoplan_engine.blocks import layer_numbers
-from topoplan_searcher_stated import Hybrid
+from topoplan_searcher_stated import FEW_DEVICES, Hybrid
 from topoplan_searcher_stated.candidates import Candidates, families
 from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
@@ -28,10 +29,14 @@ from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import Launchable
 from topoplan_searcher_stated.layers import layer_counts, text_of
+from topoplan_searcher_stated.placed_bodies import PlacedBodies, PlacedBody, placed_steps
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
-from topoplan_searcher_stated.settings import Settings
+from topoplan_searcher_stated.settings import Settings, without_idle_zero
 
 __all__ = ["HybridSearch"]
+
+#: A plan that is proposed, of one kind or another.
+_AnyPlan = Settings | DividedPlan | PlacedBody
 
 #: The best plan so far is simulated after the first family of shapes, and then after so many times as many.
 _EARLY = 4
@@ -73,12 +78,14 @@ class HybridSearch(Search):
         self._launchable = Launchable(problem, self._rules)
         self._candidates: Candidates | None = None
         self._estimates: Estimates | None = None
-        self._steps: Iterator[Settings | DividedPlan | None] | None = None
+        self._steps: Iterator[_AnyPlan | None] | None = None
         self._simulated: dict[Settings, float] = {}
         self._divided: DividedPlans | None = None
         self._simulated_divided: dict[DividedPlan, float] = {}
-        self._plan_of: dict[bytes, Settings | DividedPlan] = {}
-        self._asked: Settings | DividedPlan | None = None
+        self._bodies: PlacedBodies | None = None
+        self._simulated_bodies: dict[PlacedBody, float] = {}
+        self._plan_of: dict[bytes, _AnyPlan] = {}
+        self._asked: _AnyPlan | None = None
         #: How many plans had been simulated, and what was said of the best of them.
         self._listed: tuple[int, Mapping[str, Any]] = -1, {}
         self._passed_over = self._in_vain = 0
@@ -111,6 +118,8 @@ class HybridSearch(Search):
             )
             if self._options.divided:
                 self._divided = divided_plans(problem, trial.state.fabric, self._launchable.grads)
+            if self._options.placed and problem.cluster.n_devices <= FEW_DEVICES and problem.restriction is None:
+                self._bodies = PlacedBodies(problem)
             self._steps = self._all_steps(self._candidates, all_shapes)
 
     def ask(self) -> Sequence[Candidate]:
@@ -120,7 +129,7 @@ class HybridSearch(Search):
         plan = next(self._steps, self)
         if plan is self:
             self._steps = None
-        if not isinstance(plan, (Settings, DividedPlan)):
+        if plan is None or isinstance(plan, HybridSearch):
             return []
         try:
             strategy = self._strategy(plan)
@@ -129,17 +138,26 @@ class HybridSearch(Search):
             return []
         self._plan_of[strategy.key] = plan
         self._asked = plan
-        return [Candidate(base=State(strategy, self.state.fabric))]
+        return [Candidate(base=State(strategy, self.state.fabric), cutoff_seconds=self._cutoff(plan))]
 
-    def _strategy(self, plan: Settings | DividedPlan) -> StagedStrategy:
+    def _cutoff(self, plan: _AnyPlan) -> float:
+        """Return the seconds from which on a plan does not matter: of a body, those of the best one."""
+        return min(self._simulated_bodies.values(), default=math.inf) if isinstance(plan, PlacedBody) else math.inf
+
+    def _strategy(self, plan: _AnyPlan) -> StagedStrategy:
+        if isinstance(plan, PlacedBody):
+            assert self._bodies is not None
+            return self._bodies.strategy(plan)
         if isinstance(plan, DividedPlan):
             assert self._divided is not None
             return self._divided.strategy(plan)
         return strategy_of(plan, self._problem.graph, self._problem.cluster.n_devices, self._rules)[0]
 
-    def _take(self, plan: Settings | DividedPlan, cost: float) -> None:
+    def _take(self, plan: _AnyPlan, cost: float) -> None:
         """Take note of the simulated seconds of a plan."""
-        if isinstance(plan, DividedPlan):
+        if isinstance(plan, PlacedBody):
+            self._simulated_bodies[plan] = cost
+        elif isinstance(plan, DividedPlan):
             self._simulated_divided[plan] = cost
         else:
             self._simulated[plan] = cost
@@ -161,8 +179,8 @@ class HybridSearch(Search):
         settings = self._plan_of.get(strategy.key) if strategy is not None else self._best_of_all()
         if settings is None:
             return None
-        if isinstance(settings, DividedPlan):
-            return self._report_divided(settings)
+        if not isinstance(settings, Settings):
+            return self._report_of(settings)
         degrees = degrees_of(settings, self._problem.graph, self._problem.cluster.n_devices)
         return {
             "plan": words_of(settings, degrees),
@@ -175,21 +193,29 @@ class HybridSearch(Search):
             **self._runners_up(),
         }
 
-    def _best_of_all(self) -> Settings | DividedPlan | None:
-        costs: dict[Settings | DividedPlan, float] = dict(self._simulated.items())
+    def _best_of_all(self) -> _AnyPlan | None:
+        costs: dict[_AnyPlan, float] = dict(self._simulated.items())
         costs.update(self._simulated_divided.items())
+        costs.update(self._simulated_bodies.items())
         best = min(costs, key=costs.__getitem__, default=None)
         return None if best is None or costs[best] == math.inf else best
 
-    def _report_divided(self, plan: DividedPlan) -> Mapping[str, Any]:
-        assert self._divided is not None
+    def _report_of(self, plan: DividedPlan | PlacedBody) -> Mapping[str, Any]:
+        """Return the report of a plan that ``--plan`` does not say."""
         assert self._candidates is not None
-        costs = [*self._simulated.values(), *self._simulated_divided.values()]
+        if isinstance(plan, PlacedBody):
+            assert self._bodies is not None
+            of_kind = {"stages": "one, whose operators are placed one by one", "micro_batches": 1}
+            seconds = self._bodies.seconds(plan)
+        else:
+            assert self._divided is not None
+            of_kind = {"stages": self._divided.words(plan), "micro_batches": plan.micro_batches}
+            (seconds,) = self._divided.seconds([plan])
+        costs = [*self._simulated.values(), *self._simulated_divided.values(), *self._simulated_bodies.values()]
         return {
-            "stages": self._divided.words(plan),
-            "micro_batches": plan.micro_batches,
-            "planned_iteration_time_s": self._divided.seconds([plan])[0],
-            "plans_estimated": self._candidates.estimated + self._divided.estimated,
+            **of_kind,
+            "planned_iteration_time_s": seconds,
+            "plans_estimated": self._candidates.estimated + (self._divided.estimated if self._divided else 0),
             "plans_simulated": sum(cost < math.inf for cost in costs),
             "plans_estimated_slower": self._passed_over,
             **self._runners_up(),
@@ -219,10 +245,10 @@ class HybridSearch(Search):
 
     # ── What is estimated, and when what is simulated ───────────────────────────────────────────────────────
 
-    def _all_steps(
-        self, candidates: Candidates, all_shapes: Sequence[Settings]
-    ) -> Iterator[Settings | DividedPlan | None]:
+    def _all_steps(self, candidates: Candidates, all_shapes: Sequence[Settings]) -> Iterator[_AnyPlan | None]:
         """Yield None after some estimates, and plans to simulate."""
+        if self._bodies is not None:
+            yield from self._bodies.planned()
         cluster, early = self._problem.cluster, 1
         slack = max(_NEAR, 1.0 + _SLACK / cluster.n_devices)
         for number, family in enumerate(families(all_shapes)):
@@ -247,6 +273,8 @@ class HybridSearch(Search):
         yield from self._proposed(candidates.ranking())
         if not self._known_to_fit and candidates.smallest is not None:
             yield candidates.smallest[1]
+        if self._bodies is not None:
+            yield from placed_steps(self._bodies, lambda: self._best_cost, self._simulated_bodies)
         if self._divided is not None:
             most = 2 * self._options.shortlist
             yield from divided_steps(self._divided, lambda: self._best_cost, self._simulated_divided, most)
@@ -314,6 +342,7 @@ class HybridSearch(Search):
         moved = moved_borders(self._counts(plan)) if plan.pp > 1 else ()
         layers = [*self._layers(attrs.evolve(plan, layers="")), *map(text_of, moved)]
         for each in neighbours(plan, layers, layouts(plan, self._problem.cluster), self._degrees):
+            each = without_idle_zero(each, self._problem.cluster.n_devices)
             if each.pp > 1 and not each.layers:
                 yield from (attrs.evolve(each, layers=option) for option in self._layers(each))
             else:

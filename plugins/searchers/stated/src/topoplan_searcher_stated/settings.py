@@ -51,6 +51,17 @@ class Settings:
     bucket_mb: float = 0.0
 
 
+def without_idle_zero(plan: Settings, n_devices: int) -> Settings:
+    """Return a plan as it is, but for ZeRO where no two devices have the same weights, whose state they would share.
+
+    Those are data and context parallel devices; of experts alone, also tensor parallel ones with copies of them.
+    """
+    copied = bool(plan.etp) and plan.zero < 3 and plan.tp > plan.etp * plan.ep
+    if not plan.zero or n_devices > plan.tp * plan.pp or copied:
+        return plan
+    return attrs.evolve(plan, zero=0, shard=0, reshard=True, gather="weights", overlap_gather=False)
+
+
 def settings_of(options: Stated, graph: OperatorGraph) -> Settings:
     """Return the plan in full.
 

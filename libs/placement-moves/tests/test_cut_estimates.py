@@ -9,10 +9,10 @@ from topoplan import Cluster
 from topoplan.testing import reference
 from topoplan_engine import problem_on_fabric
 from topoplan_engine.lowering.fragment_cache import FragmentCache
+from topoplan_placement_moves.cut_estimates import CutEstimates
+from topoplan_placement_moves.planning import plans
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.graphs import two_linears
-from topoplan_searcher_auto.cuts import CutEstimates
-from topoplan_searcher_auto.planning import plans
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_gradients_take_as_long_as_rings(problem):
 
 def test_estimates_are_made_in_parts_where_they_take_long(problem, monkeypatch):
     whole = CutEstimates(problem).edges()
-    monkeypatch.setattr("topoplan_searcher_auto.cuts._AT_A_TIME", 1)
+    monkeypatch.setattr("topoplan_placement_moves.cut_estimates._AT_A_TIME", 1)
     parts = [dict(sums) for sums in CutEstimates(problem).growing_edges()]
     assert len(parts) > len(whole)
     assert parts[-1].keys() == whole.keys()

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from topoplan_searcher_auto.elimination import least_sum
+from topoplan_placement_moves.elimination import least_sum
 
 
 def total(unary, pairs, values):

@@ -7,13 +7,14 @@ proposed once.  On many devices estimates take seconds: they are made in turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from topoplan import PlacedStrategy, Problem
-from topoplan_searcher_auto.cuts import CutEstimates
-from topoplan_searcher_auto.elimination import least_sum
+from topoplan.arrays import F64
+from topoplan_placement_moves.cut_estimates import CutEstimates
+from topoplan_placement_moves.elimination import least_sum
 
-__all__ = ["plans"]
+__all__ = ["best_cuts", "plans"]
 
 #: Weights of transfers and of gradient all-reduces beside computation.
 _WEIGHTS = (
@@ -37,13 +38,23 @@ def plans(problem: Problem) -> Iterator[PlacedStrategy | None]:
     while (more := next(parts, None)) is not None:
         edges = more
         yield None
-    proposed_keys = {problem.space.initial().key}
+    for numbers in best_cuts(estimates, edges):
+        yield PlacedStrategy(tuple(cuts[number] for cuts, number in zip(estimates.cuts, numbers, strict=True)))
+
+
+def best_cuts(estimates: CutEstimates, edges: Mapping[tuple[int, int], F64]) -> Iterator[tuple[int, ...]]:
+    """Yield the different plans of all weights as numbers of cuts, without the initial strategy, which has the first.
+
+    Args:
+        estimates: of a problem.
+        edges: all of `CutEstimates.growing_edges`.
+    """
+    yielded_plans = {(0,) * len(estimates.cuts)}
     for transfers, gradients in _WEIGHTS:
         unary = [
             compute + gradients * sums for compute, sums in zip(estimates.compute, estimates.gradients, strict=True)
         ]
-        values = least_sum(unary, {ends: transfers * table for ends, table in edges.items()})
-        plan = PlacedStrategy(tuple(cuts[value] for cuts, value in zip(estimates.cuts, values, strict=True)))
-        if plan.key not in proposed_keys:
-            proposed_keys.add(plan.key)
-            yield plan
+        numbers = tuple(least_sum(unary, {ends: transfers * table for ends, table in edges.items()}))
+        if numbers not in yielded_plans:
+            yielded_plans.add(numbers)
+            yield numbers
