@@ -69,6 +69,22 @@ def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
     return network
 
 
+class _Walk(NamedTuple):
+    """A ring of devices along links between hosts.
+
+    Attributes:
+        order: (n,) devices; each sends to the next one.
+        last: (stops,) numbers of those that send to another host.
+        links: (stops, jumps) by which links they do.
+        chosen: NICs of these flows.
+    """
+
+    order: I64
+    last: I64
+    links: I64
+    chosen: Chosen
+
+
 def _place_of(ring: I64, members: list[I64]) -> I64:
     """Return where each number of a ring is in the list of all members of all hosts."""
     listed = np.concatenate(members)
@@ -303,7 +319,10 @@ class MachineNetwork(Network):
         hosts, first = self.cluster.device_host[devices], pointers[:-1]
         several = np.maximum.reduceat(hosts, first) > np.minimum.reduceat(hosts, first)
         rings = {g: self._rings_of_fabric(devices[pointers[g] : pointers[g + 1]]) for g in np.flatnonzero(several)}
-        return {int(g): rows for g, rows in rings.items() if rows}
+        if not any(rings.values()):
+            return {}
+        rows = iter(self._rows_of_walks([walk for walks in rings.values() for walk in walks]))
+        return {int(g): [next(rows) for _ in walks] for g, walks in rings.items() if walks}
 
     def _patterns(self, pointers: I64, devices: I32) -> list[list[int]]:
         """Return groups whose members lie on hosts in the same way: their rings are the same, member by member."""
@@ -412,60 +431,66 @@ class MachineNetwork(Network):
             orders.append(i64(order))
         return orders or [np.arange(len(listed))]
 
-    def _rings_of_fabric(self, listed: I32) -> list[I32]:
-        """Return the rows of a group's rings along those of the fabric, one for each cable of the thinnest link."""
+    def _rings_of_fabric(self, listed: I32) -> list[_Walk]:
+        """Return a group's rings along those of the fabric, one for each cable of the thinnest link."""
         hosts = self.cluster.device_host[listed]
         names, first = np.unique(hosts, return_index=True)
         stops = i32(names[np.argsort(first)])
         if len(stops) < 2 or not (rings_of(self.fabric, stops) or len(cycles_of(self.fabric, stops))):
             return []
-        rows = []
+        walks = []
+        place = np.zeros(self.cluster.n_hosts, np.int64)
+        place[stops] = np.arange(len(stops))
         for links in self._own_links(stops):
-            following = self.fabric.link_dst[links[:, -1]]
-            place = {int(host): number for number, host in enumerate(stops)}
+            following = place[self.fabric.link_dst[links[:, -1]]].tolist()
             order = [0]
             while len(order) < len(stops):
-                order.append(place[int(following[order[-1]])])
+                order.append(following[order[-1]])
             for cable in range(int(self.fabric.link_count[links].min())):
-                rows.append(self._along(listed, hosts, stops[order], links[order], cable))
-        return rows
+                walks.append(self._walk(listed, hosts, stops[order], links[order], cable))
+        return walks
 
-    def _along(self, listed: I32, hosts: I32, stops: I32, links: I64, cable: int) -> I32:
-        """Append the flows of a ring along links (stops, jumps) that leave stops in turn; return their rows.
+    def _walk(self, listed: I32, hosts: I32, stops: I32, links: I64, cable: int) -> _Walk:
+        """Return the flows of a ring along links (stops, jumps) that leave stops in turn.
 
         It enters and leaves a host at the devices that own the NICs of its links.
         """
         leaving, entering = self.ports.leaving, self.ports.entering
         out = np.minimum(leaving.first[links[:, 0]] + cable, leaving.last[links[:, 0]])
         into = np.roll(np.minimum(entering.first[links[:, -1]] + cable, entering.last[links[:, -1]]), 1)
+        chosen = Chosen(out, np.roll(into, -1))
         order, last = [], []
         if len(listed) == len(stops):  # one member on each host
             place = np.empty(self.cluster.n_hosts, np.int64)
             place[hosts] = listed
-            return self._along_links(place[stops], np.arange(len(stops)), links, Chosen(out, np.roll(into, -1)))
+            return _Walk(place[stops], np.arange(len(stops)), links, chosen)
         for stop, enters, leaves in zip(stops, into.tolist(), out.tolist(), strict=True):
             members = listed[hosts == stop]
             ends = [self._owner(members, nic) for nic in (enters, leaves)]
             middle = [device for device in members.tolist() if device not in ends]
             order += [ends[0], *middle, *([ends[1]] if ends[1] != ends[0] else [])]
             last.append(len(order) - 1)
-        return self._along_links(i64(order), i64(last), links, Chosen(out, np.roll(into, -1)))
+        return _Walk(i64(order), i64(last), links, chosen)
 
-    def _along_links(self, order: I64, last: I64, links: I64, ends_of: Chosen) -> I32:
-        """Append the flows of a ring of devices, of which the ``last`` ones on their hosts send over links."""
-        src, dst = order, np.roll(order, -1)
-        inner = np.ones(len(order), dtype=bool)
+    def _rows_of_walks(self, walks: list[_Walk]) -> list[I32]:
+        """Append the flows of rings along links, all at once; return the rows of each ring."""
+        first = indptr([len(walk.order) for walk in walks])
+        src = np.concatenate([walk.order for walk in walks])
+        dst = np.concatenate([np.roll(walk.order, -1) for walk in walks])
+        last = np.concatenate([walk.last + begin for walk, begin in zip(walks, first[:-1], strict=True)])
+        inner = np.ones(len(src), dtype=bool)
         inner[last] = False
-        rows = np.empty(len(order), dtype=np.int32)
+        rows = np.empty(len(src), dtype=np.int32)
         rows[inner] = self._rows(i32(src[inner]), i32(dst[inner]))
-        jumps = np.full(len(last), links.shape[1])
-        lengths, way = self._joined(src[last], dst[last], indptr(jumps), i32(links.ravel()), ends_of)
+        jumps = np.concatenate([np.full(len(walk.last), walk.links.shape[1]) for walk in walks])
+        links = i32(np.concatenate([walk.links.ravel() for walk in walks]))
+        chosen = Chosen(*(np.concatenate(nics) for nics in zip(*(walk.chosen for walk in walks), strict=True)))
+        lengths, way = self._joined(src[last], dst[last], indptr(jumps), links, chosen)
         rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(last))
         one_path, no_pair = np.ones(len(last), dtype=np.int64), np.full(len(last), -1)
-        self._append(
-            NewRows(one_path, i64(lengths), i32(way), self._sums(i64(lengths), i32(way)), np.ones(len(last)), no_pair)
-        )
-        return rows
+        sums = self._sums(i64(lengths), i32(way))
+        self._append(NewRows(one_path, i64(lengths), i32(way), sums, np.ones(len(last)), no_pair))
+        return np.split(rows, first[1:-1])
 
     def _owner(self, members: I32, nic: int) -> int:
         """Return the device of a group's members in one host that a NIC belongs to, else the first of them."""

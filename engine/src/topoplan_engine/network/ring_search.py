@@ -25,7 +25,7 @@ from random import Random
 
 import numpy as np
 
-from topoplan.arrays import I32, I64, i64
+from topoplan.arrays import F64, I32, I64, digest, i64
 from topoplan.model.fabric import Fabric
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
@@ -60,6 +60,8 @@ class _Steps:
 
 
 _found: LruCache[tuple[bytes, bytes], I64] = LruCache(1024)
+#: By how the hosts of a group are joined, which is the same for all stages of a pipeline on a torus.
+_found_for: LruCache[bytes, I64] = LruCache(1024)
 
 
 def find_cycles(fabric: Fabric, hosts: I32) -> I64:
@@ -90,12 +92,15 @@ def _find(fabric: Fabric, hosts: I32) -> I64:
     none = i64(np.zeros((0, n), dtype=np.int64))
     if n < 2 or len(among) < n or len(among) > _MOST_LINKS:
         return none
-    speed = {
-        (a, b): rate
-        for a, b, rate in zip(
-            source[among].tolist(), target[among].tolist(), fabric.link_bandwidth[among].tolist(), strict=True
-        )
-    }
+    source, target, bandwidth = i64(source[among]), i64(target[among]), fabric.link_bandwidth[among]
+    key = digest([n, source, target, bandwidth])
+    receivers = _found_for.find(key)
+    return _found_for.put(key, _search(n, source, target, bandwidth)) if receivers is None else receivers
+
+
+def _search(n: int, source: I64, target: I64, bandwidth: F64) -> I64:
+    """Do so for ``n`` hosts, given the places of hosts that links join, and bytes/s of these."""
+    speed = {(a, b): rate for a, b, rate in zip(source.tolist(), target.tolist(), bandwidth.tolist(), strict=True)}
     best: tuple[float, list[_Cycle]] = (0.0, [])
     speeds = np.unique(list(speed.values()))
     for rate in speeds[np.unique(np.linspace(0, len(speeds) - 1, _SPEEDS).astype(np.int64))].tolist():
