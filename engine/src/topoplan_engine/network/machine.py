@@ -17,6 +17,7 @@ Where the fabric has rings or cycles for the hosts of a group, rings run along t
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import attrs
@@ -318,7 +319,9 @@ class MachineNetwork(Network):
             return {}
         hosts, first = self.cluster.device_host[devices], pointers[:-1]
         several = np.maximum.reduceat(hosts, first) > np.minimum.reduceat(hosts, first)
-        rings = {g: self._rings_of_fabric(devices[pointers[g] : pointers[g + 1]]) for g in np.flatnonzero(several)}
+        found: dict[bytes, list[tuple[I64, I64]]] = {}
+        groups = {g: devices[pointers[g] : pointers[g + 1]] for g in np.flatnonzero(several)}
+        rings = {g: self._rings_of_fabric(listed, found) for g, listed in groups.items()}
         if not any(rings.values()):
             return {}
         rows = iter(self._rows_of_walks([walk for walks in rings.values() for walk in walks]))
@@ -431,14 +434,28 @@ class MachineNetwork(Network):
             orders.append(i64(order))
         return orders or [np.arange(len(listed))]
 
-    def _rings_of_fabric(self, listed: I32) -> list[_Walk]:
-        """Return a group's rings along those of the fabric, one for each cable of the thinnest link."""
+    def _rings_of_fabric(self, listed: I32, found: dict[bytes, list[tuple[I64, I64]]]) -> list[_Walk]:
+        """Return a group's rings along those of the fabric, one for each cable of the thinnest link.
+
+        Groups on the same hosts share what is ``found``: the order of hosts, and the links by which they are left.
+        """
         hosts = self.cluster.device_host[listed]
         names, first = np.unique(hosts, return_index=True)
         stops = i32(names[np.argsort(first)])
+        key = stops.tobytes()
+        if key not in found:
+            found[key] = self._turns(stops)
+        walks = []
+        for order, links in found[key]:
+            for cable in range(int(self.fabric.link_count[links].min())):
+                walks.append(self._walk(listed, hosts, stops[order], links, cable))
+        return walks
+
+    def _turns(self, stops: I32) -> list[tuple[I64, I64]]:
+        """Return the rings of the fabric through hosts: their numbers in order, and (stops, jumps) links from each."""
         if len(stops) < 2 or not (rings_of(self.fabric, stops) or len(cycles_of(self.fabric, stops))):
             return []
-        walks = []
+        turns = []
         place = np.zeros(self.cluster.n_hosts, np.int64)
         place[stops] = np.arange(len(stops))
         for links in self._own_links(stops):
@@ -446,9 +463,8 @@ class MachineNetwork(Network):
             order = [0]
             while len(order) < len(stops):
                 order.append(following[order[-1]])
-            for cable in range(int(self.fabric.link_count[links].min())):
-                walks.append(self._walk(listed, hosts, stops[order], links[order], cable))
-        return walks
+            turns.append((i64(order), links[order]))
+        return turns
 
     def _walk(self, listed: I32, hosts: I32, stops: I32, links: I64, cable: int) -> _Walk:
         """Return the flows of a ring along links (stops, jumps) that leave stops in turn.
@@ -482,15 +498,20 @@ class MachineNetwork(Network):
         inner[last] = False
         rows = np.empty(len(src), dtype=np.int32)
         rows[inner] = self._rows(i32(src[inner]), i32(dst[inner]))
-        jumps = np.concatenate([np.full(len(walk.last), walk.links.shape[1]) for walk in walks])
-        links = i32(np.concatenate([walk.links.ravel() for walk in walks]))
-        chosen = Chosen(*(np.concatenate(nics) for nics in zip(*(walk.chosen for walk in walks), strict=True)))
-        lengths, way = self._joined(src[last], dst[last], indptr(jumps), links, chosen)
         rows[last] = len(self.paths.row_ptr) - 1 + np.arange(len(last))
-        one_path, no_pair = np.ones(len(last), dtype=np.int64), np.full(len(last), -1)
-        sums = self._sums(i64(lengths), i32(way))
-        self._append(NewRows(one_path, i64(lengths), i32(way), sums, np.ones(len(last)), no_pair))
+        self._append(*self._new_rows_of_walks(walks))
         return np.split(rows, first[1:-1])
+
+    def _new_rows_of_walks(self, walks: list[_Walk]) -> Iterator[NewRows]:
+        """Yield the flows between hosts, ring by ring: joining paths takes several times their size meanwhile."""
+        for walk in walks:
+            stops, jumps = walk.links.shape
+            src, dst = walk.order[walk.last], np.roll(walk.order, -1)[walk.last]
+            pointers, links = np.arange(stops + 1) * jumps, i32(walk.links.ravel())
+            lengths, way = self._joined(src, dst, pointers, links, walk.chosen)
+            sums = self._sums(i64(lengths), i32(way))
+            one_path, no_pair = np.ones(stops, dtype=np.int64), np.full(stops, -1)
+            yield NewRows(one_path, i64(lengths), i32(way), sums, np.ones(stops), no_pair)
 
     def _owner(self, members: I32, nic: int) -> int:
         """Return the device of a group's members in one host that a NIC belongs to, else the first of them."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
-__all__ = ["LOAD", "ring_loads"]
+__all__ = ["LOAD", "ring_loads", "sort_links"]
 
 #: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
 LOAD = 1 << 20
@@ -74,7 +76,7 @@ def _sum_loads(
                         loaded[end] = links[k]
                         end += 1
                     total[links[k]] += weight
-        _sort(loaded, load_ptr[ring], end, total)
+        sort_links(loaded, load_ptr[ring], end, total)
         for place in range(load_ptr[ring], end):
             link = loaded[place]
             load[place] = max(1, int(np.rint(total[link] * LOAD)))
@@ -83,7 +85,7 @@ def _sum_loads(
 
 
 @inline_kernel
-def _sort(loaded: I32, first: int, end: int, total: F64) -> None:
+def sort_links(loaded: I32, first: int, end: int, total: Any) -> None:
     """Sort the links of a ring, which are those that ``total`` (E,) is not 0 of: by insertion where they are few."""
     if (end - first) ** 2 > len(total):
         place = first

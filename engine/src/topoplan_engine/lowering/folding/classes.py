@@ -29,6 +29,27 @@ class Classes(NamedTuple):
     first: I64
 
 
+class FlowEdges(NamedTuple):
+    """Edges from the vertices of flows to those of the links that they load, which are not written out; N flows.
+
+    Attributes:
+        vertex, label: (N,) of each flow; an edge has the `label` of these parts and its load.
+        listed: (N,) whether the edges of a flow are there.
+        ptr, links, loads: as compressed rows, the links of each, and units of load there.
+        counts: (E,) whether edges to a link are there.
+        first_link: the vertex of the first link.
+    """
+
+    vertex: I64
+    label: Any
+    listed: Any
+    ptr: I64
+    links: I32
+    loads: I64
+    counts: Any
+    first_link: int
+
+
 def bits_of(values: Any) -> Any:
     """Return (n,) numbers for floats that are equal but for rounding."""
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
@@ -43,6 +64,18 @@ def label(*parts: Any) -> Any:
             total = (total ^ np.asarray(part).astype(np.uint64)) * _TWO
             total = total ^ (total >> np.uint64(29))
     return total
+
+
+_NO_FLOWS = FlowEdges(
+    np.zeros(0, np.int64),
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.bool_),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int32),
+    np.zeros(0, np.int64),
+    np.zeros(0, np.bool_),
+    0,
+)
 
 
 def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
@@ -61,18 +94,25 @@ def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
         >>> classes_of(no_color, np.array([0, 2], np.int32), np.array([1, 1], np.int32), edges).of.tolist()
         [0, 1, 0]
     """
-    of, first, _ = _refine(color, tail, head, labels, 0, 0)
+    of, first, _ = _refine(color, tail, head, labels, _NO_FLOWS, 0, 0)
     return Classes(of, first)
 
 
-def few_classes_of(color: Any, tail: I32, head: I32, labels: Any, among: int, most: int) -> Classes | None:
-    """Return the same as `classes_of`; None where the first ``among`` vertices are of more classes than ``most``."""
-    of, first, few = _refine(color, tail, head, labels, among, most)
+def few_classes_of(
+    color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
+) -> Classes | None:
+    """Return the same as `classes_of`; None where the first ``among`` vertices are of more classes than ``most``.
+
+    The edges of ``flows`` stand behind those that are listed.
+    """
+    of, first, few = _refine(color, tail, head, labels, flows, among, most)
     return Classes(of, first) if few else None
 
 
 @njit()
-def _refine(color: Any, tail: I32, head: I32, labels: Any, among: int, most: int) -> tuple[I64, I64, bool]:
+def _refine(
+    color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
+) -> tuple[I64, I64, bool]:
     """Color vertices by those of their neighbours until no class splits; say whether there are few (`few_classes_of`).
 
     A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
@@ -107,6 +147,15 @@ def _refine(color: Any, tail: I32, head: I32, labels: Any, among: int, most: int
             a, b = tail[e], head[e]
             following[a] += mix_briefly(mix_briefly(color[b] + labels[e]) + _TWO)
             following[b] += mix_briefly(mix_briefly(color[a] + labels[e]) + _THREE)
+        for flow in range(len(flows.vertex)):
+            a, first_entry, end = flows.vertex[flow], flows.ptr[flow], flows.ptr[flow + 1]
+            for entry in range(first_entry, end if flows.listed[flow] else first_entry):
+                if flows.counts[flows.links[entry]]:
+                    b = flows.first_link + flows.links[entry]
+                    edge = (flows.label[flow] ^ np.uint64(flows.loads[entry])) * _TWO
+                    edge ^= edge >> np.uint64(29)
+                    following[a] += mix_briefly(mix_briefly(color[b] + edge) + _TWO)
+                    following[b] += mix_briefly(mix_briefly(color[a] + edge) + _THREE)
         for v in range(n):
             color[v] = mix(following[v])
     return of, first[:count].copy(), True

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import F64, I64
+from topoplan_engine.csr import row_of_entry
+from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.lowering.folding.class_loads import class_loads
 from topoplan_engine.lowering.folding.classes import bits_of, label
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
 
@@ -30,15 +33,14 @@ def first_of_equal_links(loads: MessageLoads, between: Any, of: I64, first_link:
         of: (N,) class of each flow.
         first_link: (E,) the representatives otherwise.
     """
-    rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-    listed = np.flatnonzero(between[loads.links] & (of[rows] >= 0))
+    flows = int(of.max(initial=-1)) + 1
+    sums = class_loads(loads, of, flows, between)
     first = first_link.copy()
-    if not len(listed):
+    if not len(sums.links):
         return first
-    flows = int(of.max()) + 1
-    cell, place = np.unique(loads.links[listed] * np.int64(flows) + of[rows[listed]], return_inverse=True)
-    link, flow = np.divmod(cell, flows)
-    seconds = np.bincount(place.ravel(), loads.loads[listed], len(cell)) / loads.bandwidth[link]
+    order = np.argsort(sums.links, kind="stable")
+    link, flow = sums.links[order].astype(np.int64), row_of_entry(sums.ptr)[order]
+    seconds = sums.loads[order] / loads.bandwidth[link]
     links, number = _of_equal_times(link, flow, seconds)
     kinds, some = len(links), np.isin(link, links)
     times = np.zeros((kinds, flows))
@@ -78,8 +80,7 @@ def _front(times: F64) -> I64:
 def spread_of_flows(spread: SpreadMessages, of: I64) -> SpreadMessages:
     """Return what classes of flows put on routes, given the (N,) class of each flow."""
     sent = of[spread.flow] >= 0
-    routes = len(spread.source)
-    keys, place = np.unique(of[spread.flow[sent]] * routes + spread.route[sent], return_inverse=True)
-    times = np.bincount(place.ravel(), spread.times[sent], len(keys)).astype(np.int64)
-    flow, route = np.divmod(keys, max(routes, 1))
-    return spread._replace(flow=flow, route=route, times=times)
+    flow, route = of[spread.flow[sent]], spread.route[sent]
+    sums = distinct_columns(flow, route)
+    times = np.bincount(sums.number, spread.times[sent], len(sums.first)).astype(np.int64)
+    return spread._replace(flow=flow[sums.first], route=route[sums.first], times=times)

@@ -15,6 +15,7 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.lowering.folding.class_loads import ClassLoads, class_loads
 from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
 from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns, SpreadMessages
@@ -413,15 +414,7 @@ class FoldedLayout:
         load_ptr, links, loads, _ = self._link_loads(flows, np.where(between, np.arange(len(between)), -1))
         return Carried(between, load_ptr, links, loads)
 
-    def _link_loads(self, flows: _Flows, first_link: I64) -> tuple[I64, I32, I64, I64]:
+    def _link_loads(self, flows: _Flows, first_link: I64) -> ClassLoads:
         """Return the loads of flows of classes on links that represent theirs."""
-        loads = self._loads
-        rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-        listed = (flows.of[rows] >= 0) & (first_link[loads.links] == loads.links)
-        key = flows.of[rows[listed]] * len(first_link) + loads.links[listed]
-        several, place = np.unique(key, return_inverse=True)
-        columns = (column[listed] for column in (loads.loads, loads.shares))
-        sums = [np.bincount(place.ravel(), column, len(several)) for column in columns]
-        of_entry, link = several // len(first_link), several % len(first_link)
-        load_ptr = indptr(np.bincount(of_entry, minlength=flows.ptr[-1]))
-        return load_ptr, link.astype(np.int32), *(np.rint(total).astype(np.int64) for total in sums)
+        counts = first_link == np.arange(len(first_link))
+        return class_loads(self._loads, flows.of, int(flows.ptr[-1]), counts)

@@ -16,7 +16,7 @@ from topoplan.arrays import F64, I32, I64, digest
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan_engine.lowering.folding.classes import bits_of, label
+from topoplan_engine.lowering.folding.classes import FlowEdges, bits_of, label
 from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
 from topoplan_engine.lowering.places import copy_groups, devices_of, neighbours, ordered_groups
@@ -456,8 +456,8 @@ class Patterns:
         spread = loads.spread and loads.spread._replace(times=loads.spread.times * times[loads.spread.flow])
         return loads._replace(loads=loads.loads * of_entry, shares=loads.shares * of_entry, spread=spread)
 
-    def with_loads(self, loads: MessageLoads, *, evened: int = 0) -> tuple[Any, Any, Any, Any]:
-        """Return colors of all vertices and links, and the edges between them, those of loads among them.
+    def with_loads(self, loads: MessageLoads, *, evened: int = 0) -> tuple[Any, Any, Any, Any, FlowEdges]:
+        """Return colors of all vertices and links, the edges between vertices, and those of loads.
 
         ``evened``: those of some links are left out (`MessageLoads.evened`), and latencies tell no messages apart.
         """
@@ -473,16 +473,19 @@ class Patterns:
             np.add.at(color, of_task, constants)
             if len(extra):
                 np.add.at(color, of_task[extra], constants[extra] * np.uint64(3))
-        once = loads.listed(len(messages))
-        rows = np.repeat(np.arange(len(loads.task)), np.diff(loads.load_ptr))
-        listed = once[rows] & ~loads.evened(evened)[loads.links]
+        once, outside = loads.listed(len(messages)), ~loads.evened(evened)
         tails, heads, labels = self.edges()
-        return (
-            color,
-            np.append(tails, of_task[rows[listed]]).astype(np.int32),
-            np.append(heads, self.n_vertices + loads.links[listed]).astype(np.int32),
-            np.append(labels, label(np.uint64(8), flow[rows[listed]], loads.loads[listed])),
+        flows = FlowEdges(
+            of_task,
+            label(np.uint64(8), flow),
+            once,
+            loads.load_ptr,
+            loads.links,
+            loads.loads,
+            outside,
+            self.n_vertices,
         )
+        return color, tails.astype(np.int32), heads.astype(np.int32), labels, flows
 
     def latencies(self, loads: MessageLoads) -> F64:
         """(M,) seconds of each message before it flows, with the network's rings."""

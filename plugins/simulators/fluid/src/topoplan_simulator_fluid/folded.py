@@ -9,11 +9,14 @@ depends on its size: the folding gets a flow for each of those that do, the fold
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from topoplan.arrays import F64, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr, select
+from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.exchanged import is_unequal
@@ -87,18 +90,17 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
         network.n_links,
     )
     ring = entities.ring[~transfers]
-    of_ring, entry = select(rings.load_ptr, ring)
     lengths = np.zeros(len(transfers), np.int64)
-    lengths[transfers], lengths[~transfers] = np.diff(ptr), np.bincount(of_ring, minlength=len(ring))
-    load_ptr = indptr(lengths)
-    of_transfer = np.repeat(transfers, lengths)
+    lengths[transfers], lengths[~transfers] = np.diff(ptr), np.diff(rings.load_ptr)[ring]
+    load_ptr, first = indptr(lengths), np.empty(len(transfers), np.int64)
+    first[transfers], first[~transfers] = ptr[:-1], rings.load_ptr[ring]
     all_links, all_loads = np.empty(load_ptr[-1], np.int32), np.empty(load_ptr[-1], np.int64)
-    all_links[of_transfer], all_loads[of_transfer] = links, loads
-    all_links[~of_transfer], all_loads[~of_transfer] = rings.load_links[entry], rings.load[entry]
+    shares = np.empty(load_ptr[-1], np.int64)
+    of_rings = rings.load_links, rings.load
+    _copy_rows(transfers, first, (links, loads), of_rings, load_ptr, (all_links, all_loads, shares))
     constants = np.stack([entities.setup_latency, entities.drain_latency, entities.max_rate], axis=1)
     constants[transfers, 0] = paths.delay[paths.row_ptr[rows]]
     constants[:, 2] = np.where(entities.cap >= 0, constants[:, 2], 0.0)
-    shares = -(-all_loads // GRAIN) * GRAIN  # as sharing rounds each flow's load
     variant = np.zeros(len(entities.task), dtype=np.int64)
     return MessageLoads(
         entities.task,
@@ -112,6 +114,23 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
         draws,
         outside=network.outside,
     )
+
+
+@kernel
+def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_ptr: I64, after: Any) -> None:
+    """Write links, loads and shares of flows, which are rows of transfers or of rings that begin at ``first``.
+
+    Shares are loads rounded as sharing rounds them.
+    """
+    links, loads, shares = after
+    for flow in range(len(is_transfer)):
+        for i in range(load_ptr[flow + 1] - load_ptr[flow]):
+            place, before = load_ptr[flow] + i, first[flow] + i
+            if is_transfer[flow]:
+                links[place], loads[place] = transfers[0][before], transfers[1][before]
+            else:
+                links[place], loads[place] = rings[0][before], rings[1][before]
+            shares[place] = -(-loads[place] // GRAIN) * GRAIN
 
 
 def _with_variants(
