@@ -11,7 +11,9 @@ from topoplan.search.stopping import Stopped
 from topoplan_engine import problem_on
 from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.lowering import Lowering
-from topoplan_engine.lowering.folding.classes import classes_of
+from topoplan_engine.lowering.folding.class_loads import class_loads
+from topoplan_engine.lowering.folding.classes import FlowEdges, classes_of, few_classes_of, label
+from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.tables import Network
 from topoplan_engine.search.evaluator import Evaluator
@@ -216,6 +218,46 @@ def test_color_refinement_tells_vertices_apart_by_their_distance_from_one():
     assert len(set(found.tolist())) > 1  # edges have a direction: all six differ
     both_ways = [np.concatenate(ends) for ends in ((tail, head), (head, tail))]
     assert classes_of(colors, *both_ways, np.zeros(12, np.uint64)).of.tolist() == [0, 1, 2, 3, 2, 1]
+
+
+def test_edges_of_flows_tell_vertices_apart_as_those_that_are_written_out_do():
+    """Random flows of three messages on five links, of which one tells nothing apart and one flow is not listed."""
+    draw = np.random.default_rng(3)
+    ptr, links = np.array([0, 2, 3, 5, 7]), np.array([0, 1, 4, 1, 2, 3, 4], np.int32)
+    vertex, flows = np.array([0, 1, 1, 2]), np.array([7, 7, 9, 7], np.uint64)
+    listed, counts = np.array([True, True, True, False]), np.array([True, True, True, True, False])
+    for _ in range(20):
+        loads = draw.integers(1, 3, len(links))
+        edges = FlowEdges(vertex, label(np.uint64(8), flows), listed, ptr, links, loads, counts, 3)
+        row = np.repeat(np.arange(4), np.diff(ptr))
+        some = listed[row] & counts[links]
+        written = (
+            vertex[row[some]].astype(np.int32),
+            (3 + links[some]).astype(np.int32),
+            label(np.uint64(8), flows[row[some]], loads[some]),
+        )
+        nothing = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint64)
+        found = few_classes_of(np.zeros(8, np.uint64), *nothing, edges, 3, 3)
+        assert found is not None
+        assert found.of.tolist() == classes_of(np.zeros(8, np.uint64), *written).of.tolist()
+
+
+def test_loads_of_classes_are_the_sums_of_those_of_their_flows():
+    draw = np.random.default_rng(5)
+    dense = draw.integers(0, 4, (9, 6)) * (draw.random((9, 6)) < 0.5)
+    of, counts = np.array([0, 2, -1, 2, 0, 1, 2, -1, 1]), np.array([True, True, False, True, True, True])
+    flow, link = np.nonzero(dense)
+    units = dense[flow, link].astype(np.int64)
+    rest = np.zeros(9, np.int64), np.zeros((9, 1)), np.ones(6)
+    ptr = np.append(0, np.cumsum(np.count_nonzero(dense, axis=1)))
+    loads = MessageLoads(np.arange(9, dtype=np.int32), ptr, link.astype(np.int32), units, 2 * units, *rest, draws=False)
+    sums = class_loads(loads, of, 3, counts)
+    expected = np.stack([dense[of == number].sum(axis=0) for number in range(3)]) * counts
+    row, link = np.nonzero(expected)
+    assert sums.links.tolist() == link.tolist()
+    assert np.repeat(np.arange(3), np.diff(sums.ptr)).tolist() == row.tolist()
+    assert sums.loads.tolist() == expected[row, link].tolist()
+    assert sums.shares.tolist() == (2 * expected[row, link]).tolist()
 
 
 def test_tasks_beyond_all_memory_are_refused_in_one_line(tmp_path, monkeypatch):

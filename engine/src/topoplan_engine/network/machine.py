@@ -319,9 +319,9 @@ class MachineNetwork(Network):
             return {}
         hosts, first = self.cluster.device_host[devices], pointers[:-1]
         several = np.maximum.reduceat(hosts, first) > np.minimum.reduceat(hosts, first)
-        found: dict[bytes, list[tuple[I64, I64]]] = {}
+        turns_of: dict[bytes, list[tuple[I64, I64]]] = {}
         groups = {g: devices[pointers[g] : pointers[g + 1]] for g in np.flatnonzero(several)}
-        rings = {g: self._rings_of_fabric(listed, found) for g, listed in groups.items()}
+        rings = {g: self._rings_of_fabric(listed, turns_of) for g, listed in groups.items()}
         if not any(rings.values()):
             return {}
         rows = iter(self._rows_of_walks([walk for walks in rings.values() for walk in walks]))
@@ -434,19 +434,19 @@ class MachineNetwork(Network):
             orders.append(i64(order))
         return orders or [np.arange(len(listed))]
 
-    def _rings_of_fabric(self, listed: I32, found: dict[bytes, list[tuple[I64, I64]]]) -> list[_Walk]:
+    def _rings_of_fabric(self, listed: I32, turns_of: dict[bytes, list[tuple[I64, I64]]]) -> list[_Walk]:
         """Return a group's rings along those of the fabric, one for each cable of the thinnest link.
 
-        Groups on the same hosts share what is ``found``: the order of hosts, and the links by which they are left.
+        Groups on the same hosts share ``turns_of``: the order of hosts, and the links by which they are left.
         """
         hosts = self.cluster.device_host[listed]
         names, first = np.unique(hosts, return_index=True)
         stops = i32(names[np.argsort(first)])
         key = stops.tobytes()
-        if key not in found:
-            found[key] = self._turns(stops)
+        if key not in turns_of:
+            turns_of[key] = self._turns(stops)
         walks = []
-        for order, links in found[key]:
+        for order, links in turns_of[key]:
             for cable in range(int(self.fabric.link_count[links].min())):
                 walks.append(self._walk(listed, hosts, stops[order], links, cable))
         return walks
@@ -493,7 +493,7 @@ class MachineNetwork(Network):
         first = indptr([len(walk.order) for walk in walks])
         src = np.concatenate([walk.order for walk in walks])
         dst = np.concatenate([np.roll(walk.order, -1) for walk in walks])
-        last = np.concatenate([walk.last + begin for walk, begin in zip(walks, first[:-1], strict=True)])
+        last = np.concatenate([walk.last + start for walk, start in zip(walks, first[:-1], strict=True)])
         inner = np.ones(len(src), dtype=bool)
         inner[last] = False
         rows = np.empty(len(src), dtype=np.int32)

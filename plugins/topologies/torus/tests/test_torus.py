@@ -11,7 +11,9 @@ import rustworkx
 
 from topoplan import Cluster, Demand, LinkKind, TopologyContext, TopoplanError
 from topoplan.options import structure
+from topoplan_engine.cache import LruCache
 from topoplan_engine.interfaces import check_fabric
+from topoplan_engine.network import ring_search
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_topology_torus import Torus
 
@@ -93,6 +95,20 @@ def test_sides_follow_hosts_and_interfaces(hosts, interfaces, sides):
 def test_a_host_shares_all_of_its_bandwidth(sides, interfaces):
     fabric = make(16, interfaces, sides=sides)
     assert np.bincount(fabric.link_src, fabric.link_bandwidth) == pytest.approx(interfaces * 1e9)
+
+
+def test_rings_of_equally_joined_stages_are_searched_for_once(monkeypatch):
+    fabric, searches = make(96, 4, sides="12-8"), []
+    monkeypatch.setattr(ring_search, "_found_for", LruCache(16))
+    search = ring_search._search
+    monkeypatch.setattr(ring_search, "_search", lambda *columns: searches.append(0) or search(*columns))
+    rows = [find_cycles(fabric, np.arange(24 * stage, 24 * (stage + 1), dtype=np.int32)) for stage in range(4)]
+    assert len(searches) == 1
+    for stage, receivers in enumerate(rows):
+        hosts = np.arange(24 * stage, 24 * (stage + 1), dtype=np.int32)
+        assert len(receivers)
+        for each in receivers:
+            assert (fabric.link_rows(hosts, hosts[each]) >= 0).all()
 
 
 def test_rings_use_all_links():

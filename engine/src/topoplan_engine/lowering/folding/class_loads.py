@@ -45,7 +45,8 @@ def class_loads(loads: MessageLoads, of: I64, classes: int, counts: Any) -> Clas
     units, shares, total = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros((2, len(counts)), np.int64)
     before = loads.load_ptr, loads.links, loads.loads, loads.shares
     _sum(flows, first, before, counts, total[0], total[1], ptr, links, units, shares)
-    return ClassLoads(ptr, *(column[: ptr[-1]].copy() for column in (links, units, shares)))
+    end = ptr[-1]
+    return ClassLoads(ptr, links[:end].copy(), units[:end].copy(), shares[:end].copy())
 
 
 @kernel

@@ -46,7 +46,7 @@ def first_of_equal_links(loads: MessageLoads, between: Any, of: I64, first_link:
     times = np.zeros((kinds, flows))
     times[np.searchsorted(links, link[some]), flow[some]] = seconds[some]
     front = _front(times)
-    everyone = np.unique(link)
+    everyone = link[np.diff(link, prepend=-1) != 0]
     first[everyone] = links[front[number]]
     return first
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from topoplan.arrays import F64, I64, f64, i8, i32, i64
+from topoplan.arrays import F64, I32, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr, select
 from topoplan_engine.kernels.jit import kernel
@@ -36,6 +36,8 @@ from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, wi
 __all__ = ["folded_loads", "link_bytes", "message_loads", "on_loaded_links", "selections"]
 
 
+#: Flows whose links are listed at a time.
+_AT_A_TIME = 1 << 15
 #: Rings of the network for all collectives.
 NO_ALGORITHMS = CollectiveChoice("")
 
@@ -78,26 +80,9 @@ def message_loads(taskgraph: TaskGraph, network: Network, algorithms: Collective
 
 def _network_loads(entities: Entities, network: Network, draws: bool) -> MessageLoads:
     """Return what each flow puts on links without algorithms."""
-    paths, rings, transfers = network.paths, network.rings_in_full, entities.path_set >= 0
+    paths, transfers = network.paths, entities.path_set >= 0
     rows = entities.path_set[transfers]
-    ptr, links, loads = ring_loads(
-        rows,
-        np.ones(len(rows), np.int64),
-        paths.row_ptr,
-        paths.path_ptr,
-        paths.links,
-        paths.cumulative_weight,
-        network.n_links,
-    )
-    ring = entities.ring[~transfers]
-    lengths = np.zeros(len(transfers), np.int64)
-    lengths[transfers], lengths[~transfers] = np.diff(ptr), np.diff(rings.load_ptr)[ring]
-    load_ptr, first = indptr(lengths), np.empty(len(transfers), np.int64)
-    first[transfers], first[~transfers] = ptr[:-1], rings.load_ptr[ring]
-    all_links, all_loads = np.empty(load_ptr[-1], np.int32), np.empty(load_ptr[-1], np.int64)
-    shares = np.empty(load_ptr[-1], np.int64)
-    of_rings = rings.load_links, rings.load
-    _copy_rows(transfers, first, (links, loads), of_rings, load_ptr, (all_links, all_loads, shares))
+    load_ptr, links, loads, shares = _rows_of_flows(entities, network)
     constants = np.stack([entities.setup_latency, entities.drain_latency, entities.max_rate], axis=1)
     constants[transfers, 0] = paths.delay[paths.row_ptr[rows]]
     constants[:, 2] = np.where(entities.cap >= 0, constants[:, 2], 0.0)
@@ -105,8 +90,8 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
     return MessageLoads(
         entities.task,
         load_ptr,
-        all_links,
-        all_loads,
+        links,
+        loads,
         shares,
         variant,
         constants,
@@ -114,6 +99,29 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
         draws,
         outside=network.outside,
     )
+
+
+def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64, I64]:
+    """Return the links of all flows as compressed rows, with their loads and shares; some flows at a time."""
+    paths, rings, is_transfer = network.paths, network.rings_in_full, entities.path_set >= 0
+    rows, ring = entities.path_set[is_transfer], entities.ring[~is_transfer]
+    most = int((paths.path_ptr[paths.row_ptr[rows + 1]] - paths.path_ptr[paths.row_ptr[rows]]).sum())
+    most += int((rings.load_ptr[ring + 1] - rings.load_ptr[ring]).sum())
+    after = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
+    load_ptr = np.zeros(len(is_transfer) + 1, np.int64)
+    for start in range(0, len(is_transfer), _AT_A_TIME):
+        sent = is_transfer[start : start + _AT_A_TIME]
+        end = start + len(sent)
+        rows, ring = entities.path_set[start:end][sent], entities.ring[start:end][~sent]
+        columns = paths.row_ptr, paths.path_ptr, paths.links, paths.cumulative_weight
+        ptr, *listed = ring_loads(rows, np.ones(len(rows), np.int64), *columns, network.n_links)
+        first, lengths = np.empty((2, len(sent)), np.int64)
+        first[sent], first[~sent] = ptr[:-1], rings.load_ptr[ring]
+        lengths[sent], lengths[~sent] = np.diff(ptr), rings.load_ptr[ring + 1] - rings.load_ptr[ring]
+        load_ptr[start + 1 : end + 1] = load_ptr[start] + np.cumsum(lengths)
+        _copy_rows(sent, first, tuple(listed), (rings.load_links, rings.load), load_ptr[start : end + 1], after)
+    total = load_ptr[-1]
+    return load_ptr, after[0][:total], after[1][:total], after[2][:total]
 
 
 @kernel
