@@ -217,3 +217,7 @@ def test_errors_name_what_would_be_right():
         build(64, ports=8, pods="units")
     with pytest.raises(TopoplanError, match=r"cores join equal pods"):
         build(512 + 33 * 32, pods="units")
+    sixteen = Cluster.uniform(n_hosts=16, interfaces=8)
+    context = TopologyContext(cluster=sixteen, demand=None, rng=np.random.default_rng(0))
+    with pytest.raises(TopoplanError, match=r"topology rail-only: 16 pods need core switches of as many ports, not 2"):
+        RailOnly(ports=2).build(context)

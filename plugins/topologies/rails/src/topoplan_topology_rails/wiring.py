@@ -40,6 +40,11 @@ class Clos:
     by_rail: bool
 
     @property
+    def name(self) -> str:
+        """The topology's, for messages."""
+        return "rail-optimized" if self.joined else "rail-only"
+
+    @property
     def unit_hosts(self) -> int:
         """Hosts of a unit: all that one leaf has room for where there is nothing above it.
 
@@ -55,7 +60,7 @@ class Clos:
         needed = self.unit + (_up(self.unit, self.oversubscription) if above else 0)
         if needed > self.ports:
             raise TopoplanError(
-                f"topology rail-optimized: unit {self.unit}: a leaf of {self.ports} ports has no room for {self.unit} "
+                f"topology {self.name}: unit {self.unit}: a leaf of {self.ports} ports has no room for {self.unit} "
                 f"hosts and {needed - self.unit} uplinks (unit={down_ports(self.ports, self.oversubscription)}, or "
                 f"ports={needed})"
             )
@@ -142,7 +147,7 @@ def _pods(clos: Clos, leaves: I64, units: int) -> list[I64]:
     if len({len(part) for part in parts}) > 1:
         sizes = sorted({len(part) for part in parts})
         raise TopoplanError(
-            f"topology rail-optimized: {len(leaves)} leaves make pods of {sizes[0]} and of {sizes[-1]} under "
+            f"topology {clos.name}: {len(leaves)} leaves make pods of {sizes[0]} and of {sizes[-1]} under "
             f"spines of {most} ports down, and cores join equal pods (choose hosts, unit or pods so that all are full)"
         )
     return parts
@@ -163,7 +168,7 @@ def _core(clos: Clos, networks: int, pods: int, spines: int, up: int) -> _Tier:
     """Return core switches: those of group s join spine s of every pod of a network (Al-Fares et al., SIGCOMM 2008)."""
     if pods > clos.ports:
         raise TopoplanError(
-            f"topology rail-optimized: {pods} pods need core switches of as many ports, not {clos.ports} (more "
+            f"topology {clos.name}: {pods} pods need core switches of as many ports, not {clos.ports} (more "
             "ports, or fewer hosts)"
         )
     each = math.ceil(pods * up / clos.ports)
@@ -194,7 +199,7 @@ def wire(clos: Clos, cluster: Cluster, planes: int, paths: int) -> Fabric:
     own_rate = np.where(cables[:, 0] < cluster.n_hosts, cluster.interface_bandwidth[at_host], rate)
     kind = np.where((cables[:, 0] < cluster.n_hosts) & (planes > 1), LinkKind.LANE, LinkKind.NETWORK)
     fabric = Fabric.from_links(
-        name="rail-optimized" if clos.joined else "rail-only",
+        name=clos.name,
         n_hosts=cluster.n_hosts,
         n_switches=sum(counts),
         links=np.concatenate([cables, cables[:, ::-1]]),
