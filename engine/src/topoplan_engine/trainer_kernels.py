@@ -15,6 +15,7 @@ weights of experts     multiplied to what is inside of an expert, so that answer
 router                 scores and shares of all experts in fp32, and a map of those that are chosen
 norms written out      an RMS norm in PyTorch's operators keeps what it multiplies with its weight, too, in fp32
 GELU written out       three tensors beside its input
+repeated keys          keys and values are copied for all heads of the query, and their gradients made, for attention
 cached keys            keys and values are copied into a cache, which is made in training, too
 layers compiled        of what a region keeps, only what its backward pass needs
 inputs in fp8          products of layers, and gates, keep what they read in one byte for each number
@@ -23,6 +24,7 @@ inputs in fp8          products of layers, and gates, keep what they read in one
 Sources: NVIDIA/Megatron-LM@d98e8a64 (``fusions/fused_bias_swiglu.py``, ``moe/router.py``, ``moe/experts.py``);
 NVIDIA/TransformerEngine@7088403 (``pytorch/cross_entropy.py``, ``common/triton/cross_entropy.py``); Korthikanti et al.,
 2022, section 4.1; huggingface/transformers v4.57 (``modeling_llama.py``, ``activations.py``, ``cache_utils.py``);
+pytorch/torchtitan (``models/llama/model.py``, ``repeat_kv``);
 pytorch/pytorch v2.6 (``torch/distributed/tensor/parallel/loss.py``, ``aten/src/ATen/native``); DeepSeek-AI, DeepSeek-V3
 (2024), section 3.3.3.
 """
@@ -77,6 +79,7 @@ class TrainerKernels:
         placeholders: whether each shape of a matrix has a tensor that stands for gradients which kernels have added to
             those in fp32 already, throughout (Transformer Engine, ``get_dummy_wgrad``).
         buffers: whether gradients of weights are there throughout, in buffers of the trainer.
+        repeats: whether keys and values are repeated for all heads of the query before attention.
         written: whether models are as transformers writes them; tag ``written`` of a graph says what of its model is.
         units: whether gradients of a layer are there whole until they are summed, and a layer's weights are gathered by
             copies (FSDP2).
@@ -96,6 +99,7 @@ class TrainerKernels:
     discards: bool = False
     narrow: bool = False
     buffers: bool = True
+    repeats: bool = False
     written: bool = False
 
 
@@ -107,9 +111,9 @@ KERNELS: Mapping[str, TrainerKernels] = MappingProxyType(
     {
         "megatron": TrainerKernels(loss="in place", experts=True, placeholders=True, discards=True),
         "megatron-local": TrainerKernels(attention="written", fused=False),
-        "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True, compiled=True),
-        "torchtitan-2024": TrainerKernels(attention="flash2", units=True, compiled=True),
-        "torchtitan-eager": TrainerKernels(gates=False, attention="flash2", fused=False, units=True),
+        "torchtitan": TrainerKernels(loss="compiled", attention="flash2", units=True, compiled=True, repeats=True),
+        "torchtitan-2024": TrainerKernels(attention="flash2", units=True, compiled=True, repeats=True),
+        "torchtitan-eager": TrainerKernels(gates=False, attention="flash2", fused=False, units=True, repeats=True),
         "deepseek": TrainerKernels(loss="in place", experts=True, discards=True, narrow=True),
         "transformers": TrainerKernels(gates=False, loss="plain", fused=False, buffers=False, written=True),
     }
@@ -195,6 +199,8 @@ def with_kernels(graph: OperatorGraph, name: str) -> OperatorGraph:
             operators[number] = _loss_of_scores(op) if "scores" in written else _LOSSES[kernels.loss](op)
         elif op.kind == "scaled_dot_product_attention" and keeps_scores:
             operators[number] = _unfused_attention(op, dropout="dropout" in graph.tags)
+        elif op.kind == "scaled_dot_product_attention" and kernels.repeats:
+            operators[number] = _repeated_keys(op)
         elif kernels.written and op.kind in _WRITTEN:
             operators[number] = _WRITTEN[op.kind](op, written)
         elif "dropout" in graph.tags and (op.kind == "learned_positions" or (op.kind == "add" and layer[number])):
@@ -309,6 +315,24 @@ def _unfused_attention(op: Operator, *, dropout: bool) -> Operator:
         extras += [Tensor("mask", axes, 1), Tensor("shares_left", axes, itemsize)]
     scratch = tuple(Tensor(name, axes, itemsize) for name in ("shares_gradient", "scores_gradient"))
     return attrs.evolve(op, saved=("query", "keys", "values"), extras=tuple(extras), scratch=scratch)
+
+
+def _repeated_keys(op: Operator) -> Operator:
+    """Make keys and values of all heads of the query, and their gradients, while the backward pass runs.
+
+    Layers that run again, and compiled ones, keep those that are shared, and repeat them again.
+    """
+    sizes = {dim.name: (dim.size, number) for number, dim in enumerate(op.dims)}
+    if sizes["g"][0] == 1:
+        return op
+    itemsize = op.inputs[0].itemsize
+    names = {"keys_of_heads": "nhgtd", "values_of_heads": "nhgte"}
+    copies = (
+        Tensor(f"{name}{of}", tuple(Axis(*sizes[dim]) for dim in dims), itemsize)
+        for name, dims in names.items()
+        for of in ("", "_gradient")
+    )
+    return attrs.evolve(op, scratch=(*op.scratch, *copies))
 
 
 def _dropped(op: Operator) -> Operator:

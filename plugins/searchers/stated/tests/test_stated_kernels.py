@@ -315,3 +315,13 @@ def test_megatrons_mlp_runs_layers_without_experts_again():
     mixture = HuggingFace(preset="qwen3-30b-a3b", sequence_length=64, layers=2).build(2)
     with pytest.raises(TopoplanError, match=r"layers of model .* have no module 'mlp' \(nearest: moe\)"):
         regions_of("modules:mlp", mixture)
+
+
+@pytest.mark.parametrize("kernels", ["torchtitan", "torchtitan-2024", "torchtitan-eager"])
+def test_torchtitan_repeats_keys_and_values_for_all_heads(tmp_path, kernels):
+    """Copies of both, and gradients of these, of two bytes, as wide as the query (``repeat_kv`` in its ``model.py``)."""
+    graph = built(tmp_path, LLAMA, kernels)
+    attention = next(op for op in graph.operators if op.kind == "scaled_dot_product_attention")
+    assert sum(tensor.nbytes for tensor in attention.scratch) == 4 * 2 * 8 * TOKENS * HIDDEN
+    alone = built(tmp_path, LLAMA | {"num_key_value_heads": HEADS}, kernels)
+    assert not any(op.scratch for op in alone.operators if op.kind == "scaled_dot_product_attention")
