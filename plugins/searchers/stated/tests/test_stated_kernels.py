@@ -319,7 +319,7 @@ def test_megatrons_mlp_runs_layers_without_experts_again():
 
 @pytest.mark.parametrize("kernels", ["torchtitan", "torchtitan-2024", "torchtitan-eager"])
 def test_torchtitan_repeats_keys_and_values_for_all_heads(tmp_path, kernels):
-    """Copies of both, and gradients of these, of two bytes, as wide as the query (``repeat_kv`` in its ``model.py``)."""
+    """Copies of both, and gradients of these, of two bytes, as wide as the query (``repeat_kv`` of its models)."""
     graph = built(tmp_path, LLAMA, kernels)
     attention = next(op for op in graph.operators if op.kind == "scaled_dot_product_attention")
     assert sum(tensor.nbytes for tensor in attention.scratch) == 4 * 2 * 8 * TOKENS * HIDDEN
