@@ -167,7 +167,9 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: 
     if whole_batch:
         helps += _micro_batches(minimum, cluster)
     elif needed - activations < room and not all(strategy.recomputes or (False,)):
-        helps.append("recomputation (-s pipeline, unless its recompute=false)")
+        is_stated = nearest.startswith("--plan")
+        way = "recompute=full in --plan" if is_stated else "-s pipeline, unless its recompute=false"
+        helps.append(f"recomputation ({way})")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
     if 0 < samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")

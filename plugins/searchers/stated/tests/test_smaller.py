@@ -37,8 +37,19 @@ def test_the_nearest_plan_that_fits_is_named_and_fits(priced, plan, stage, share
     assert not outcome.fits
     assert outcome.lacks.startswith(stage)
     assert "too much (weights" in outcome.lacks
+    assert "recomputation (-s pipeline" not in outcome.lacks, "users who state a plan state what runs again in it"
     (words,) = [part for part in outcome.lacks.split("; ") if part.startswith("the nearest plan that fits: --plan ")]
     nearest = words.removeprefix("the nearest plan that fits: --plan ")
     found = priced(nearest, tight)
     assert found.fits
     assert found.memory.max() <= share * needed * (1 + 1e-9)
+
+
+def test_a_stated_plan_says_how_its_layers_run_again(priced):
+    """Its activations are what does not fit; with ``recompute=full``, as the message says, it does."""
+    needed, again = (priced(f"pp=2,micro-batch=1{more}").memory.max() for more in ("", ",recompute=full"))
+    tight = (needed + again) / 2 / 0.92 / 1e9
+    outcome = priced("pp=2,micro-batch=1", tight)
+    assert not outcome.fits
+    assert "recomputation (recompute=full in --plan)" in outcome.lacks
+    assert priced("pp=2,micro-batch=1,recompute=full", tight).fits
