@@ -281,7 +281,7 @@ def test_networks_that_are_not_one_switch_are_not_folded(host):
 @pytest.mark.parametrize("hashed", [False, True], ids=["numbers of pairs", "hash table"])
 def test_channels_have_places_of_their_own(hashed):
     n_devices = 4096 if hashed else 16
-    table = channel_table(n_devices, 200)
+    table = channel_table.py_func(n_devices, 200)
     ends = np.random.default_rng(0).integers(n_devices, size=(400, 2)).tolist()
     places = [channel_place(table, a, b) for a, b in ends]
     assert [channel_place(table, a, b) for a, b in ends] == places

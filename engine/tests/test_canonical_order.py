@@ -13,5 +13,5 @@ from topoplan_engine.lowering.symmetry import order
 def test_orders_are_sorted_stably(rows):
     keys = np.ascontiguousarray(np.array(rows, np.uint64).reshape(-1, 3).T)
     for first in range(3):
-        ascending = order._ascending(np.ascontiguousarray(keys[first:]))
+        ascending = order.ascending(np.ascontiguousarray(keys[first:]))
         assert ascending.tolist() == np.lexsort(keys[first:][::-1]).tolist()

@@ -137,3 +137,49 @@ def test_numba_is_loaded_without_coverage():
     code = "import sys, topoplan_engine.kernels.jit\nprint({'numba', 'coverage'} & {*sys.modules})\nimport coverage"
     words = [sys.executable, "-c", code]
     assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == "{'numba'}\n"
+
+
+LIBRARY = """
+import numba, numpy as np
+from topoplan_engine.kernels.frontend import shorten
+if {shortened}:
+    shorten()
+
+@numba.njit(cache=True)
+def several(values):
+    order = np.argsort(values, kind="mergesort")
+    values[1:3] = values[order][:2]
+    return order, np.searchsorted(values, 2.0), max(values[0], 1.5)
+
+print(several(np.array([3.0, 1.0, 2.0, 1.0])))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_of_others_give_the_same_with_shortened_steps(tmp_path):
+    """Numba's functions of arrays are parts then, also in kernels that numba keeps on disk."""
+    script = tmp_path / "library.py"
+    said = []
+    for shortened in (False, True, True):
+        script.write_text(LIBRARY.format(shortened=shortened))
+        said.append(subprocess.run([sys.executable, script], check=True, capture_output=True, text=True).stdout)
+    assert said[0].startswith("(array([1, 3, 2, 0])")
+    assert said[0] == said[1] == said[2]
+
+
+def test_settings_and_variables_are_those_of_numba():
+    from numba.core import ir
+    from numba.core.compiler import Flags
+
+    from topoplan_engine.kernels.frontend import _settings_equal, _variables
+
+    plain, same, other = Flags(), Flags(), Flags()
+    same.nrt = Flags.options["nrt"].default
+    other.nrt = not same.nrt
+    assert _settings_equal(plain, same)
+    assert not _settings_equal(plain, other)
+    assert not _settings_equal(other, same)
+    a, b, c = (ir.Var(None, name, ir.unknown_loc) for name in "abc")
+    call = ir.Expr.call(a, (b, c), {"key": a}, ir.unknown_loc)
+    assert _variables(call, [call, {"one": (b, None)}, "text"]) == [*call.list_vars(), b]
+    assert {*call.list_vars()} == {a, b, c}

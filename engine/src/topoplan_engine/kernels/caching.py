@@ -134,7 +134,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                 if self._turn is not None and (overload := self._load_kept(sig, target_context)) is not None:
                     self._end_turn()
         if overload is None:  # it will be compiled
+            from topoplan_engine.kernels.frontend import shorten
+
             _load_array_functions()
+            shorten()
         return overload
 
     def _load_kept(self, sig: Any, target_context: Any) -> Any:

@@ -5,9 +5,6 @@ would write machine code for it all the same, and optimize it together with all 
 third of the time that it takes to compile the simulator.  Here a part is simplified by itself, once; what it calls is
 linked where a kernel needs it, and optimized and translated there.
 
-Numba looks up each operation of a kernel among all that somebody has defined, and compares its settings each time, all
-thirty of them: a tenth of its time.  `_settings_equal` compares those that are set first.
-
 Data flow: `pipeline` has the steps of numba but for the last ones; `_PartLowering` puts what numba has lowered into a
 `PartLibrary`, and makes it known to kernels that call the part.  They link with it as with any other library.
 """
@@ -21,7 +18,6 @@ from numba import _dynfunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.targetconfig import TargetConfig
 from numba.core.typed_passes import (
     IRLegalization,
     NativeLowering,
@@ -30,23 +26,6 @@ from numba.core.typed_passes import (
 )
 
 __all__ = ["PartLibrary", "pipeline"]
-
-
-_all_settings_equal = TargetConfig.__eq__
-
-
-def _settings_equal(these: Any, those: Any) -> Any:
-    """Compare settings of the compiler as numba does, sooner where the same ones are set."""
-    same = type(these) is type(those) and these._values == those._values
-    return same or _all_settings_equal(these, those)
-
-
-def _settings_hash(settings: Any) -> int:
-    """Return what numba's own hash comes to: it depends on the names of the settings alone."""
-    return hash(type(settings))
-
-
-TargetConfig.__eq__, TargetConfig.__hash__ = _settings_equal, _settings_hash
 
 
 class PartLibrary(JITCodeLibrary):  # type: ignore[misc]

@@ -20,7 +20,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I8, I32, I64
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan_engine.kernels.jit import inline_kernel, kernel, njit
+from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.lowering.parts import PartTable
 
 __all__ = ["build_taskgraph", "task_columns", "taskgraph_of"]
@@ -102,7 +102,7 @@ def task_columns(of_table: Any) -> Any:
     return (*compute, *messages, columns.op, columns.succ_ptr, columns.succ, columns.collective)
 
 
-@kernel
+@part(_nrt=False)
 def _fill(table: PartTable, columns: _Columns, cursor: I32) -> None:
     """Write all columns; ``cursor`` (T,) is room for the place of each task's next successor."""
     _write_computes(table, columns)

@@ -13,7 +13,7 @@ import numpy as np
 
 from topoplan.arrays import I32, U64
 from topoplan_engine.kernels.hashing import slot_of
-from topoplan_engine.kernels.jit import kernel, njit
+from topoplan_engine.kernels.jit import kernel, part
 
 __all__ = ["ChannelTable", "channel_place", "channel_table"]
 
@@ -39,7 +39,7 @@ class ChannelTable(NamedTuple):
     n_devices: int
 
 
-@njit()
+@part()
 def channel_table(n_devices: int, messages: int) -> ChannelTable:
     """Return an empty table for the channels of so many messages, which go there and back."""
     pairs = n_devices * n_devices

@@ -217,7 +217,9 @@ def _class_key(columns: Any, n_devices: int, in_turn_bytes: int) -> Any:
     )
     n_groups, common = _join_groups(f, parts, devices, neighbours)
     n_pairs = _join_pairs(f, parts, devices, neighbours, in_turn_bytes)
-    waiting = np.count_nonzero(neighbours.in_turn[:n_pairs])
+    waiting = 0
+    for k in range(n_pairs):
+        waiting += 1 if neighbours.in_turn[k] else 0
     if waiting > 0:
         channels = channel_table(n_devices, waiting)
         _mix_channels(neighbours, n_pairs, channels, np.full(channels.places, _ONE))

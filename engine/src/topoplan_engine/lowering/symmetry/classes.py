@@ -16,7 +16,14 @@ from topoplan.arrays import I32, I64, U64
 from topoplan_engine.kernels.hashing import slot_of
 from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.parts import PartTable
-from topoplan_engine.lowering.symmetry.order import device_order, group_order, pair_order, part_order, renumber
+from topoplan_engine.lowering.symmetry.order import (
+    ascending,
+    device_order,
+    group_order,
+    pair_order,
+    part_order,
+    renumber,
+)
 from topoplan_engine.lowering.symmetry.refinement import (
     ColoredGraph,
     Workspace,
@@ -197,7 +204,10 @@ def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_groups: in
         np.zeros(rows, np.int64),
     )
     n_loads = _count_loads(graph, work, first_device, n_groups, loads)
-    order = np.argsort(loads.load_group[:n_loads], kind="mergesort")  # which is stable
+    keys = np.empty((1, n_loads), np.uint64)
+    for k in range(n_loads):
+        keys[0, k] = loads.load_group[k]
+    order = ascending(keys)
     of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
     return (loads.sends, loads.receives, *of_groups)
 

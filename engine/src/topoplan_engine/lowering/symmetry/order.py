@@ -8,6 +8,9 @@ What becomes ready at one instant runs in the order of the task graph.  So the c
 graph (`topoplan_engine.lowering.build`), except between parts of one operator, and between automorphic operators, on
 different devices, where the color decides.  Tasks of one device keep their order.
 
+Loops stand where NumPy has a function or an assignment to a slice: of those, numba compiles versions for all kinds of
+numbers, and the text of errors that cannot occur, which took longer than all else of this module.
+
 Data flow: `part_order`, `group_order` and `pair_order` say which class, numbered by first members, comes k-th;
 `renumber` writes the new numbers.
 """
@@ -22,7 +25,7 @@ from topoplan.arrays import I32, I64, U64
 from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.lowering.parts import PartTable
 
-__all__ = ["device_order", "group_order", "pair_order", "part_order", "renumber"]
+__all__ = ["ascending", "device_order", "group_order", "pair_order", "part_order", "renumber", "row_of"]
 
 
 @part()
@@ -36,16 +39,19 @@ def part_order(table: PartTable, op_class: U64, place: I32, color: U64, first: I
         first: (classes,) first member of each class.
     """
     keys = np.empty((3, len(first)), np.uint64)
-    keys[0], keys[1], keys[2] = op_class[table.op[first]], place[first].astype(np.uint64), color[first]
-    return _ascending(keys)
+    for k in range(len(first)):
+        p = first[k]
+        keys[0, k], keys[1, k], keys[2, k] = op_class[table.op[p]], place[p], color[p]
+    return ascending(keys)
 
 
 @part()
 def group_order(table: PartTable, op_class: U64, color: U64, first: I32) -> Any:
     """Order classes of all-reduces by operator and color."""
     keys = np.empty((2, len(first)), np.uint64)
-    keys[0], keys[1] = op_class[table.group_op[first]], color[first]
-    return _ascending(keys)
+    for k in range(len(first)):
+        keys[0, k], keys[1, k] = op_class[table.group_op[first[k]]], color[first[k]]
+    return ascending(keys)
 
 
 @part()
@@ -63,14 +69,13 @@ def pair_order(
         src, dst: (pairs,) their parts, numbered through.
         part_class: (n,) of the parts, in canonical order.
     """
-    edge = np.searchsorted(table.edge_ptr, first, side="right") - 1
     keys = np.empty((7, len(first)), np.uint64)
     for k in range(len(first)):
-        producer, consumer = src[first[k]], dst[first[k]]
-        keys[0, k], keys[1, k] = table.edge_dst_op[edge[k]], turn[consumer]
-        keys[2, k], keys[3, k] = edge_class[edge[k]], turn[producer]
+        edge, producer, consumer = row_of(table.edge_ptr, first[k]), src[first[k]], dst[first[k]]
+        keys[0, k], keys[1, k] = table.edge_dst_op[edge], turn[consumer]
+        keys[2, k], keys[3, k] = edge_class[edge], turn[producer]
         keys[4, k], keys[5, k], keys[6, k] = part_class[consumer], part_class[producer], color[first[k]]
-    return _ascending(keys)
+    return ascending(keys)
 
 
 @part()
@@ -110,20 +115,35 @@ def _is_after(keys: U64, a: int, b: int) -> bool:
     return bool(keys[row, a] > keys[row, b])
 
 
+@inline_kernel
+def row_of(pointers: I64, place: int) -> int:
+    """Return the last row that begins at ``place`` or before; the first one begins at 0."""
+    low, high = 0, len(pointers)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if pointers[middle] <= place:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 @njit()
-def _ascending(keys: U64) -> Any:
+def ascending(keys: U64) -> Any:
     """Return the order of the columns of (rows, n) keys, the first row telling most; equal ones stay as they are.
 
-    Merges runs that are sorted, bottom up; two that follow each other are one.  Numba's own stable sort takes six times
-    as long to compile as all else of this module.
+    Merges runs that are sorted, bottom up; two that follow each other are one.
     """
     n, width = keys.shape[1], 1
-    runs, merged = np.arange(n), np.empty(n, np.int64)
+    runs, merged = np.empty(n, np.int64), np.empty(n, np.int64)
+    for k in range(n):
+        runs[k] = k
     while width < n:
         for start in range(0, n, 2 * width):
             middle, end = min(start + width, n), min(start + 2 * width, n)
             if middle == end or not _is_after(keys, runs[middle - 1], runs[middle]):
-                merged[start:end] = runs[start:end]
+                for k in range(start, end):
+                    merged[k] = runs[k]
                 continue
             first_index, second_index = start, middle
             for k in range(start, end):

@@ -17,6 +17,7 @@ from topoplan_engine.kernels.jit import njit, part
 from topoplan_engine.lowering.build import task_columns, taskgraph_of
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.classes import Classes
+from topoplan_engine.lowering.symmetry.order import row_of
 
 __all__ = ["Quotient", "Symmetry", "quotient"]
 
@@ -159,8 +160,9 @@ def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> An
     size, local = np.empty(count, np.int64), np.empty(count, np.bool_)
     for k in range(count):
         size[k], local[k] = table.size[pairs[k]], table.local[pairs[k]]
-    loads, first_group = len(classes.load_group), 2 * len(op)
-    n_rows = loads + 4 * (count - np.count_nonzero(local))
+    loads, first_group, n_rows = len(classes.load_group), 2 * len(op), len(classes.load_group)
+    for k in range(count):
+        n_rows += 0 if local[k] else 4
     task, host = np.empty(n_rows, np.int64), np.empty(n_rows, np.int32)
     leaving, entering = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     channels = np.empty((n_rows - loads) // 2, np.int32)
@@ -168,10 +170,10 @@ def _reduced_pairs(table: PartTable, classes: Classes, base: I32, op: I32) -> An
         task[r], host[r] = first_group + classes.load_group[r], classes.load_device[r]
         leaving[r] = entering[r] = classes.load_count[r]
     row, transfer = loads, first_group + len(classes.first_group)
-    edge_of_pair = np.searchsorted(table.edge_ptr, pairs, side="right") - 1
     for k in range(count):
-        producer = table.op_base[table.edge_src_op[edge_of_pair[k]]] + table.src[pairs[k]]
-        consumer = table.op_base[table.edge_dst_op[edge_of_pair[k]]] + table.dst[pairs[k]]
+        edge = row_of(table.edge_ptr, pairs[k])
+        producer = table.op_base[table.edge_src_op[edge]] + table.src[pairs[k]]
+        consumer = table.op_base[table.edge_dst_op[edge]] + table.dst[pairs[k]]
         a, b = classes.part[producer], classes.part[consumer]
         edge_ptr[k + 1] = k + 1
         edge_src[k], edge_dst[k] = op[a], op[b]

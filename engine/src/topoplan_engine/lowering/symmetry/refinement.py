@@ -157,7 +157,9 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
     )
     seconds = (table.forward.view(np.uint64), table.backward.view(np.uint64), table.group_seconds.view(np.uint64))
     _color(table, _Bits(*seconds), op_class, edge_class, in_turn_bytes, graph)
-    in_turn, waiting = graph.in_turn, np.count_nonzero(graph.in_turn)
+    in_turn, waiting = graph.in_turn, 0
+    for k in range(len(in_turn)):
+        waiting += 1 if in_turn[k] else 0
     forth, back, places, waits = graph.forth, graph.back, 0, waiting > 0
     if waits:
         channels = channel_table(n_devices, waiting)
