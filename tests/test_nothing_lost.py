@@ -213,6 +213,7 @@ class Wrong(Simulate):
             "a run returned a timeline whose start has shape (3,) (must be (",
         ),
         (runs(finish=lambda finish: finish - 9), "simulator", "a run returned a timeline whose finish is -"),
+        (runs(finish=lambda finish: finish / 2), "simulator", "s, before it starts at "),
         (runs(link_bytes=lambda of: of[1:]), "simulator", "one for each of the links)"),
         (runs(device_busy=lambda busy: busy * float("nan")), "simulator", "device_busy is nan at 0 (must be finite"),
         (runs(makespan=lambda seconds: -1.0), "simulator", "makespan is -1.0 s (must be finite and at least 0)"),

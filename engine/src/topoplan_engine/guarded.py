@@ -277,6 +277,10 @@ def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric
         if rows and not (values.min() >= 0 and values.max() < np.inf):
             bad = int(np.flatnonzero(~((values >= 0) & (values < np.inf)))[0])
             return f"a timeline whose {field} is {values[bad]} at {bad} (must be finite and at least 0)"
+    early = np.flatnonzero(timeline.finish < timeline.start * (1 - _ROUNDING))
+    if len(early):
+        ends = f"finishes at {timeline.finish[early[0]]} s, before it starts at {timeline.start[early[0]]} s"
+        return f"a timeline whose task {early[0]} {ends}"
     return _why_no_totals(timeline)
 
 
