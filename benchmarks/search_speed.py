@@ -128,8 +128,8 @@ def write_measures(name, folder):
     return str(path)
 
 
-def beside_flexnet(part):
-    """Print the first block, of a part of the proposals."""
+def beside_flexnet(part, rows):
+    """Print the first block, or its first rows, of a part of the proposals."""
     program = beside.path_in(*PEER)
     names = [*SIMULATORS, *(["FlexNet"] if program else [])]
     titles = [
@@ -144,7 +144,7 @@ def beside_flexnet(part):
     words = {name: [sys.executable, __file__, "--worker", name] for name in SIMULATORS}
     words |= {"FlexNet": [str(program)]} if program else {}
     with tempfile.TemporaryDirectory() as folder:
-        for preset, servers, whole in BESIDE:
+        for preset, servers, whole in BESIDE[:rows]:
             proposals = whole // part
             file = write_measures(preset, folder)
             request = {"preset": preset, "servers": servers, "measures": file, "proposals": proposals, "seed": 0}
@@ -228,25 +228,26 @@ def change_speed(host, problem, simulator, count=12):
     print(markdown_row([*cells, f"{full / change:.1f}"]), flush=True)
 
 
-def longer_searches(part):
-    """Print the searches without a peer."""
+def longer_searches(part, rows):
+    """Print the searches without a peer, or the first of them."""
     titles = ["model", "servers", "network", "simulator", "proposals", "CPU s", "a CPU second", "accepted", "best, ms"]
     print(beside.table(titles, []), flush=True)
     host = Host.discover()
-    for preset, servers, simulator, proposals in LONGER:
+    for preset, servers, simulator, proposals in LONGER[:rows]:
         search_speed(host, problem_of(host, "dlrm", preset, servers, "bigswitch"), simulator, proposals // part)
-    problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt")
-    search_speed(host, problem, "fluid", 4_000 // part, TOGETHER)
-    chains_speed(host, 4_000 // part)
+    if rows is None:
+        problem = problem_of(host, "dlrm", "dlrm128", 128, "topoopt")
+        search_speed(host, problem, "fluid", 4_000 // part, TOGETHER)
+        chains_speed(host, 4_000 // part)
     print()
 
 
-def changes(part):
+def changes(part, rows):
     """Print what it takes to price a change."""
     titles = ["model", "servers", "simulator", "change, ms", "from nothing, ms", "ratio"]
     print(beside.table(titles, []), flush=True)
     host = Host.discover()
-    for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None)):
+    for model, preset in (("dlrm", "dlrm128"), ("vgg16", None), ("transformer", None))[:rows]:
         problem = problem_of(host, model, preset, 128, "bigswitch")
         for simulator in SIMULATORS:
             change_speed(host, problem, simulator)
@@ -262,8 +263,9 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--part", type=int, default=1, metavar="N", help="one of N parts of the proposals")
         parser.add_argument("--blocks", default=",".join(BLOCKS), help=f"of {', '.join(BLOCKS)}")
+        parser.add_argument("--rows", type=int, metavar="N", help="the first of each block; unset: all")
         given = parser.parse_args()
         for name in given.blocks.split(","):
             if name not in BLOCKS:
                 beside.refuse(f"--blocks: no block {name!r} (have: {', '.join(BLOCKS)})")
-            BLOCKS[name](given.part)
+            BLOCKS[name](given.part, given.rows)

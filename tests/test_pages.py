@@ -104,6 +104,17 @@ def test_a_sample_that_fails_is_listed_with_what_it_says(pages, monkeypatch, cap
     assert (status, out.splitlines()[0]) == (1, "page.md: no such model")
 
 
+def test_tables_that_a_command_prints_are_compared_below_their_heading(pages, monkeypatch, capsys, tmp_path):
+    """Where a page has two tables of the same headers, the heading says which; a sample that writes may be beside."""
+    printing = pages.Page("make.py", "", ("model", "devices"), ("planned in",), (("Hundred", "print.py"),))
+    monkeypatch.setattr(pages, "PAGES", {"page.md": printing})
+    (tmp_path / "print.py").write_text("import pathlib; print(pathlib.Path('new.md').read_text())\n")
+    hundred = PAGE.partition("## Hundred")[2]
+    assert listed(pages, monkeypatch, capsys, tmp_path, hundred)[0] == 0
+    status, out = listed(pages, monkeypatch, capsys, tmp_path, hundred.replace("9.876", "9.666"))
+    assert (status, out.splitlines()[0]) == (1, "page.md: Hundred: bert, 8: time: 9.876 s in the page, now 9.666 s")
+
+
 def test_commands_are_printed_and_unknown_pages_refused(pages, monkeypatch, capsys, tmp_path):
     assert listed(pages, monkeypatch, capsys, tmp_path, PAGE, "--commands") == (0, "page.md: python make.py page.md\n")
     with pytest.raises(SystemExit, match="2"):
@@ -114,9 +125,13 @@ def test_every_page_and_script_is_there():
     """A page or a script that moved would fail in the nightly check alone."""
     module = tool()
     for name, page in module.PAGES.items():
-        for path in (name, page.command.split()[0], page.sample.split()[0]):
+        scripts = [words.split()[0] for words in (page.command, page.sample, *dict(page.printed).values()) if words]
+        assert len(scripts) > 1, name
+        for path in (name, *scripts):
             assert (ROOT / path).exists(), path
-        if "{file}" in page.sample:
+        if "{file}" in page.sample or page.printed:
+            headings = {table.heading for table in module.tables((ROOT / name).read_text())}
+            assert {heading for heading, _ in page.printed} <= headings, name
             headers = {header for table in module.tables((ROOT / name).read_text()) for header in table.headers}
             assert set(page.ignored) <= headers, name
             assert not page.names or headers & set(page.names), name

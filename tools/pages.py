@@ -6,7 +6,10 @@ Figures are equal that differ by one in their last digit, or by one percent.  Ea
 figure of the page and the one of the present code; the status is 1 if there are any.  ``.ci/nightly`` runs it last.
 Pages are named to check these alone; ``--commands`` prints what makes each page anew.
 
-    page -> its sample, a Markdown file -> rows that both have -> cells that differ
+Of docs/speed.md and docs/guides/research.md it leaves out tables that hold nothing but seconds, or plans of searches of
+so many seconds: another machine has others.  Each says at which commit it was measured.
+
+    page -> its sample, a Markdown file or what is printed -> rows that both have -> cells that differ
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ class Page(NamedTuple):
             compares for itself, and ends with another status than 0 where the page differs.
         names: headers of columns that name rows; where a table has none of these, its first column does.
         ignored: headers of columns that are not compared: another machine has others, or the sample has none.
+        printed: commands that print some of the tables, by the headings of the page below which these are.
     """
 
     command: str
-    sample: str
+    sample: str = ""
     names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    printed: tuple[tuple[str, str], ...] = ()
 
 
 _STUDIES = (
@@ -109,8 +114,41 @@ PAGES: dict[str, Page] = {
     "docs/speed.md": Page(
         "benchmarks/speed.py all --write docs/speed.md",
         "benchmarks/speed.py default --write {file}",
-        ("problem",),
-        ("proposals", "CPU s"),
+        ("problem", "models", "devices", "layers", "model", "servers"),
+        ("proposals", "CPU s", "a CPU second", "warm, s", "first, s", "growth", "fluid, /s", "flexnet, /s"),
+        (
+            ("SPMD programs: HiDup", "benchmarks/spmd_search.py --rows 1"),
+            ("Search: FlexNet", "benchmarks/search_speed.py --blocks beside --rows 1"),
+            (
+                "Search: FlexNet, Longer searches, strategy and network together, and what a change costs",
+                "benchmarks/search_speed.py --blocks longer --rows 2",
+            ),
+        ),
+    ),
+    "docs/reliability.md": Page(
+        "benchmarks/fuzz.py --inputs 1000000 --seed 2 --write docs/reliability.md",
+        "benchmarks/fuzz.py --inputs 1000000 --seed 2 --reader options,flexnet,share-structure,fbuf-bytes,best "
+        "--write {file}",
+        (),
+        ("CPU s",),
+    ),
+    "docs/guides/research.md": Page(
+        "benchmarks/searchers.py --problems alexnet-switch,alexnet-topoopt,vgg-19-pipeline,transformer-torch,"
+        "dlrm16-topoopt,gnmt-32-pipeline --seeds 3 --budget 200 --searchers mcmc,anneal,cem,spmd,pipeline,auto",
+        ignored=("best",),
+        printed=(
+            (
+                "Searchers to compare with",
+                "benchmarks/searchers.py --problems transformer-torch --seeds 3 --budget 200 "
+                "--searchers mcmc,pipeline,auto",
+            ),
+        ),
+    ),
+    "docs/guides/language_models.md": Page(
+        "benchmarks/joint_moves.py --write docs/guides/language_models.md",
+        "benchmarks/joint_moves.py --rows gpt2 --write {file}",
+        ("model", "hosts", "network"),
+        ("CPU s: search", "CPU s: moves"),
     ),
     "docs/growth.md": Page(
         "benchmarks/growth.py",
@@ -219,15 +257,19 @@ def _row_differences(
 def sampled(name: str) -> list[str]:
     """Run the sample of a page; return a line for each figure that differs, or what the command says if it fails."""
     page, path = PAGES[name], ROOT / name
-    text = path.read_text(encoding="utf-8")
+    text, lines = path.read_text(encoding="utf-8"), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
         copy.write_text(text, encoding="utf-8")
-        words = [word.replace("{file}", str(copy)) for word in shlex.split(page.sample)]
-        ended = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
-        if ended.returncode:
-            return (ended.stderr.strip() or ended.stdout.strip() or f"status {ended.returncode}").splitlines()[-1:]
-        return differences(text, copy.read_text(encoding="utf-8"), page.names, page.ignored)
+        for heading, command in (*((("", page.sample),) if page.sample else ()), *page.printed):
+            words = [word.replace("{file}", str(copy)) for word in shlex.split(command)]
+            ended = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+            if ended.returncode:
+                said = ended.stderr.strip() or ended.stdout.strip() or f"status {ended.returncode}"
+                return [*lines, said.splitlines()[-1]]
+            made = f"# {heading}\n\n{ended.stdout}" if heading else copy.read_text(encoding="utf-8")
+            lines += differences(text, made, page.names, page.ignored)
+    return lines
 
 
 def main() -> int:

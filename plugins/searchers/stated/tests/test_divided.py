@@ -11,6 +11,7 @@ import pytest
 from topoplan import Host, optimize
 from topoplan_engine import ClusterOptions, build_cluster, problem_on
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.stage_ties import tied_groups
 from topoplan_estimator_roofline import Roofline
 from topoplan_operators import GraphBuilder
 from topoplan_pipeline_planning.stages import staged_strategy
@@ -164,3 +165,20 @@ def test_the_search_finds_stages_of_unequal_size():
     assert len({stage.mesh.n_devices for stage in unequal.plan.strategy.stages}) > 1
     assert unequal.seconds < 0.6 * equal.seconds
     assert unequal.origin.report["stages"].startswith("stages=")
+
+
+def test_a_weight_that_stages_share_lies_in_slices_that_can_be_summed():
+    """GPT-2 shares its table of 50,257 rows: stages of seven times four and of four devices had it in other slices.
+
+    Such a plan ended the whole search; it is none.
+    """
+    outcome = optimize(
+        "huggingface:preset=gpt2,layers=2",
+        searchers=["hybrid:joint=no"],
+        topology="topoopt",
+        servers=28,
+        batch_size=28,
+        budget=200,
+    )
+    assert outcome.plan.timeline.bounds.best <= outcome.plan.timeline.makespan < math.inf
+    tied_groups(outcome.plan.strategy, outcome.plan.graph)

@@ -28,6 +28,7 @@ from topoplan import (
 from topoplan.arrays import I32
 from topoplan.model.pass_order import PassOrder
 from topoplan_engine.blocks import LayerNumbers, layer_numbers
+from topoplan_engine.lowering.stage_ties import tied_groups
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.stage_programs import stage_programs
@@ -275,7 +276,8 @@ class DividedPlans:
         """Build a plan.
 
         Raises:
-            TopoplanError: it cannot be built, such as under a schedule that has no order for so few micro-batches.
+            TopoplanError: it cannot be built, such as under a schedule that has no order for so few micro-batches, or
+                with a weight that stages share in different slices.
         """
         graph, meshes = self._problem.graph, [self.meshes[stage.mesh] for stage in plan.stages]
         order: PassOrder = order_of(plan.schedule, len(plan.stages), plan.micro_batches)
@@ -304,6 +306,7 @@ class DividedPlans:
         strategy = StagedStrategy.of(graph, stages, order, plan.micro_batches)
         if reason := why_invalid(strategy, graph, self._problem.cluster.n_devices):
             raise TopoplanError(f"plan: {reason}")
+        tied_groups(strategy, graph)  # stages on unequal meshes may have a shared weight in slices that nothing sums
         return strategy
 
     def words(self, plan: DividedPlan) -> str:
