@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import random
 
+import attrs
 import numpy as np
 import pytest
 
-from topoplan import Collective, Host, TopoplanError
+from topoplan import Collective, Host, TaskKind, TopoplanError
 from topoplan_engine import ClusterOptions, problem_on
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.lowering.staged import StagedLowering
@@ -73,6 +76,33 @@ def test_a_plan_without_collectives_folds_where_algorithms_are_chosen(model_of):
     graph, cluster = model_of("dense", 4), cluster_of(2, 1)
     strategy, _ = strategy_of(Settings(pp=2), graph, 2)
     assert_equal(graph, cluster, fabric_of("bigswitch", cluster, {}), strategy, AUTO)
+
+
+@pytest.mark.parametrize(("hosts", "rounding"), [(16, 1e-9), (54, 1e-5)])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_tree_on_a_full_fat_tree_takes_what_one_switch_takes_and_its_latency(hosts, rounding, pp, model_of):
+    """By hand: a full fat-tree carries what hosts send, on up to four links more than through one switch.
+
+    Members of a tree of n hosts are no deeper than log2(n) steps rounded up, which an all-reduce goes up and down;
+    the first micro-batch passes pp - 1 stages forward and as many back.  Paths of 54 hosts carry ninths of a message,
+    which are rounded.
+    """
+    graph, choice, seconds = model_of("dense", 2, 432), CollectiveChoice("all-reduce=tree", "none"), {}
+    for latency in (0.0, 1e-6):
+        cluster = attrs.evolve(cluster_of(hosts, 2), latency=latency)
+        strategy, _ = strategy_of(Settings(tp=2, pp=pp, micro_batch=1), graph, cluster.n_devices)
+        lowering, model = StagedLowering(graph, cluster, Roofline().build(graph, cluster)), Model(algorithms=choice)
+        for name, options in (("bigswitch", {}), ("fattree", {"paths": 400})):
+            network = network_of(fabric_of(name, cluster, options), cluster)
+            loads = functools.partial(model.message_loads, network=network)
+            folded = lowering.fold(strategy, loads, choice.algorithms)
+            seconds[name, latency] = model.simulate_folded(folded, network)[0].makespan
+            assert {key[2].name for key in network.load_rows} == {"tree"}
+            sums = int((folded.taskgraph.kind == TaskKind.COLLECTIVE).sum())
+    assert seconds["fattree", 0.0] == pytest.approx(seconds["bigswitch", 0.0], rel=rounding)
+    micro_batches, depth = strategy.micro_batches, math.ceil(math.log2(hosts))
+    steps = 2 * depth * sums + 2 * (pp - 1) * micro_batches
+    assert 0 < seconds["fattree", 1e-6] - seconds["bigswitch", 1e-6] <= 4e-6 * steps * (1 + 1e-9)
 
 
 @pytest.mark.slow
