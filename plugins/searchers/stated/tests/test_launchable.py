@@ -12,7 +12,7 @@ from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan
 from topoplan_samples import stated_plans
 from topoplan_searcher_stated import Hybrid, Stated
 from topoplan_searcher_stated.construct import Rules
-from topoplan_searcher_stated.launchable import Launchable
+from topoplan_searcher_stated.launchable import Launchable, rules_for
 from topoplan_searcher_stated.search import StatedSearch
 from topoplan_searcher_stated.settings import Settings
 from topoplan_topology_bigswitch import BigSwitch
@@ -78,3 +78,30 @@ def test_a_stated_plan_is_refused_when_the_search_is_built(problem):
         StatedSearch(Stated(pp=2), restricted)
     assert Stated.restrictable
     assert Hybrid.restrictable
+
+
+def test_tables_are_whole_where_the_trainer_leaves_them_so(problem):
+    """AutoTP of DeepSpeed cuts matrices, no table of words and no positions between matrices (deepspeed 0.19.8)."""
+    restricted = attrs.evolve(problem, restriction=DeepSpeed().restriction())
+    launchable = Launchable(restricted, rules_for(restricted))
+    assert launchable.sp is False
+    assert launchable.runs(Settings(tp=4, sp=False))
+    assert launchable.runs(Settings(tp=4, sp=False, zero=3, micro_batch=2))
+    assert not Launchable(restricted, Rules(problem.graph)).runs(Settings(tp=4, sp=False))
+    strategy = StatedSearch(Stated(tp=4, sp=False), restricted)._strategy
+    tables = [index for index, op in enumerate(problem.graph.operators) if op.kind == "token_embedding"]
+    matrices = [index for index, op in enumerate(problem.graph.operators) if op.kind == "linear"]
+    (stage,) = strategy.stages
+    axis = stage.mesh.axes.index("tp")
+    assert tables
+    assert all(stage.program.rules[index][axis].dim < 0 for index in tables)
+    assert any(stage.program.rules[index][axis].dim >= 0 for index in matrices)
+
+
+def test_shapes_of_a_kind_that_the_trainer_never_runs_are_not_estimated(problem):
+    """Llama 3 70B on 64 GPUs for DeepSpeed: 48 CPU seconds went to pipelines and contexts, and no plan was found."""
+    shapes = {"pp": Settings(pp=2), "cp": Settings(cp=2), "tp": Settings(tp=2)}
+    for exporter, expected in ((DeepSpeed, {"tp"}), (Megatron, {"pp", "cp", "tp"}), (None, {"pp", "cp", "tp"})):
+        restricted = attrs.evolve(problem, restriction=None if exporter is None else exporter().restriction())
+        launchable = Launchable(restricted, rules_for(restricted))
+        assert {name for name, shape in shapes.items() if launchable.may_run(shape)} == expected

@@ -73,10 +73,10 @@ class MeshRules(NamedTuple):
 
 
 class Rules:
-    """How the operators of a model are cut, for many plans."""
+    """How the operators of a model are cut, for many plans; with ``whole_tables`` tensor axes cut no table of rows."""
 
-    def __init__(self, graph: OperatorGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: OperatorGraph, *, whole_tables: bool = False) -> None:
+        self.graph, self._whole_tables = graph, whole_tables
 
     def on_mesh(self, degrees: Degrees, options: Settings) -> MeshRules:
         """Return how operators are cut on the meshes of a plan.
@@ -99,7 +99,7 @@ class Rules:
     def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool) -> Sequence[Signature]:
         graph = self.graph
         if axis in ("tp", "ep-tp", "edp-tp", "kv"):
-            rules = tensor_rules(graph, tp, sequence=sequence)
+            rules = tensor_rules(graph, tp, sequence=sequence, whole_tables=self._whole_tables)
             if not any(rule.dim >= 0 and op.weights for rule, op in zip(rules, graph.operators, strict=True)):
                 raise TopoplanError(f"plan: tp={tp}: model {graph.name!r} has no matrices to cut (tp=1)")
             if axis == "edp-tp":

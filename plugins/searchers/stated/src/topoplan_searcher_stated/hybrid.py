@@ -21,13 +21,13 @@ from topoplan import Candidate, Problem, Search, StagedStrategy, State, Strategy
 from topoplan_engine.blocks import layer_numbers
 from topoplan_searcher_stated import FEW_DEVICES, Hybrid
 from topoplan_searcher_stated.candidates import Candidates, families
-from topoplan_searcher_stated.construct import Rules, order_of, strategy_of
+from topoplan_searcher_stated.construct import order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
 from topoplan_searcher_stated.divided import DividedPlan, DividedPlans
 from topoplan_searcher_stated.divided_search import divided_plans, divided_steps
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
-from topoplan_searcher_stated.launchable import Launchable
+from topoplan_searcher_stated.launchable import Launchable, rules_for
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.placed_bodies import PlacedBodies, PlacedBody, placed_steps
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
@@ -66,7 +66,7 @@ class HybridSearch(Search):
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
         layers = layer_numbers(problem.graph)
-        self._rules, self._n_layers = Rules(problem.graph), layers.n_layers
+        self._rules, self._n_layers = rules_for(problem), layers.n_layers
         #: Degrees that are searched: in a portfolio no slices of blocks, of which another planner makes better ones.
         in_portfolio = not (layers.named or options.without_layers)
         self._degrees = tuple(name for name in degrees_of_model(problem) if not (in_portfolio and name == "tp"))
@@ -103,9 +103,9 @@ class HybridSearch(Search):
         if self._candidates is None:
             problem = self._problem
             all_shapes = [
-                attrs.evolve(shape, grads=self._launchable.grads)
+                attrs.evolve(shape, grads=self._launchable.grads, sp=self._launchable.sp if shape.tp > 1 else shape.sp)
                 for shape in shapes(problem, self._n_layers)
-                if shape.tp == 1 or "tp" in self._degrees
+                if (shape.tp == 1 or "tp" in self._degrees) and self._launchable.may_run(shape)
             ]
             sizes = sorted({shape.micro_batch for shape in all_shapes})
             runs = None if problem.restriction is None else self._launchable.runs

@@ -13,7 +13,7 @@ from topoplan import Problem, TopoplanError
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["Launchable"]
+__all__ = ["Launchable", "rules_for"]
 
 
 class Launchable:
@@ -21,6 +21,7 @@ class Launchable:
 
     Attributes:
         grads: in which bytes trainers sum gradients, of the words of a plan.
+        sp: False where they run tensor axes without sequence parallelism alone.
     """
 
     def __init__(self, problem: Problem, rules: Rules) -> None:
@@ -29,6 +30,18 @@ class Launchable:
         in_slices = Settings(zero=3)
         wide = not self.runs(in_slices) and self.runs(attrs.evolve(in_slices, grads="fp32"))
         self.grads = "fp32" if wide else in_slices.grads
+        in_columns = Settings(tp=2, grads=self.grads)
+        without_sequence = not self.runs(in_columns) and self.runs(attrs.evolve(in_columns, sp=False))
+        self.sp = False if without_sequence else in_columns.sp
+
+        restriction = problem.restriction
+        contexts = [Settings(cp=2, grads=self.grads, zero=zero, sp=self.sp) for zero in (0, 1, 3)]
+        self._pipelines = restriction is None or restriction.pipelines is not None
+        self._contexts = any(map(self.runs, contexts))
+
+    def may_run(self, shape: Settings) -> bool:
+        """Return whether they run pipelines and parts of contexts at all, where a plan has some."""
+        return (shape.pp == 1 or self._pipelines) and (shape.cp == 1 or self._contexts)
 
     def runs(self, plan: Settings) -> bool:
         """Return whether they run a plan; False for one that cannot be built."""
@@ -60,3 +73,17 @@ def _form(plan: Settings, n_devices: int) -> Settings:
         layers="",
         layout="",
     )
+
+
+def rules_for(problem: Problem) -> Rules:
+    """Return how operators are cut: tensor axes leave tables whole where the trainers run no other plan.
+
+    DeepSpeed's AutoTP does in training.
+    """
+    rules = Rules(problem.graph)
+    if problem.restriction is None:
+        return rules
+    whole = Rules(problem.graph, whole_tables=True)
+    cut_tables, whole_tables = Launchable(problem, rules), Launchable(problem, whole)
+    some = [Settings(tp=2, grads=whole_tables.grads, sp=sp) for sp in (None, False)]
+    return whole if not any(map(cut_tables.runs, some)) and any(map(whole_tables.runs, some)) else rules

@@ -276,11 +276,11 @@ def _cut(op: Operator, dim: int) -> Signature:
     return next((rule for rule in rules if dim >= 0 and rule.dim == dim), rules[-1])
 
 
-def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Signature]:
+def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool, whole_tables: bool = False) -> list[Signature]:
     """Return signatures along a tensor axis of ``size`` devices; ``sequence`` cuts positions between matrices.
 
     A matrix of fewer channels than devices is whole.  So is one whose slices meet an operator that cannot work on them,
-    and with it the same matrix of equal layers.
+    and with it the same matrix of equal layers, and with ``whole_tables`` every table of rows.
     """
     equal = layers_of(graph).first
     positions = positions_dims(graph) if sequence else [-1] * len(graph.operators)
@@ -292,7 +292,7 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool) -> list[Sig
     whole = {
         equal[index]
         for index, length in sizes.items()
-        if length < (words if reads_rows(graph.operators[index]) else size)
+        if (whole_tables or length < words if reads_rows(graph.operators[index]) else length < size)
     }
     while True:
         rules, conflicts = _walk(graph, equal, whole, positions)

@@ -7,10 +7,22 @@ from typing import Any
 
 import attrs
 
-from topoplan import Candidate, OperatorGraph, Problem, Search, StagedStrategy, State, Strategy, TopoplanError, Trial
+from topoplan import (
+    Candidate,
+    OperatorGraph,
+    Problem,
+    Restriction,
+    Search,
+    StagedStrategy,
+    State,
+    Strategy,
+    TopoplanError,
+    Trial,
+)
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import Degrees, short_words_of, words_of
+from topoplan_searcher_stated.launchable import rules_for
 from topoplan_searcher_stated.settings import Settings, settings_of
 from topoplan_searcher_stated.smaller import nearest_that_fits
 
@@ -18,16 +30,17 @@ __all__ = ["StatedSearch"]
 
 
 #: The last problem and options, and what they state: a large problem asks for it twice.
-_last: tuple[OperatorGraph, int, Settings, tuple[StagedStrategy, Degrees]] | None = None
+_last: tuple[OperatorGraph, int, Settings, Restriction | None, tuple[StagedStrategy, Degrees]] | None = None
 
 
 def stated_strategy(options: Stated, problem: Problem) -> tuple[StagedStrategy, Degrees]:
     """Return what is stated for a problem, and its degrees; see `strategy_of`."""
     global _last
     settings, graph, n_devices = settings_of(options, problem.graph), problem.graph, problem.cluster.n_devices
-    if _last is None or _last[0] is not graph or _last[1:3] != (n_devices, settings):
-        _last = graph, n_devices, settings, strategy_of(settings, graph, n_devices)
-    return _last[3]
+    if _last is None or _last[0] is not graph or _last[1:4] != (n_devices, settings, problem.restriction):
+        strategy = strategy_of(settings, graph, n_devices, rules_for(problem))
+        _last = graph, n_devices, settings, problem.restriction, strategy
+    return _last[4]
 
 
 class StatedSearch(Search):

@@ -16,10 +16,10 @@ from topoplan import Problem, TopoplanError
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan_engine.lowering import Lowering
 from topoplan_searcher_stated.candidates import Candidates
-from topoplan_searcher_stated.construct import Rules, strategy_of
+from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import short_words_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.launchable import Launchable
+from topoplan_searcher_stated.launchable import Launchable, rules_for
 from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["nearest_that_fits"]
@@ -37,7 +37,7 @@ def nearest_that_fits(plan: Settings, problem: Problem, fabric: AnyFabric) -> st
         fabric: between its hosts.
     """
     widest = max(plan.tp, problem.cluster.n_devices // problem.cluster.n_hosts)
-    rules, usable = Rules(problem.graph), float(problem.cluster.usable_memory.min())
+    rules, usable = rules_for(problem), float(problem.cluster.usable_memory.min())
     runs = None if problem.restriction is None else Launchable(problem, rules).runs
     estimates = Estimates(problem, fabric, rules, [plan.micro_batch])
     candidates = Candidates(estimates, usable, runs, problem.cluster.n_devices)
