@@ -1,10 +1,11 @@
 """The default searcher beside each single one, at equal CPU time: six models on 8, 64, 128 and 512 GPUs.
 
     .venv/bin/python benchmarks/default_searcher.py [--seconds 20] [--devices 8,64,128,512] [--models llama,dlrm] \
-        [--searchers spmd,pipeline,mcmc] [--seed 1] [--page docs/guides/research.md]
+        [--searchers spmd,pipeline,mcmc] [--seed 1] [--topology topoopt] [--page docs/guides/research.md]
 
 Each search is a process of its own that may take so many CPU seconds: its clock is that of its CPU time, without that
-of compilation.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps.  The last column is the time of the
+of compilation.  Machines are hosts of eight H100 with eight interfaces of 400 Gbps, joined by one switch or by what
+``--topology`` names (the page has rows of one switch).  The last column is the time of the
 plan of `auto` over that of the best single searcher, both as the simulator says; the aim is at most 1.02.  A plan that
 does not fit into memory is none.  With all models and sizes it takes 24 times five searches; with a page, each row is
 written into the page's table as soon as it is measured, and rows of other models and sizes stay.
@@ -57,7 +58,7 @@ AIM = 1.02
 _BEGIN, _END = "<!-- default searcher -->", "<!-- end of default searcher -->"
 
 
-def searched(model: str, devices: int, searcher: str, seconds: float, seed: int) -> dict[str, Any]:
+def searched(model: str, devices: int, searcher: str, seconds: float, seed: int, topology: str) -> dict[str, Any]:
     """Search for so many CPU seconds in this process; return the plan's seconds, and what ended the search."""
     now = time.process_time
     clocks.time = SimpleNamespace(monotonic=now, process_time=now)  # type: ignore[assignment, attr-defined]
@@ -75,6 +76,7 @@ def searched(model: str, devices: int, searcher: str, seconds: float, seed: int)
             inter_gpu_bandwidth_gbps=3600.0,
             precision=precision,
             batch_size=samples * devices,
+            topology=topology,
             searchers=searcher,
             time_limit=f"{seconds}s",
             seed=seed,
@@ -91,9 +93,9 @@ def searched(model: str, devices: int, searcher: str, seconds: float, seed: int)
     }
 
 
-def in_a_process(model: str, devices: int, searcher: str, seconds: float, seed: int) -> dict[str, Any]:
+def in_a_process(*what: str | float) -> dict[str, Any]:
     """Search as `searched` does, in a process of its own."""
-    command = [sys.executable, __file__, "--one", json.dumps([model, devices, searcher, seconds, seed])]
+    command = [sys.executable, __file__, "--one", json.dumps(what)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise SystemExit(process.stderr)
@@ -101,9 +103,11 @@ def in_a_process(model: str, devices: int, searcher: str, seconds: float, seed: 
     return answer
 
 
-def row(model: str, devices: int, searchers: list[str], seconds: float, seed: int) -> list[str]:
+def row(
+    model: str, devices: int, searchers: list[str], seconds: float, seed: int, topology: str = "switch"
+) -> list[str]:
     """Return a row of the table: milliseconds by each searcher, and the ratio."""
-    answers = {name: in_a_process(model, devices, name, seconds, seed) for name in ("auto", *searchers)}
+    answers = {name: in_a_process(model, devices, name, seconds, seed, topology) for name in ("auto", *searchers)}
     times = {name: answer.get("seconds") for name, answer in answers.items()}
     single = [found for name, found in times.items() if name != "auto" and found is not None]
     found = times["auto"]
@@ -142,6 +146,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--searchers", default=",".join(SEARCHERS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--topology", default="switch", help="that joins the hosts")
     parser.add_argument("--page", type=Path, help="whose table gets the rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -153,7 +158,7 @@ def main() -> None:
     print(markdown_row(["---", *["--:"] * (2 + len(searchers)), "---", "--:"]))
     for devices in map(int, given.devices.split(",")):
         for model in given.models.split(","):
-            cells = row(model, devices, searchers, given.seconds, given.seed)
+            cells = row(model, devices, searchers, given.seconds, given.seed, given.topology)
             print(markdown_row(cells), flush=True)
             if given.page:
                 write_row(given.page, cells)
