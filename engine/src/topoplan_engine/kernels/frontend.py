@@ -2,10 +2,8 @@
 
 Two thirds of the time that a kernel takes to compile is Python, in numba.  These are shortened, to the same result:
 
-* The variables of an instruction (`_variables`): numba makes a list for each value inside it, most of them empty.
 * Settings of the compiler (`_settings_equal`): numba compares all thirty of them each time that it looks up a function
   in what was compiled before.
-* Calls of LLVM are announced to listeners, a hundred thousand of them, to time what nobody reads here.
 * What numba has written in Python, `numpy.empty` or `max`, becomes a part (`topoplan_engine.kernels.parts`) of the
   kernels that call it: intermediate code that is linked into them, where numba would translate each by itself, with an
   entry for callers from C.
@@ -19,8 +17,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from llvmlite.binding import ffi
-from numba.core import ir
 from numba.core.compiler import CompilerBase
 from numba.core.decorators import jit
 from numba.core.targetconfig import TargetConfig
@@ -29,9 +25,6 @@ from numba.core.typing.templates import _OverloadFunctionTemplate
 from topoplan_engine.kernels.parts import pipeline
 
 __all__ = ["shorten"]
-
-#: Kinds of values inside an instruction that hold no variable, by far the most.
-_WITHOUT = frozenset({ir.Loc, ir.Scope, str, int, float, bool, type(None)})
 
 _all_settings_equal = TargetConfig.__eq__
 _decorator_of = _OverloadFunctionTemplate._get_jit_decorator
@@ -48,34 +41,8 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
 @functools.cache
 def shorten() -> None:
     """Shorten the steps, from now on."""
-    ir.Inst._rec_list_vars = _variables
     TargetConfig.__eq__, TargetConfig.__hash__ = _settings_equal, _settings_hash
-    for callbacks in [each for each in ffi.lib._lock._cblist if each[0].__module__ == "numba.core.base"]:
-        ffi.unregister_lock_callback(*callbacks)
     _OverloadFunctionTemplate._get_jit_decorator = _decorator_of_part
-
-
-def _variables(instruction: Any, value: Any) -> list[Any]:
-    """Return the variables inside a value of an instruction, in numba's order."""
-    variables: list[Any] = []
-    _collect(value, variables)
-    return variables
-
-
-def _collect(value: Any, variables: list[Any]) -> None:
-    kind = type(value)
-    if kind in _WITHOUT:
-        return
-    if issubclass(kind, ir.Var):
-        variables.append(value)
-    elif issubclass(kind, ir.Inst):
-        variables += value.list_vars()
-    elif issubclass(kind, list | tuple):
-        for each in value:
-            _collect(each, variables)
-    elif issubclass(kind, dict):
-        for each in value.values():
-            _collect(each, variables)
 
 
 def _settings_equal(these: Any, those: Any) -> Any:
