@@ -104,7 +104,7 @@ def in_a_process(*what: str | float) -> dict[str, Any]:
 
 
 def row(
-    model: str, devices: int, searchers: list[str], seconds: float, seed: int, topology: str = "switch"
+    model: str, devices: int, searchers: list[str], seconds: float, seed: int, topology: str = "bigswitch"
 ) -> list[str]:
     """Return a row of the table: milliseconds by each searcher, and the ratio."""
     answers = {name: in_a_process(model, devices, name, seconds, seed, topology) for name in ("auto", *searchers)}
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--searchers", default=",".join(SEARCHERS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--topology", default="switch", help="that joins the hosts")
+    parser.add_argument("--topology", default="bigswitch", help="that joins the hosts")
     parser.add_argument("--page", type=Path, help="whose table gets the rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
