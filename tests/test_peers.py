@@ -305,12 +305,12 @@ def test_search_speed_divides_by_what_searched_the_same(load, tmp_path, monkeypa
 
     monkeypatch.setattr(search_speed.beside, "measure", measure)
     monkeypatch.setattr(search_speed, "BESIDE", (("dlrm16", 16, 200),))
-    search_speed.beside_flexnet(part=1)
+    search_speed.beside_flexnet(part=1, rows=None)
     alone = capsys.readouterr().out
     assert "FlexNet" not in alone
     assert "| dlrm16 | 16 | 200 | 400 | 200 | 55.000 | 55.000 |" in alone
     monkeypatch.setenv("TOPOPLAN_FLEXNET", str(program))
-    search_speed.beside_flexnet(part=1)
+    search_speed.beside_flexnet(part=1, rows=None)
     out, err = capsys.readouterr()
     assert f"| 400 | 200 | 50 | 55.000 | 55.000 | 50.000 {ratios}" in out
     assert ("initially 60.0 ms of ours, 61.0 ms of FlexNet" in err) == (initial_ms == 61.0)

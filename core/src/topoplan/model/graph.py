@@ -135,7 +135,7 @@ class Tensor:
     def __attrs_post_init__(self) -> None:
         if not (self.itemsize >= 1 and self.nbytes <= _MOST_BYTES):
             bytes_text = f"tensor {shown(self.name)}: itemsize {shown(self.itemsize)}, {shown(self.nbytes)} bytes"
-            raise TopoplanError(f"{bytes_text} (expected 1 or more, and at most {_MOST_BYTES} bytes)")
+            raise TopoplanError(f"{bytes_text} (expected an itemsize from 1 on, at most {_MOST_BYTES} bytes)")
 
     @property
     def shape(self) -> tuple[int, ...]:
