@@ -161,6 +161,15 @@ def test_a_schedule_names_the_stages():
     assert document["schedule"] == {"kind": "1f1b", "micro_batches": 4, "stages": [0, 1, 1]}
 
 
+def test_pipelines_of_unequal_stages_are_none_that_torch_runs():
+    """Its pipelines have replicas, each with one device of every stage (`pipelines.devices_of_stages`)."""
+    plan, torch_runs = reference.pipelined(), DTensor().restriction()
+    assert not torch_runs.refusal(plan.graph, plan.cluster, plan.strategy)
+    placements = [Placement((2, 1, 1), (0, 1)), *[Placement((1, 1, 1), (2,))] * 2]
+    unequal = StagedStrategy.placed(placements, [0, 1, 1], plan.strategy.order)
+    assert "stage 1 has 1 devices, but stage 0 has 2" in torch_runs.refusal(plan.graph, plan.cluster, unequal)
+
+
 def program(graph, mesh=(4,), dims=(0,)):
     """A program that cuts one dimension of every operator along each axis of a mesh; parameters are stored whole."""
     rules = tuple(tuple(next(r for r in signatures(op) if r.dim == dim) for dim in dims) for op in graph.operators)

@@ -53,6 +53,10 @@ class TorchRestriction(Restriction):
 
         if strategy.program is not None and not strategy.whole_batch:
             return "dtensor: the plan overlaps micro-batches on all devices, which DTensor does not"
+        counts = [stage.mesh.devices.size for stage in strategy.stages] if isinstance(strategy, StagedStrategy) else []
+        if number := next((k for k, count in enumerate(counts) if count != counts[0]), 0):
+            unequal = f"stage {number} has {counts[number]} devices, but stage 0 has {counts[0]}"
+            return f"dtensor: {unequal} (stages of torch.distributed.pipelining have equally many)"
         if isinstance(strategy, StagedStrategy) and not strategy.is_placed:
             for stage in strategy.stages:
                 for position, number in enumerate(stage.operators.tolist()):
