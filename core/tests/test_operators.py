@@ -35,5 +35,5 @@ def test_edges_join_tensors_that_there_are(edge):
 def test_elements_have_bytes(itemsize):
     """A weight of no bytes would have gradients of other bytes that nothing can be divided by."""
     for axes in ((Axis(4),), ()):
-        with pytest.raises(TopoplanError, match=f"^tensor 'kernel': itemsize {itemsize}, .* bytes .expected an itemsize from 1 on"):
+        with pytest.raises(TopoplanError, match=f"^tensor 'kernel': itemsize {itemsize}, .*an itemsize from 1 on"):
             Tensor("kernel", axes, itemsize)
