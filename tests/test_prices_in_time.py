@@ -32,7 +32,7 @@ SMALL = Experiment(
 
 
 class Ticks:
-    """A clock that goes on where a test says so."""
+    """A clock that moves where a test says so."""
 
     def __init__(self):
         self.now = 0.0

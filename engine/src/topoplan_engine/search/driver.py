@@ -566,8 +566,8 @@ class SearchRun:
         Unless constructed states are preferred, the fastest one that each searcher constructed comes first, if it is
         almost as fast: it may have the best mean even if it was not the best under the draw of the search.
         """
-        last, aside = self._found.shortlist()
-        return tuple(map(self.shortlist_entry, last)), None if aside is None else self.shortlist_entry(aside)
+        last, second = self._found.shortlist()
+        return tuple(map(self.shortlist_entry, last)), None if second is None else self.shortlist_entry(second)
 
     @property
     def evaluations(self) -> int:
