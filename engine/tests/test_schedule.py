@@ -106,7 +106,7 @@ def test_equals_the_reference(drawn):
     lowering = Lowering(graph, cluster, Numbered())
     table, gradient = table_of(lowering, strategy)
     names = tuple(op.name for op in graph.operators)
-    tasks = scheduled_taskgraph(table, strategy.order, strategy.stage_of, gradient, names, cluster.n_devices)
+    tasks, _ = scheduled_taskgraph(table, strategy.order, strategy.stage_of, gradient, names, cluster.n_devices)
     tasks.check()
     reference_tasks = reference_scheduled(table, strategy, gradient.tolist(), names, cluster.n_devices)
     for field in attrs.fields(TaskGraph):
@@ -126,7 +126,7 @@ def test_edges_left_out_are_in_the_order_of_their_device(drawn):
     table, gradient = table_of(lowering, strategy)
     fragments, stage = FragmentCache(graph, cluster, Numbered()), strategy.stage_of[table.op]
     once = sent_once(table, stage, fragments, strategy.placements)
-    tasks = scheduled_taskgraph(once, strategy.order, strategy.stage_of, gradient, (), cluster.n_devices)
+    tasks, _ = scheduled_taskgraph(once, strategy.order, strategy.stage_of, gradient, (), cluster.n_devices)
     assert is_acyclic(tasks)
     finish = simulate(tasks, cluster).finish
     task = steps_under(strategy.order, strategy.stage_of[table.op], gradient).task

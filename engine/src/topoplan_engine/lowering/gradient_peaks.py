@@ -91,9 +91,7 @@ def last_readers(edges: I32 | I64, count: int) -> I64:
     return last
 
 
-def rise_in_backward(
-    made_by: I64, outputs: F64, extras: F64, freed: F64, entered: F64, gathered: F64, micro_batches: int = 1
-) -> Rise:
+def rise_in_backward(made_by: I64, outputs: F64, extras: F64, freed: F64, entered: F64, gathered: F64) -> Rise:
     """Return what a backward pass of one micro-batch has at most beyond what is there at its begin.
 
     Arguments are those of `levels_in_backward`.
@@ -102,7 +100,7 @@ def rise_in_backward(
     >>> rise_in_backward(last, np.array([4.0, 4, 0]), np.array([0.0, 0, 6]), np.full(3, 1.0), zeros, zeros).total
     6.0
     """
-    return Rise.of(levels_in_backward(made_by, outputs, extras, freed, entered, gathered, micro_batches), gathered)
+    return Rise.of(levels_in_backward(made_by, outputs, extras, freed, entered, gathered), gathered)
 
 
 def levels_in_backward(

@@ -25,7 +25,7 @@ from topoplan.model.timeline import Timeline
 from topoplan_engine.lowering.alone import is_alone, late_gradients
 from topoplan_engine.lowering.fragment_cache import FragmentCache
 from topoplan_engine.lowering.fragments import OperatorFragment
-from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, gradient_order, last_readers, rises
+from topoplan_engine.lowering.gradient_peaks import GradientOrder, gradient_bytes, last_readers, rises
 from topoplan_engine.lowering.memory_levels import Activations, Changes, activations_of
 from topoplan_engine.lowering.order import UNORDERED, Steps, order_of, steps_under
 from topoplan_engine.lowering.pass_peaks import WHOLE, peaks_of
@@ -66,11 +66,7 @@ class Peak(NamedTuple):
 
 
 class TensorBytes:
-    """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut.
-
-    Attributes:
-        order: in which a backward pass makes gradients.
-    """
+    """Bytes of the slices of a graph's tensors that parts of its operators hold; cached for every cut."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self._graph = graph
@@ -78,7 +74,6 @@ class TensorBytes:
         for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
             self._sources[v].append((u, output, argument))
         self._slices: dict[tuple[int, tuple[int, ...]], tuple[F64, list[F64]]] = {}
-        self.order = gradient_order(graph)
 
     def of_parts(self, placements: Sequence[Placement], costs: Sequence[OperatorFragment], stage_of: I32) -> PartBytes:
         """Divide the memory of every operator's parts; if their costs do not say what stays, outputs do not."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,20 +21,21 @@ from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.alone import alone_bytes, alone_peak, is_alone, training_data_bytes
 from topoplan_engine.lowering.build import build_taskgraph
 from topoplan_engine.lowering.fragment_cache import FragmentCache
-from topoplan_engine.lowering.fragments import EdgeFragment
+from topoplan_engine.lowering.fragments import EdgeFragment, OperatorFragment
+from topoplan_engine.lowering.gradient_peaks import gradient_bytes, rises
 from topoplan_engine.lowering.lower import StrategyLowering
+from topoplan_engine.lowering.memory import Peak, TensorBytes, placed_activations, placed_memory_use
+from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.optimizer_steps import priced_steps, with_optimizer_steps
 from topoplan_engine.lowering.passes import without_gradients
 from topoplan_engine.lowering.pieces import Pieces
 
 if TYPE_CHECKING:
-    from topoplan_engine.lowering.memory import Peak
-    from topoplan_engine.lowering.memory_levels import Activations
     from topoplan_engine.lowering.parts import PartTable
     from topoplan_engine.lowering.symmetry.class_key import ClassKeys
     from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
-__all__ = ["PlacementLowering", "hosts_demand", "traffic_between"]
+__all__ = ["PlacedLowering", "PlacementLowering"]
 
 
 def _n_tasks(table: PartTable) -> int:
@@ -41,11 +43,44 @@ def _n_tasks(table: PartTable) -> int:
     return 2 * len(table.device) + len(table.group_bytes) + 2 * len(table.src)
 
 
-class PlacementLowering(StrategyLowering):
+class PlacedLowering(StrategyLowering):
+    """Memory of strategies whose operators are placed one by one, with an order of passes or without."""
+
+    def __init__(self, fragments: FragmentCache) -> None:
+        self._fragments = fragments
+
+    @functools.cached_property
+    def _tensor_bytes(self) -> TensorBytes:
+        return TensorBytes(self._fragments.graph)
+
+    @abstractmethod
+    def peak(self, strategy: Any) -> Peak:
+        """Return the peak of the bytes that each device holds: all its parts', and gradients of activations."""
+
+    def _operators(self, strategy: Any) -> list[OperatorFragment]:
+        """Return the fragments of all operators."""
+        return self._fragments.operators(strategy.placements)
+
+    def memory(self, strategy: Any) -> F64:
+        """Return the (D,) bytes that each device holds at most."""
+        return self.peak(strategy).total
+
+    def memory_use(self, strategy: Any) -> MemoryUse:
+        """Return the same bytes by their use, rounded to whole bytes."""
+        return placed_memory_use(strategy, self._operators(strategy), self._tensor_bytes, self.peak(strategy))
+
+    def activations(self, strategy: Any, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
+        """Return the bytes of activations over time."""
+        use, operators = self.memory_use(strategy), self._operators(strategy)
+        return placed_activations(taskgraph, timeline, strategy, use, operators, self._fragments)
+
+
+class PlacementLowering(PlacedLowering):
     """Lowers the placements of strategies; see `topoplan_engine.lowering.lower.StrategyLowering`."""
 
     def __init__(self, fragments: FragmentCache, pieces: Pieces) -> None:
-        self._fragments, self._pieces = fragments, pieces
+        super().__init__(fragments)
+        self._pieces = pieces
 
     def lower(self, strategy: Strategy) -> TaskGraph:
         """Return the task graph of one iteration."""
@@ -105,10 +140,6 @@ class PlacementLowering(StrategyLowering):
         steps = priced_steps(fragments, strategy.placements) if fragments.optimizer_costs else []
         return any(seconds is not None for seconds in steps)
 
-    def memory(self, strategy: Strategy) -> F64:
-        """Return the (D,) bytes that each device holds at most."""
-        return self.peak(strategy).total
-
     def resting_memory(self, strategy: Strategy) -> F64:
         """Return the (D,) bytes of all parts of each device, without gradients that come and go."""
         fragments = self._fragments.operators(strategy.placements)
@@ -128,9 +159,6 @@ class PlacementLowering(StrategyLowering):
 
     def peak(self, strategy: Strategy) -> Peak:
         """Return the peak of the bytes that each device holds: all its parts', and gradients of activations."""
-        from topoplan_engine.lowering.gradient_peaks import gradient_bytes, rises
-        from topoplan_engine.lowering.memory import Peak
-
         resting, n_devices = self.resting_memory(strategy), self._fragments.cluster.n_devices
         fragments = self._fragments.operators(strategy.placements)
         gradients = gradient_bytes(fragments)
@@ -155,22 +183,6 @@ class PlacementLowering(StrategyLowering):
         rise = rises(self._fragments.gradient_order, op_ptr, devices, gradients, freed, n_devices)
         return Peak(resting + rise, rise)
 
-    def memory_use(self, strategy: Strategy) -> MemoryUse:
-        """Return the same bytes by their use, rounded to whole bytes."""
-        from topoplan_engine.lowering.memory import TensorBytes, placed_memory_use
-
-        fragments = self._fragments.operators(strategy.placements)
-        return placed_memory_use(strategy, fragments, TensorBytes(self._fragments.graph), self.peak(strategy))
-
-    def activations(self, strategy: Strategy, taskgraph: TaskGraph, timeline: Timeline) -> Activations:
-        """Return the bytes of activations over time."""
-        from topoplan_engine.lowering.memory import placed_activations
-
-        use, fragments = self.memory_use(strategy), self._fragments
-        return placed_activations(
-            taskgraph, timeline, strategy, use, fragments.operators(strategy.placements), fragments
-        )
-
     def demand(self, strategy: Strategy) -> Demand:
         """Return what ``strategy`` asks of the network, host by host."""
         edges = self._fragments.all_edges(strategy.placements)
@@ -182,22 +194,21 @@ class PlacementLowering(StrategyLowering):
             for op in self._fragments.operators(strategy.placements)
             for hosts, size in zip(self._fragments.hosts_of_groups(op), op.group_bytes.tolist(), strict=True)
         )
-        return hosts_demand(groups, forward, backward)
+        return _hosts_demand(groups, forward, backward)
 
     def _traffic(self, edges: Sequence[EdgeFragment]) -> F64:
         devices = np.concatenate([np.zeros((2, 0), np.int32), *(edge.devices for edge in edges)], axis=1)
         nbytes = np.concatenate([np.zeros(0, np.int64), *(edge.size for edge in edges)])
-        return traffic_between(self._fragments.cluster, devices, nbytes)
+        return _traffic_between(self._fragments.cluster, devices, nbytes)
 
 
-def hosts_demand(groups: Iterable[tuple[I32, int]], forward: F64, backward: F64, repeated: F64 | float = 0.0) -> Demand:
+def _hosts_demand(groups: Iterable[tuple[I32, int]], forward: F64, backward: F64) -> Demand:
     """Return what all-reduces and messages ask of the network.
 
     Args:
         groups: the hosts of each all-reduce, ascending, and its bytes.
-        forward: (n_hosts, n_hosts) bytes from host to host in the forward pass (`traffic_between`).
+        forward: (n_hosts, n_hosts) bytes from host to host in the forward pass (`_traffic_between`).
         backward: those of them whose gradients go back.
-        repeated: those of them that are sent again in the backward pass.
     """
     group_bytes: dict[bytes, float] = {}  # by the hosts of the group
     for hosts, size in groups:
@@ -209,12 +220,12 @@ def hosts_demand(groups: Iterable[tuple[I32, int]], forward: F64, backward: F64,
         group_ptr=indptr([len(row) for row in members]),
         group_members=np.concatenate(members) if members else [],
         group_bytes=list(group_bytes.values()),
-        matrix=forward + repeated + backward.T,  # gradients go back the same way
+        matrix=forward + backward.T,  # gradients go back the same way
         forward=forward,
     )
 
 
-def traffic_between(cluster: Cluster, devices: I32, nbytes: I64) -> F64:
+def _traffic_between(cluster: Cluster, devices: I32, nbytes: I64) -> F64:
     """(n_hosts, n_hosts) bytes from host to host, of messages between (2, n) devices; inside a host none counts."""
     n_hosts = cluster.n_hosts
     source, target = cluster.device_host[devices].astype(np.int64)

@@ -96,23 +96,13 @@ class ProgramPrices:
         )
         self._output_bytes: dict[tuple[int, tuple[int, ...]], int] = {}  # by first equal operator and degrees
 
-    def of(self, program: SpmdProgram, micro_batches: int) -> list[DeviceCosts]:
-        """Price all operators, of which each pass runs one of ``micro_batches``.
-
-        Raises:
-            TopoplanError: the cost function cannot price a cut.
-        """
-        return self.of_operators(
-            program, micro_batches, range(len(self._graph.operators)), np.arange(program.n_devices, dtype=np.int32)
-        )
-
     def of_operators(
         self,
         program: SpmdProgram,
         micro_batches: int,
         operators: Sequence[int],
         device_of_place: I32,
-        prices_so_far: PricedParts | None = None,
+        prices_so_far: PricedParts,
     ) -> list[DeviceCosts]:
         """Price the operators of a stage.
 
@@ -126,7 +116,7 @@ class ProgramPrices:
         Raises:
             TopoplanError: the cost function cannot price a cut.
         """
-        parts, shared = prices_so_far or PricedParts({}, {})
+        parts, shared = prices_so_far
         devices_of: dict[object, I32] = {}
         prices, equal = [], first_equal(self._graph)
         for row, op in enumerate(operators):
@@ -210,17 +200,15 @@ def _largest(price: PartCosts) -> tuple[float, float] | None:
 
 
 class OperatorBytes(NamedTuple):
-    """(D,) bytes of one operator on every device.
+    """(D,) bytes of one operator on every device: activations, state and what is gathered.
 
     Attributes:
-        held: all of them.
         activations: of the whole batch.
         state: what belongs to parameters, as they are stored.
         weights: the parameters themselves, a part of ``state``.
         gathered: bytes of all-gathered parameters that stay, the same on every device.
     """
 
-    held: F64
     activations: F64
     state: F64
     weights: F64
@@ -263,10 +251,10 @@ def _bytes_of_operator(program: SpmdProgram, graph: OperatorGraph, index: int, p
         if pieces(program, required) < pieces(program, stored) and not program.gathers_again:
             gathered += tensor.nbytes / pieces(program, required)
     if cut_bytes == 0:
-        return OperatorBytes(activations + state + gathered, activations, state, np.zeros_like(state), gathered)
+        return OperatorBytes(activations, state, np.zeros_like(state), gathered)
     state = state * (stored_bytes / cut_bytes)
     weights = np.minimum(state, stored_bytes)
     if program.sharded_state:
         sharers = max(1.0, program.n_devices * stored_bytes / sum(tensor.nbytes for tensor in op.weights))
         state = weights + (state - weights) / sharers
-    return OperatorBytes(activations + state + gathered, activations, state, weights, gathered)
+    return OperatorBytes(activations, state, weights, gathered)

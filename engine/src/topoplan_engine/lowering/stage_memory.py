@@ -400,7 +400,7 @@ def _shares(stage: StageGraph, position: int) -> float:
 
 def _states(stage: StageGraph, prices: Sequence[DeviceCosts], rows: Sequence[OperatorBytes]) -> tuple[F64, F64]:
     """(3, D) bytes of weights, gradients and optimizer state of a stage, and (D,) of what is not divided."""
-    states, undivided = np.zeros((3, len(rows[0].held))), np.zeros(len(rows[0].held))
+    states, undivided = np.zeros((3, len(rows[0].state))), np.zeros(len(rows[0].state))
     for position, (price, row) in enumerate(zip(prices, rows, strict=True)):
         if price.states is None:
             undivided += row.state + row.gathered

@@ -321,13 +321,7 @@ class Assembly:
         for variant, (tasks, members, tails, heads) in written.items():
             for k in members.tolist():
                 variants[k] = variant
-            columns = tasks.columns()
-            numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
-            sizes = shares_of(columns["size"], numbers, count, columns.pop("divisor"), columns.pop("scale"))
-            columns = {name: np.tile(column, len(members)) for name, column in columns.items()}
-            columns |= {"size": sizes.ravel(), "micro_batch": numbers.ravel()}
-            offset[members] = self._tasks.add(tasks.n_tasks * len(members), **columns)[:: tasks.n_tasks]
-            self._edge(tails[None] + offset[members, None], heads[None] + offset[members, None])
+            offset[members] = self._tasks.add_copies(tasks.columns(), (tails, heads), members, count)
         return _Copies({variant: each.tasks for variant, each in written.items()}, variants, offset)
 
     def _edge(self, tails: I64, heads: I64) -> None:

@@ -8,7 +8,7 @@ ones, `staged` copies of one micro-batch of each stage, `pipeline` copies of one
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ _NO_TASK: dict[str, Any] = {
     "micro_batch": -1,
     "collective": -1,
 }
+#: Columns that say which share of its bytes a task has, see `shares_of`.
+_OF_SHARES = ("divisor", "scale")
 
 
 class Weights(NamedTuple):
@@ -211,6 +213,28 @@ class TaskColumns:
             for name in columns.keys() & rows.keys():
                 columns[name][first:end] = rows[name]
         return columns
+
+    def add_copies(self, columns: Mapping[str, Any], ends: tuple[I64, I64], members: I64, count: int) -> I64:
+        """Add the tasks and edges of one micro-batch for each of some micro-batches.
+
+        Args:
+            columns: of the tasks; ``size`` are bytes of the batch, of which each task has a share (`shares_of`).
+            ends: tails and heads of edges.
+            members: (n,) micro-batches.
+            count: of the batch.
+
+        Returns:
+            (n,) number of the first task of each of them.
+        """
+        numbers = np.where(columns["micro_batch"] < 0, -1, members[:, None])
+        tiled = {name: np.tile(column, len(members)) for name, column in columns.items() if name not in _OF_SHARES}
+        sizes = shares_of(columns["size"], numbers, count, *(columns[name] for name in _OF_SHARES))
+        tiled |= {"size": sizes.ravel(), "micro_batch": numbers.ravel()}
+        n_tasks = len(columns["kind"])
+        first = self.add(n_tasks * len(members), **tiled)[::n_tasks]
+        tails, heads = (each + first[:, None] for each in ends)
+        self.edges(tails.ravel(), heads.ravel())
+        return first
 
     def ends(self) -> tuple[I64, I64]:
         """Return the tails and heads of all edges."""

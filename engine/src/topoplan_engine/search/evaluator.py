@@ -39,7 +39,7 @@ from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound,
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_taskgraph
-from topoplan_engine.simulation.quotients import KnowsPaths, NoQuotients, Quotients
+from topoplan_engine.simulation.quotients import Quotients
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.states import state_key
 
@@ -132,8 +132,8 @@ class Evaluator:
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
-        self._quotients = simulate if isinstance(simulate, Quotients) else NoQuotients()
-        self._paths = simulate if isinstance(simulate, KnowsPaths) else NoQuotients()
+        self._quotients = simulate if isinstance(simulate, Quotients) else None
+        self._in_turn_bytes = 0 if self._quotients is None else self._quotients.in_turn_bytes
         self._memory_policy = memory
         one_task = runs_all_to_alls(simulate)
         if lowering is None or lowering.one_task != one_task:
@@ -316,8 +316,8 @@ class Evaluator:
 
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
-        fabric, cluster = state.fabric, self.problem.cluster
-        return not (self._quotients.has_quotient(fabric, cluster) or self._paths.has_single_paths(fabric, cluster))
+        quotients = self._quotients
+        return quotients is None or not quotients.has_single_paths(state.fabric, self.problem.cluster)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -362,7 +362,7 @@ class Evaluator:
         key = (fabric.key, class_key)
         class_bound = self._class_seconds.find(key)
         if class_bound is None or (class_bound.seconds < cutoff and not class_bound.exact):
-            symmetry = self._lowering.symmetry(state.strategy, self._quotients.in_turn_bytes)
+            symmetry = self._lowering.symmetry(state.strategy, self._in_turn_bytes)
             if symmetry is None:
                 return self._whole_seconds(state, cutoff, bound)
             if not symmetry.worthwhile:
@@ -374,6 +374,7 @@ class Evaluator:
 
     def _quotient_seconds(self, symmetry: Symmetry, fabric: AnyFabric, limit: float) -> CostBound:
         """Simulate what stands for a class of strategies, as far as the limit."""
+        assert self._quotients is not None
         quotient = self._lowering.quotient(symmetry)
         seconds = self._quotients.quotient_makespan(quotient, fabric, self.problem.cluster, limit)
         return CostBound(seconds, True) if seconds < float("inf") else CostBound(limit * (1 - _ROUNDING), False)
@@ -383,13 +384,13 @@ class Evaluator:
         key, class_key = self._last_class
         if class_key is not None and key == state_key(state):
             return class_key
-        return self._lowering.class_key(state.strategy, self._quotients.in_turn_bytes)
+        return self._lowering.class_key(state.strategy, self._in_turn_bytes)
 
     def _class_of(self, placement_key: int, numbers: I64) -> int | None:
         """Return the class of a placed strategy, given its placement key and the numbers of its fragments."""
         class_key = self._classes.find(placement_key)
         if class_key is None:
-            class_key = self._lowering.class_key_of_numbers(numbers, self._quotients.in_turn_bytes)
+            class_key = self._lowering.class_key_of_numbers(numbers, self._in_turn_bytes)
             if class_key is not None:
                 self._classes.put(placement_key, class_key)
         return class_key
@@ -398,7 +399,8 @@ class Evaluator:
         """Say whether iterations on a fabric have quotients that the simulator can run."""
         answer = self._has_quotients.find(fabric.key)
         if answer is None:
-            answer = self._quotients.has_quotient(fabric, self.problem.cluster)
+            quotients = self._quotients
+            answer = quotients is not None and quotients.has_quotient(fabric, self.problem.cluster)
             self._has_quotients.put(fabric.key, answer)
         return answer
 

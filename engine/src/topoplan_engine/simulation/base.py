@@ -72,10 +72,6 @@ class Model(Protocol):
     def transport(self) -> Transport:
         """How messages are sent."""
 
-    @property
-    def in_turn_bytes(self) -> int:
-        """Messages of no more bytes from one device to the same other one are served in turn; 0 for none."""
-
     def prepare(self, taskgraph: TaskGraph, network: Network) -> Any:
         """Make the columns of one iteration."""
 
@@ -105,6 +101,15 @@ class Model(Protocol):
 
     def message_bytes(self, size: I64, members: I32) -> F64:
         """See `topoplan_engine.network.star.Interfaces`: what `guaranteed_bytes` says of any interface."""
+
+
+@runtime_checkable
+class QuotientModel(Protocol):
+    """A model that can run one task for all that nothing tells apart (`topoplan_engine.lowering.symmetry`)."""
+
+    @property
+    def in_turn_bytes(self) -> int:
+        """Messages of no more bytes from one device to the same other one are served in turn; 0 for none."""
 
     def has_quotient(self, network: Network) -> bool:
         """Whether `simulate_quotient` holds on this network."""
@@ -397,25 +402,26 @@ class Simulation(Simulate):
         """Say whether `quotient_makespan` can simulate one task for all that nothing tells apart."""
         if isinstance(fabric, ReconfigurableFabric) or self._barriers or self._chosen or self._collective != "ring":
             return False
-        return self._model.has_quotient(self._networks.get(fabric, cluster))
+        model = self._model
+        return isinstance(model, QuotientModel) and model.has_quotient(self._networks.get(fabric, cluster))
 
     @property
     def in_turn_bytes(self) -> int:
         """Messages of no more bytes from one device to the same other one are served in turn; 0 for none."""
-        return self._model.in_turn_bytes
+        return self._model.in_turn_bytes if isinstance(self._model, QuotientModel) else 0
 
     def quotient_makespan(
         self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
     ) -> float:
         """Return the time of an iteration, given its quotient, as `makespan` does."""
-        assert isinstance(fabric, Fabric)  # `has_quotient` says no to any other
-        outcome = self.quotient_outcome(quotient, fabric, cluster, cutoff_seconds)
-        return float(outcome.makespan)
+        return float(self.quotient_outcome(quotient, fabric, cluster, cutoff_seconds).makespan)
 
     def quotient_outcome(
-        self, quotient: Quotient, fabric: Fabric, cluster: Cluster, cutoff_seconds: float = float("inf")
+        self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
     ) -> Outcome:
         """Simulate a quotient."""
+        assert isinstance(fabric, Fabric)  # see `has_quotient`
+        assert isinstance(self._model, QuotientModel)
         outcome = self._model.simulate_quotient(quotient, self._networks.get(fabric, cluster), cutoff_seconds)
         if outcome.makespan < np.inf:
             check_finished(quotient.taskgraph, outcome.finish)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
 
-__all__ = ["FoldedRun", "Folds", "KnowsPaths", "NoQuotients", "Quotients"]
+__all__ = ["FoldedRun", "Folds", "Quotients"]
 
 
 @runtime_checkable
@@ -42,13 +42,8 @@ class Quotients(Protocol):
     ) -> float:
         """Return the seconds of an iteration from its quotient, as `topoplan.Simulate.makespan` does from the whole."""
 
-
-@runtime_checkable
-class KnowsPaths(Protocol):
-    """A simulator that says of a network whether messages have one path each."""
-
     def has_single_paths(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say whether all hosts hang on one switch."""
+        """Say whether all hosts hang on one switch, so that no message draws its path."""
 
 
 class FoldedRun(NamedTuple):
@@ -93,23 +88,3 @@ class Folds(Protocol):
 
     def folded_timeline(self, run: FoldedRun, whole: Callable[[], TaskGraph]) -> Timeline:
         """Return the timeline of a run; starts and ends are those of ``whole``, which is asked when they are."""
-
-
-class NoQuotients:
-    """What stands for every other simulator."""
-
-    in_turn_bytes = 0
-
-    def has_quotient(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say no."""
-        return False
-
-    def has_single_paths(self, fabric: AnyFabric, cluster: Cluster) -> bool:
-        """Say no: that is not known."""
-        return False
-
-    def quotient_makespan(
-        self, quotient: Quotient, fabric: AnyFabric, cluster: Cluster, cutoff_seconds: float = float("inf")
-    ) -> float:
-        """Refuse: see `has_quotient`."""
-        raise NotImplementedError

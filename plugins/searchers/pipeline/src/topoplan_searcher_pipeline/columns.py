@@ -221,22 +221,6 @@ class Columns:
         """The columns that sums over stages read."""
         return StageColumns(*[getattr(self, name) for name in StageColumns._fields])
 
-    def sent(self, cuts: Sequence[int]) -> F64:
-        """Return the (S, S) bytes that each stage sends to each later one; ``cuts`` (S,) are the starts of stages.
-
-        Operators that are not cut count as all others.
-        """
-        stage = np.zeros(self.closed.shape[1], dtype=np.int64)
-        for cut in cuts[1:]:
-            stage += ~self.closed[cut]
-        source, target = stage[self.edge].T
-        count = len(cuts)
-        crossing = np.flatnonzero(source != target)
-        once = crossing[np.unique(self.edge_tensor[crossing] * count + target[crossing], return_index=True)[1]]
-        pairs = source[once] * count + target[once]
-        nbytes: F64 = np.bincount(pairs, self.edge_bytes[once], count * count).astype(np.float64)
-        return nbytes.reshape(count, count)
-
     def between(self, start: int, end: int) -> list[int]:
         """Return the cuts at which a stage from ``start`` may end and a stage to ``end`` may start."""
         rows = self.before[self.before_ptr[end] : self.before_ptr[end + 1]].tolist()

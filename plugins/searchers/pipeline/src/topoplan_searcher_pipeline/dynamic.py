@@ -119,6 +119,7 @@ class _Costs(NamedTuple):
     Attributes:
         backward_share: (R, C) ``backward`` of a micro-batch.
         seconds: (C,) forward and backward on one device.
+        row: (D + 1,) of each number of devices of a stage: the row of so many replicas.
     """
 
     forward: F64
@@ -137,6 +138,7 @@ class _Costs(NamedTuple):
     whole: WholeOperators
     before_ptr: I64
     before: I32
+    row: I64
 
     @classmethod
     def of(cls, columns: Columns, micro_batches: int) -> _Costs:
@@ -144,29 +146,9 @@ class _Costs(NamedTuple):
         derived = {
             "backward_share": columns.backward / micro_batches,
             "seconds": columns.forward[0] + columns.backward[0],
+            "row": np.searchsorted(columns.replicas, np.arange(columns.replicas[-1] + 1)),
         }
         return cls(**derived, **{name: getattr(columns, name) for name in cls._fields if name not in derived})
-
-
-class _MoveColumns(NamedTuple):
-    """The columns of `Moves` that the kernel reads, and (E,) the row of each move's replicas in `_Costs`."""
-
-    ptr: I32
-    size: I32
-    target: I32
-    before: I32
-    after: I32
-    allreduce: F64
-    used: I32
-    outside: F64
-    inside: F64
-    row: I32
-
-    @classmethod
-    def of(cls, moves: Moves, replicas: I32) -> _MoveColumns:
-        """Pick the columns, given the numbers of replicas of the rows; no move has another number."""
-        columns = {name: getattr(moves, name) for name in cls._fields if name != "row"}
-        return cls(**columns, row=np.searchsorted(replicas, moves.size).astype(np.int32))
 
 
 class _Limits(NamedTuple):
@@ -247,8 +229,7 @@ class Ends(NamedTuple):
         counts = np.zeros((*cuts.shape, len(self.moves.first)), dtype=np.int64)
         hosts = np.empty((2, len(self.moves.first)), dtype=np.int64)
         source = np.repeat(np.arange(len(self.moves.used)), np.diff(self.moves.ptr))
-        numbering = (self.moves.before, self.moves.renumbered, self.moves.first)
-        _follow_all(self.table.move, self.table.end, rows, ends, source, numbering, cuts, counts, hosts)
+        _follow_all(self.table.move, self.table.end, rows, ends, source, self.moves, cuts, counts, hosts)
         return [
             PipelineEstimate(self.seconds[row][rank], tuple(starts[: row + 1]), tuple(map(tuple, devices[: row + 1])))
             for (row, rank), starts, devices in zip(indices, cuts.tolist(), counts.tolist(), strict=True)
@@ -267,9 +248,9 @@ def ends_of(task: Task, limit: float, most_stages: int, number: int) -> Ends:
     moves, table = task.moves, _Table.empty(most_stages, len(task.moves.used), task.columns.n_cuts)
     order, devices = ORDERS.index(task.order), int(moves.used.max())
     limits = _Limits(task.micro_batches, task.widest, order, task.memory, task.recompute, devices)
-    costs, move_columns = _Costs.of(task.columns, task.micro_batches), _MoveColumns.of(moves, task.columns.replicas)
+    costs = _Costs.of(task.columns, task.micro_batches)
     loads = np.empty((2, len(moves.outside)))
-    n_rows = _add_stages(table, np.array([limit]), costs, move_columns, task.pairs, limits, loads)
+    n_rows = _add_stages(table, np.array([limit]), costs, moves, task.pairs, limits, loads)
     if n_rows < 0:
         raise_interrupt()
     best = np.argsort(table.whole[:n_rows], axis=1, kind="stable")[:, :number]
@@ -283,7 +264,7 @@ def _follow_all(
     rows: I64,
     occupancies: I64,
     source: I64,
-    moves: tuple[I32, I32, I32],
+    moves: Moves,
     cuts: I64,
     counts: I64,
     hosts: I64,
@@ -300,7 +281,7 @@ def _follow(
     row: int,
     occupancy: int,
     source: I64,
-    moves: tuple[I32, I32, I32],
+    moves: Moves,
     cuts: I64,
     counts: I64,
     hosts: I64,
@@ -311,12 +292,11 @@ def _follow(
         steps, ends: ``move`` and ``end`` of a `_Table`.
         row, occupancy: of the whole pipeline.
         source: (E,) the occupancy from which each move leads.
-        moves: ``before``, ``renumbered`` and ``first`` of `Moves`.
+        moves: all of them.
         cuts, counts: (S,), (S, H) output, of which the first ``row`` + 1 are written; counts are zero.
         hosts: (2, H) room.
     """
-    before, renumbered, first = moves
-    cut = 0
+    first, cut = moves.first, 0
     for step in range(row + 1):
         cuts[step] = cut
         counts[step, 0] = move = steps[row - step, occupancy, cut]
@@ -327,8 +307,8 @@ def _follow(
         move = counts[step, 0]
         now, ahead = hosts[(row - step) % 2], hosts[(row - step + 1) % 2]
         for h in range(len(first)):
-            counts[step, now[h]] = before[move, h]
-            ahead[h] = now[renumbered[move, h]]
+            counts[step, now[h]] = moves.before[move, h]
+            ahead[h] = now[moves.renumbered[move, h]]
 
 
 @kernel  # type: ignore[untyped-decorator]
@@ -336,7 +316,7 @@ def _add_stages(
     table: _Table,
     limit: F64,
     costs: _Costs,
-    moves: _MoveColumns,
+    moves: Moves,
     pairs: MovePairs,
     limits: _Limits,
     loads: F64,
@@ -381,7 +361,7 @@ def _add_stage(
     longer: _Row,
     limit: F64,
     costs: _Costs,
-    moves: _MoveColumns,
+    moves: Moves,
     pairs: MovePairs,
     limits: _Limits,
     loads: F64,
@@ -414,14 +394,14 @@ def _add_stage(
                     network *= 0.5 * (nbytes + back)
                 network += shorter.network[occupancy, end]
                 rate = moves.allreduce[move] if moves.size[move] > 1 else 0.0
-                row = moves.row[move]
+                row = costs.row[moves.size[move]]
                 stage = _Stage(stages, occupancy, end, move, row, transfer, returned, network, rate, in_flight)
                 written += _write_cells(stage, shorter, longer, limit, costs, moves, limits)
     return written
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _transfer(move: int, next_move: int, moves: _MoveColumns, pairs: MovePairs, loads: F64) -> tuple[float, float]:
+def _transfer(move: int, next_move: int, moves: Moves, pairs: MovePairs, loads: F64) -> tuple[float, float]:
     """Seconds of a byte between the stages of two moves, and those that interfaces are busy with it, on average."""
     pair = pairs.ptr[next_move] + move - moves.ptr[moves.target[next_move]]
     if not np.isnan(pairs.seconds[pair]):
@@ -438,7 +418,7 @@ def _transfer(move: int, next_move: int, moves: _MoveColumns, pairs: MovePairs, 
 
 @inline_kernel  # type: ignore[untyped-decorator]
 def _write_cells(
-    stage: _Stage, shorter: _Row, longer: _Row, limit: F64, costs: _Costs, moves: _MoveColumns, limits: _Limits
+    stage: _Stage, shorter: _Row, longer: _Row, limit: F64, costs: _Costs, moves: Moves, limits: _Limits
 ) -> int:
     """Start a stage at every cut at which it may start, and write the cells that this makes better; count them."""
     written = 0
@@ -523,9 +503,7 @@ def _write_cell(row: _Row, occupancy: int, start: int, cell: _Cell, stage: _Stag
 
 
 @inline_kernel  # type: ignore[untyped-decorator]
-def _exceeds_memory(
-    stage: _Stage, start: int, recompute: bool, costs: _Costs, moves: _MoveColumns, limits: _Limits
-) -> bool:
+def _exceeds_memory(stage: _Stage, start: int, recompute: bool, costs: _Costs, moves: Moves, limits: _Limits) -> bool:
     """Whether a stage from ``start`` on needs more memory than a device has, with recomputation or without."""
     row, end = stage.row, stage.end
     share = min(stage.in_flight, limits.micro_batches) / limits.micro_batches

@@ -151,8 +151,7 @@ def transfer_loads(source: I32, target: I32, outside: F64, inside: F64, loads: F
     return seconds
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Moves:
+class Moves(NamedTuple):
     """The ways to place one more stage before the placed ones: E moves between O occupancies of H hosts.
 
     Each occupancy has its own numbering of hosts: kind by kind, the most used hosts of each kind first.
@@ -169,17 +168,17 @@ class Moves:
         first: (H,) hosts of the machine, in the numbering of occupancy 0.
     """
 
-    ptr: I32 = attrs.field(converter=i32)
-    size: I32 = attrs.field(converter=i32)
-    target: I32 = attrs.field(converter=i32)
-    before: I32 = attrs.field(converter=i32)
-    after: I32 = attrs.field(converter=i32)
-    renumbered: I32 = attrs.field(converter=i32)
-    allreduce: F64 = attrs.field(converter=f64)
-    used: I32 = attrs.field(converter=i32)
-    outside: F64 = attrs.field(converter=f64)
-    inside: F64 = attrs.field(converter=f64)
-    first: I32 = attrs.field(converter=i32)
+    ptr: I32
+    size: I32
+    target: I32
+    before: I32
+    after: I32
+    renumbered: I32
+    allreduce: F64
+    used: I32
+    outside: F64
+    inside: F64
+    first: I32
 
 
 class MovePairs(NamedTuple):
@@ -270,17 +269,17 @@ def _explore(machine: Machine, sizes: tuple[int, ...], policies: tuple[_Policy, 
         ptr.append(len(rows))
     size_column, target, before, after, renumbered = zip(*rows, strict=True)
     return Moves(
-        ptr=ptr,
-        size=size_column,
-        target=target,
-        before=before,
-        after=after,
-        renumbered=renumbered,
-        allreduce=machine.allreduce(np.array(before)[:, np.argsort(first)]),
-        used=[sum(occupied) for occupied in occupancies],
-        outside=machine.outside[first],
-        inside=machine.inside[first],
-        first=first,
+        ptr=i32(ptr),
+        size=i32(size_column),
+        target=i32(target),
+        before=i32(before),
+        after=i32(after),
+        renumbered=i32(renumbered),
+        allreduce=f64(machine.allreduce(np.array(before)[:, np.argsort(first)])),
+        used=i32([sum(occupied) for occupied in occupancies]),
+        outside=f64(machine.outside[first]),
+        inside=f64(machine.inside[first]),
+        first=i32(first),
     )
 
 

@@ -35,11 +35,10 @@ from topoplan_searcher_pipeline.plans import (
     Pipeline,
     PipelineCosts,
     PipelinePlan,
-    ScheduleRoom,
-    fastest_schedule,
     pipeline_costs,
     schedule_pipeline,
 )
+from topoplan_searcher_pipeline.rooms import ScheduleRoom
 from topoplan_searcher_pipeline.selection import drop_others, reach, select
 from topoplan_searcher_pipeline.stage_simulation import ORDERS
 
@@ -168,14 +167,8 @@ class Planner:
         """Return the fastest plan of a pipeline over all schedules, if it takes less than ``cutoff`` seconds."""
         if len(pipeline.cuts) < self.least_stages:
             return None
-        memory, recompute, fastest = self.machine.memory, self.recompute, None
-        for costs, group in self._by_costs(pipeline, self.schedules(pipeline)):
-            plan = fastest_schedule(
-                pipeline, costs, group, memory, recompute=recompute, cutoff=cutoff, rooms=self._rooms
-            )
-            if plan is not None:
-                fastest, cutoff = plan, plan.seconds
-        return fastest
+        plans = self.plans_under(pipeline, self.schedules(pipeline), cutoff, 1.0)
+        return min((plan for plan in plans if plan.seconds < cutoff), key=_seconds, default=None)
 
     def plans_of(self, best: float, number: int) -> list[PipelinePlan]:
         """Return so many plans to simulate task by task; ``best`` is the seconds of the best baseline."""

@@ -26,9 +26,7 @@ __all__ = [
     "Pipeline",
     "PipelineCosts",
     "PipelinePlan",
-    "ScheduleRoom",
     "devices_of",
-    "fastest_schedule",
     "members_of",
     "memory_of",
     "pipeline_costs",
@@ -295,7 +293,7 @@ def _wait_inside(hosts: Hosts, room: _Room, stages: F64) -> None:
 
 @inline_kernel  # type: ignore[untyped-decorator]
 def _sum_transfers(cuts: I64, counts: I32, columns: StageColumns, room: _Room) -> None:
-    """Write ``room.sent``, the bytes of `Columns.sent`, and those of gradients that come back.
+    """Write ``room.sent``, the bytes that each stage sends to each later one, and those of gradients that come back.
 
     Every part of an operator sends to, or receives from, one other part at least.  What several operators of a stage
     read of a tensor is sent once; those that are not cut get all of it at one device.  Inside a stage, messages go
@@ -350,7 +348,7 @@ def schedule_pipeline(
         memory: bytes of a device.
         recompute: stages that do not fit may run their forward passes twice.
         cutoff, slower: only a plan that takes fewer seconds is useful.
-        stop: seconds; see `simulate`.
+        stop: seconds; see `simulate`.  Where ``slower`` is 1 no simulation runs longer than the fastest one before it.
         rooms: what earlier calls wrote into, to use again.
     """
     if not schedules or not costs.replicated or costs.busiest >= cutoff:
@@ -365,32 +363,6 @@ def schedule_pipeline(
         for duration, schedule, row in rows
         if 0 <= duration < np.inf
     ]
-
-
-def fastest_schedule(
-    pipeline: Pipeline,
-    costs: PipelineCosts,
-    schedules: Sequence[tuple[str, int]],
-    memory: float,
-    *,
-    recompute: bool,
-    cutoff: float,
-    rooms: dict[tuple[int, ...], ScheduleRoom],
-) -> PipelinePlan | None:
-    """Return a pipeline's fastest plan under any of ``schedules``, the first of equally fast ones.
-
-    None if none fits into memory and takes less than ``cutoff`` seconds.  Each is a schedule and its number of
-    micro-batches; `schedule_pipeline` explains the other arguments.
-    """
-    if not schedules:
-        return None
-    numbers = np.array([(ORDERS.index(kind), count) for kind, count in schedules])
-    room = room_for(costs.egress.shape, len(costs.forward), max(count for _, count in schedules), rooms)
-    seconds, place = _fastest(costs, numbers, memory, recompute, cutoff, room)
-    if place < 0:
-        return None
-    kind, count = schedules[place]
-    return PipelinePlan(float(seconds), pipeline, kind, count, tuple(room.fastest_recomputes.tolist()))
 
 
 def memory_of(costs: PipelineCosts, kind: str, micro_batches: int) -> F64:
@@ -421,27 +393,8 @@ def _schedule(
         if room.recomputes[s] and (not recompute or room.peaks[1, s] > memory):
             return -1.0
     _fill_times(costs, micro_batches, room)
-    forward, recomputation, backward, weights, tail = (
-        room.stages[0],
-        room.stages[1],
-        room.stages[2],
-        room.stages[3],
-        room.stages[4],
-    )
-    times = StageTimes(
-        forward,
-        recomputation,
-        backward,
-        weights,
-        tail,
-        costs.source,
-        costs.target,
-        room.inside,
-        room.loads[0],
-        room.loads[1],
-        costs.latency,
-        costs.returned,
-    )
+    stages, sent = room.stages, (costs.source, costs.target, room.inside, room.loads[0], room.loads[1])
+    times = StageTimes(stages[0], stages[1], stages[2], stages[3], stages[4], *sent, costs.latency, costs.returned)
     if busiest(micro_batches, times) >= cutoff:
         return -1.0
     return float(simulate(order, micro_batches, times, room.simulation, stop))
@@ -473,33 +426,12 @@ def _time_all(
         if costs.busiest >= cutoff:
             continue
         order, count = schedules[turn, 0], schedules[turn, 1]
-        seconds[turn] = _schedule(costs, order, count, memory, recompute, cutoff, stop, room)
+        longest = min(stop, cutoff) if slower == 1.0 else stop
+        seconds[turn] = _schedule(costs, order, count, memory, recompute, cutoff, longest, room)
         if seconds[turn] >= 0.0:
             cutoff = min(cutoff, seconds[turn] * slower)
             for s in range(len(costs.forward)):
                 recomputes[turn, s] = room.recomputes[s]
-
-
-@kernel  # type: ignore[untyped-decorator]
-def _fastest(
-    costs: PipelineCosts, schedules: I64, memory: float, recompute: bool, cutoff: float, room: ScheduleRoom
-) -> tuple[float, int]:
-    """Return the seconds and the place of the fastest of ``schedules``, (n, 2) order and number of micro-batches.
-
-    The place is -1 if none fits and takes less than ``cutoff``; see `fastest_schedule`.  ``room.fastest_recomputes`` is
-    a result, too.
-    """
-    place = -1
-    for turn in range(len(schedules)):
-        if not costs.replicated or costs.busiest >= cutoff:
-            break
-        order, count = schedules[turn, 0], schedules[turn, 1]
-        seconds = _schedule(costs, order, count, memory, recompute, cutoff, cutoff, room)
-        if 0.0 <= seconds < cutoff:
-            place, cutoff = turn, seconds
-            for s in range(len(costs.forward)):
-                room.fastest_recomputes[s] = room.recomputes[s]
-    return cutoff, place
 
 
 @kernel  # type: ignore[untyped-decorator]

@@ -17,7 +17,7 @@ class ScheduleRoom(NamedTuple):
     """What a schedule writes into.
 
     Attributes:
-        recomputes, fastest_recomputes: (S,) stages with recomputation, and those of the fastest schedule so far.
+        recomputes: (S,) stages with recomputation.
         peaks: (2, S) see `memory_of`.
         stages: (5, S) times of stages, in the order of `StageTimes`.
         inside, loads: (E,), (2, E, H) likewise; loads are ``egress`` and ``ingress``.
@@ -25,7 +25,6 @@ class ScheduleRoom(NamedTuple):
     """
 
     recomputes: NDArray[np.bool_]
-    fastest_recomputes: NDArray[np.bool_]
     peaks: F64
     stages: F64
     inside: F64
@@ -44,7 +43,6 @@ def room_for(
     size = (stages, micro_batches, pairs, hosts)
     if size not in rooms:
         rooms[size] = ScheduleRoom(
-            np.empty(stages, dtype=np.bool_),
             np.empty(stages, dtype=np.bool_),
             np.empty((2, stages)),
             np.empty((5, stages)),

@@ -78,11 +78,6 @@ class DividedPlan:
     recompute: str = "none"
     layout: int = 0
 
-    @property
-    def saving(self) -> Saving:
-        """What it does to save memory."""
-        return Saving(self.zero, self.recompute, estimated_order(self.schedule, len(self.stages), 1).splits)
-
 
 class DividedPlans:
     """Plans, estimates and builds pipelines of unequal stages.

@@ -94,14 +94,12 @@ class Prices(NamedTuple):
         seconds: (P,) of an iteration; infinite for plans that cannot be built.
         memory: (P,) bytes of the fullest device.
         resting: (P,) those of them that stay throughout.
-        working: (P,) seconds of all passes of the busiest rank.
         layers: (P, parts) of each part of the model; -1 behind the last part.
     """
 
     seconds: F64
     memory: F64
     resting: F64
-    working: F64
     layers: I64
 
 
@@ -237,7 +235,7 @@ class Estimates:
         groups = self._by_layers(shapes)
         if all(estimates is self for estimates, _ in groups):
             return self._prices(shapes, schedules, texts, plans)
-        seconds, memory, resting, working = columns = np.empty((4, len(plans.shape)))
+        seconds, memory, resting = columns = np.empty((3, len(plans.shape)))
         parts = []
         for estimates, numbers in groups:
             rows = np.flatnonzero(np.isin(plans.shape, numbers))
@@ -248,7 +246,7 @@ class Estimates:
         layers = np.full((len(plans.shape), max(each.shape[1] for _, each in parts)), -1)
         for rows, each in parts:
             layers[rows, : each.shape[1]] = each
-        return Prices(seconds, memory, resting, working, layers)
+        return Prices(seconds, memory, resting, layers)
 
     def _prices(
         self, shapes: Sequence[Settings], schedules: Sequence[str], texts: Sequence[str], plans: PlanColumns
@@ -272,8 +270,7 @@ class Estimates:
         for order, rows_of_order in zip(orders, members, strict=True):
             if order is not None:
                 self._price(order, shapes, texts, plans, rows_of_order, values, layers)
-        seconds, memory, resting, working = values.T
-        return Prices(seconds, memory, resting, working, layers)
+        return Prices(*values.T, layers)
 
     def _price(
         self,

@@ -8,9 +8,8 @@ import numpy as np
 
 from topoplan import AnyFabric, Problem
 from topoplan.arrays import F64, I64
-from topoplan.model.taskgraph import Collective
 from topoplan_searcher_stated.degrees import Degrees
-from topoplan_spmd_planning.machine import Links, Machine
+from topoplan_spmd_planning.machine import Links, Machine, collective_seconds
 
 __all__ = ["GroupLinks", "exchange_seconds"]
 
@@ -61,7 +60,7 @@ class GroupLinks:
 
 
 def exchange_seconds(collective: I64, nbytes: F64, axes: I64, links: dict[int, list[Links]]) -> F64:
-    """(R, T) seconds of exchanges, 0 for tasks that are none; see `topoplan_spmd_planning.machine.Machine.seconds`.
+    """(R, T) seconds of exchanges, 0 for tasks that are none; see `topoplan_spmd_planning.machine.collective_seconds`.
 
     Args:
         collective: (T,) its kind; -1 for none.
@@ -71,14 +70,9 @@ def exchange_seconds(collective: I64, nbytes: F64, axes: I64, links: dict[int, l
     """
     seconds = np.zeros(nbytes.shape)
     for mask, rows in links.items():
-        members, stops, bandwidth, hop, pair = np.array(rows, dtype=np.float64).T[:, :, None]
+        columns = Links(*np.array(rows, dtype=np.float64).T[:, :, None])
         for kind in np.unique(collective[(axes == mask) & (collective >= 0)]).tolist():
             tasks = np.flatnonzero((axes == mask) & (collective == kind))
-            if kind == Collective.ALL_TO_ALL:
-                durations = nbytes[:, tasks] / members**2 * pair + hop
-            else:
-                turns = 2 if kind == Collective.ALL_REDUCE else 1
-                sent = (members - 1) * (nbytes[:, tasks] / members)
-                durations = turns * (sent / bandwidth + (stops - 1) * hop)
-            seconds[:, tasks] = np.where(members > 1, durations, 0.0)
+            durations = collective_seconds(kind, nbytes[:, tasks], columns)
+            seconds[:, tasks] = np.where(columns.members > 1, durations, 0.0)
     return seconds

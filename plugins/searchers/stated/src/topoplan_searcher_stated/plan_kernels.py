@@ -29,8 +29,8 @@ _PATH, _AHEAD, _COMPUTING, _WEIGHTS, _GATHERS, _SUMMED = range(6)
 RAN = 6
 
 #: Columns of a plan's price: seconds of the iteration; bytes of the fullest device; those that stay, of the device that
-#: has most of them; seconds of all passes of the busiest rank.
-PRICES = 4
+#: has most of them.
+PRICES = 3
 
 _FORWARD, _BACKWARD, _LAST = int(Pass.FORWARD), int(Pass.BACKWARD), int(Pass.WEIGHTS)
 #: Places of the kinds of a unit's tasks in columns; see `topoplan_searcher_stated.unit_costs.KINDS`.
@@ -573,4 +573,3 @@ def price_plans(
             memory = max(memory, stays + _rank_bytes(order, rank, room))
         prices[plan, 0] = seconds + plans.micro_batches[plan] * max(busiest, sending) / micro_batches
         prices[plan, 1], prices[plan, 2] = memory, resting
-        prices[plan, 3] = (micro_batches + plans.micro_batches[plan]) * (busiest / micro_batches)

@@ -26,7 +26,6 @@ from topoplan.errors import TopoplanError
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.kernels.jit import raise_interrupt
-from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network, Traffic
 from topoplan_engine.simulation.columns import Outcome, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
@@ -139,19 +138,6 @@ class Model(NamedTuple):
     def message_bytes(self, size: I64, members: I32) -> F64:
         """(n,) bytes that each message sends over an interface."""
         return message_bytes(size, members)
-
-    @property
-    def in_turn_bytes(self) -> int:
-        """None: see `has_quotient`."""
-        return 0
-
-    def has_quotient(self, network: Network) -> bool:
-        """Whether a quotient can be simulated: FIFO order tells equal messages apart."""
-        return False
-
-    def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
-        """Refuse: see `has_quotient`."""
-        raise NotImplementedError
 
 
 def _outcome(state: State, events: int) -> Outcome:
