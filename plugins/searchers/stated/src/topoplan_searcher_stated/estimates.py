@@ -270,7 +270,8 @@ class Estimates:
         for order, rows_of_order in zip(orders, members, strict=True):
             if order is not None:
                 self._price(order, shapes, texts, plans, rows_of_order, values, layers)
-        return Prices(*values.T, layers)
+        seconds, memory, resting = values.T
+        return Prices(seconds, memory, resting, layers)
 
     def _price(
         self,
