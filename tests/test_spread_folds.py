@@ -26,7 +26,9 @@ from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_simulator_fluid import Fluid
+from topoplan_simulator_fluid.drawn_rings import seconds_of_draws
 from topoplan_simulator_fluid.folded import message_loads
+from topoplan_simulator_fluid.max_min import ALWAYS
 from topoplan_simulator_fluid.model import Model
 
 #: Trees whose paths are all kept, and divide messages into whole units of load: halves, quarters, eighths, sixteenths.
@@ -316,6 +318,63 @@ def test_a_ring_that_draws_its_ways_is_as_slow_as_the_hand_calculation_says():
     assert set(np.round(seconds / one_link, 6)) == {1.0, 2.0}
     deviation = np.sqrt(meets * (1 - meets) / len(draws))
     assert np.mean(seconds / one_link) == pytest.approx(1 + meets, abs=3 * deviation)
+
+
+def test_a_folded_ring_that_draws_its_ways_takes_the_mean_of_the_hand_calculation():
+    """85/54 of a byte's time on one link, as above: the mean of 512 draws, of which 31/54 take twice as long."""
+    cluster = attrs.evolve(cluster_of(16, 1, 4), latency=0.0)
+    network = Network(fabric_of("torus", cluster, {}), cluster)
+    seconds = seconds_of_draws(np.arange(0, 16, 2)[None], network)
+    deviation = np.sqrt(31 / 54 * 23 / 54 / 512)
+    assert seconds * network.fabric.link_bandwidth[0] == pytest.approx(85 / 54, abs=3 * deviation)
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts", "settings", "before"),
+    [
+        ("fattree", 16, Settings(tp=2, zero=3), 0.69),
+        ("torus", 16, Settings(tp=2, zero=3), 1.32),
+        ("dragonfly", 16, Settings(tp=2, zero=3), 0.38),
+        ("dragonfly", 16, Settings(), 0.51),
+        ("torus", 64, Settings(tp=2, pp=2, zero=3), None),
+    ],
+    ids=str,
+)
+def test_folds_whose_rings_draw_take_the_mean_of_whole_iterations(topology, hosts, settings, before, model_of):
+    """Whole iterations took so much longer than folds that spread the steps of rings over all ways."""
+    graph = model_of("dense", 4, 64)
+    cluster = attrs.evolve(slow_cluster(hosts, 1, 4), inside_bandwidth=np.full(hosts, 1e9))
+    fabric, (strategy, _) = fabric_of(topology, cluster, {}), strategy_of(settings, graph, hosts)
+    prepared = Model().prepare(
+        StagedLowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy), network_of(fabric, cluster)
+    )
+    whole = np.mean([Model().with_seed(seed).simulate(prepared).makespan for seed in range(5)])
+    network = NetworkCache().for_folds(fabric, cluster)
+    folded, outcome = folded_on(network, graph, cluster, strategy)
+    assert folded.draws
+    assert outcome.makespan == pytest.approx(whole, rel=0.07)
+    if before is not None:
+        spread = Model().simulate_folded(folded._replace(groups=()), network)[0].makespan
+        assert whole / spread - 1 == pytest.approx(before, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("topology", "nics"), [("rail-only", 1), ("rail-optimized/unit=2", 2), ("bigswitch", 1), ("fattree", 3)]
+)
+@pytest.mark.parametrize("settings", [Settings(tp=8, zero=1), Settings(tp=2, pp=2, zero=3)], ids=str)
+def test_hosts_whose_interfaces_failed_are_folded(topology, nics, settings, model_of):
+    """No switch leads to another one on rails, so that there is no link for messages to spread over."""
+    graph = model_of("dense", 4, 64)
+    cluster = build_cluster(ClusterOptions(machine="dgx-h100", servers=4), Host.discover())
+    fabric = fabric_of("degraded", cluster, {"of": topology, "nics": str(nics)})
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    network = NetworkCache().for_folds(fabric, cluster)
+    folded, outcome = folded_on(network, graph, cluster, strategy)
+    prepared = Model().prepare(
+        StagedLowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy), network_of(fabric, cluster)
+    )
+    whole = Model().simulate(prepared._replace(late_ends=ALWAYS))
+    assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9 if not folded.draws else 0.01)
 
 
 @pytest.mark.parametrize(("computes_first", "expected"), [(False, 30e-3), (True, 21e-3)])

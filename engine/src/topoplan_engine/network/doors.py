@@ -103,7 +103,7 @@ class Doors:
         rows = np.flatnonzero(first)
         switches = np.maximum(self._tails, self._heads)[np.flatnonzero(first & self.at_ends)] - graph.n_hosts
         component = components(graph)[switches]
-        return rows if self.has_doors and (component == component[0]).all() else None
+        return rows if self.has_doors and (component == component[:1]).all() else None
 
     @property
     def ends(self) -> Ends:

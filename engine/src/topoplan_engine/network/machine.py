@@ -67,6 +67,8 @@ def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
     if isinstance(network, MachineNetwork) and not network.ports.switched:
         return None
     network.spread()
+    assert network.spreading is not None
+    network.spreading.drawn = fabric
     return network
 
 

@@ -139,6 +139,7 @@ class Spreading:
         links: links of the network that may be on routes, ascending.
         between: those of them that are no doors.
         doors: of the graph.
+        drawn: the fabric among whose paths messages draw, one by one, and rings in whole iterations.
 
     >>> from topoplan import Fabric
     >>> ends = [(0, 2), (1, 5), (2, 3), (2, 4), (3, 5), (4, 5)]  # two hosts; from switch 2 two ways to switch 5
@@ -161,7 +162,7 @@ class Spreading:
             n_links: of the network; 0: as many as the fabric has.
             interfaces: by which a message leaves its host at a time (`topoplan_engine.network.stripes`).
         """
-        self._of_stripes = 1 / interfaces
+        self._of_stripes, self.drawn = 1 / interfaces, fabric
         graph, self._link, self._also = ways or Ways.of(fabric)
         self.doors = doors = Doors(graph)
         tails, heads = graph.link_src.astype(np.int64), graph.link_dst.astype(np.int64)
@@ -177,7 +178,9 @@ class Spreading:
             for some in (on_routes | doors.at_ends, on_routes & ~doors.at_ends)
         )
         self._onward, self._back = (core_of(*ends, rows, doors.n_nodes) for ends in ((src, dst), (dst, src)))
-        self._rates = [np.bincount(ends, graph.link_bandwidth[rows], doors.n_nodes) for ends in (src, dst)]
+        # Without links, sums are integers, which cannot be infinite.
+        sums = (np.bincount(ends, graph.link_bandwidth[rows], doors.n_nodes) for ends in (src, dst))
+        self._rates = [each.astype(np.float64) for each in sums]
         if doors.has_doors:  # one node is many hosts
             for rates in self._rates:
                 rates[: graph.n_hosts] = rates[graph.n_nodes :] = np.inf

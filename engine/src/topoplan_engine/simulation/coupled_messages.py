@@ -43,6 +43,7 @@ __all__ = [
     "coupled_flows",
     "coupled_messages",
     "coupled_words",
+    "drawn_paths",
     "starts_of_coupled",
     "streams_of",
     "with_coupled_messages",
@@ -192,7 +193,7 @@ def coupled_flows(rows: I64, group: I64, n_groups: int, share: F64, network: Net
         network: whose paths these are.
         stream: (n,) a number of each message, from which it draws its path.
     """
-    paths, path = network.paths, _drawn(network, rows, stream)
+    paths, path = network.paths, drawn_paths(network, rows, stream)
     lengths = np.diff(paths.path_ptr)[path]
     _, entry = select(paths.path_ptr, path)
     load_ptr, links, load = ring_loads(
@@ -217,8 +218,8 @@ def streams_of(src: I32, dst: I32, n_devices: int) -> U64:
     return numbers
 
 
-def _drawn(network: Network, rows: I64, stream: U64) -> I64:
-    """(n,) the path that each message takes of its row."""
+def drawn_paths(network: Network, rows: I64, stream: U64) -> I64:
+    """(n,) the path that each message takes of its row, drawn by the weights from a number of each."""
     paths = network.paths
     first, last = paths.row_ptr[rows], paths.row_ptr[rows + 1]
     if not (last - first > 1).any():

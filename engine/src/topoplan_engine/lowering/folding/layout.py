@@ -63,6 +63,8 @@ class FoldedIteration(NamedTuple):
         spread: what flows of classes put on routes between switches.
         evened: whether messages of one class may load different links between switches; see `FoldedLayout`.
         carried: what flows put on these, where they have paths of their own.
+        groups: classes of collectives, and (G, n) the members of the groups that run these at the same time
+            (`Patterns.groups_of`); none where nothing draws.
     """
 
     taskgraph: TaskGraph
@@ -83,6 +85,7 @@ class FoldedIteration(NamedTuple):
     spread: SpreadMessages | None = None
     evened: bool = False
     carried: Carried | None = None
+    groups: Sequence[tuple[I64, I64 | I32]] = ()
 
     @property
     def n_tasks(self) -> int:
@@ -371,6 +374,7 @@ class FoldedLayout:
             spread=self._loads.spread and spread_of_flows(self._loads.spread, flows.of),
             evened=self.evened > 0,
             carried=self._carried(flows) if self.evened and self._loads.spread is None else None,
+            groups=self.patterns.groups_of(of_message, used) if self._loads.draws else (),
         )
 
     def _label(self, columns: dict[str, Any], message: I64, chosen: I64, device: int) -> dict[str, Any]:

@@ -33,6 +33,8 @@ __all__ = ["BY_ALGORITHM", "Listing", "MessageLoads", "Patterns", "SpreadMessage
 
 #: Operator of the tasks of `Patterns.taskgraph` that are collectives by an algorithm; that of all others is 0.
 BY_ALGORITHM = 1
+#: Members of the groups that are listed where paths are drawn for all of them.
+_MOST_MEMBERS = 1 << 13
 
 
 class SpreadMessages(NamedTuple):
@@ -279,6 +281,22 @@ class Patterns:
                 return name, ends[:, message] if name == "transfer" else ends[message]
             message -= len(vertices)
         raise IndexError(message)
+
+    def groups_of(self, of_message: I64, classes: I64) -> list[tuple[I64, I64 | I32]]:
+        """Return places in ``classes`` of collectives, and the members (G, n) of the groups that run these.
+
+        All groups along the same axes of a stage are together, since their members wait for each other.  Where they are
+        many, these are the first `_MOST_MEMBERS`: neighbours, whose messages meet.
+        """
+        groups: list[tuple[I64, I64 | I32]] = []
+        row = 0
+        for name, vertices, ends in self._messages:
+            of_rows = np.unique(of_message[row : row + len(vertices)])
+            row += len(vertices)
+            if name == "collective" and ends.shape[1] > 1:
+                places = np.flatnonzero(np.isin(classes, of_rows))
+                groups.append((places, ends[: max(1, _MOST_MEMBERS // ends.shape[1])]))
+        return groups
 
     def host_sets(self, device_host: I32) -> tuple[I64, I64]:
         """Return a number for the set of hosts of each message, and the hosts of all collectives of several hosts.

@@ -29,6 +29,7 @@ from topoplan_engine.simulation.flows import Entities, build, processing_times
 from topoplan_engine.simulation.inside_waits import with_inside_waits
 from topoplan_engine.simulation.messages import Transport
 from topoplan_engine.simulation.striped import with_stripes
+from topoplan_simulator_fluid.drawn_rings import held_to_draws
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
 from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, with_spread
@@ -209,6 +210,7 @@ def folded_loads(
     if algorithms:
         seconds = processing_times(columns(folded.taskgraph), entities, network.paths, int(Transport.WIRE))
         entities, variant = with_algorithms(algorithms, folded.taskgraph, entities, network, seconds)
+    entities = held_to_draws(folded, entities, variant == 0, network)
     flow = _flow_of(folded, entities, variant)
     lengths = np.diff(folded.load_ptr)
     rings = network.rings_in_full._replace(
