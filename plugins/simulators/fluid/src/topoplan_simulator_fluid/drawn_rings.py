@@ -45,12 +45,12 @@ def held_to_draws(folded: FoldedIteration, entities: Entities, by_ring: Any, net
     rings = np.flatnonzero((entities.ring >= 0) & by_ring[entities.task])
     rings = rings[(taskgraph.kind == TaskKind.COLLECTIVE)[entities.task[rings]]]
     rings = rings[(taskgraph.collective != Collective.ALL_TO_ALL)[entities.task[rings]]]
-    drawn = network if network.spreading is None else network_of(network.spreading.drawn, network.cluster)
+    all_paths = network if network.spreading is None else network_of(network.spreading.drawn, network.cluster)
     seconds = np.zeros(len(folded.flow_ptr) - 1)
     message = folded.message[entities.task[rings]]
     for classes, groups in folded.groups:
         if np.isin(classes, message).any():
-            seconds[classes] = np.maximum(seconds[classes], seconds_of_draws(groups, drawn))
+            seconds[classes] = np.maximum(seconds[classes], seconds_of_draws(groups, all_paths))
     # Parallel rings may be one entity here (planes, rails), which has the bytes of all of them.
     parallel = np.diff(entities.of_task)[entities.task[rings]]
     with np.errstate(divide="ignore"):
