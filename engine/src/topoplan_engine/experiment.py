@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import attrs
 import numpy as np
 
-from topoplan.errors import CodeRefusedError, TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, nearest, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.machine import HostModel
 from topoplan.model.taskgraph import Collective
@@ -24,6 +24,7 @@ from topoplan.options import parse_component, structure
 from topoplan.plugin.components import Component, Kind, Machine, Topology, unguarded
 from topoplan.plugin.host import Host
 from topoplan_engine.host_models import at_machine
+from topoplan_engine.located import locating
 from topoplan_engine.options import (
     MOST_DEVICES,
     MOST_HOSTS,
@@ -96,10 +97,17 @@ class Choice:
             CodeRefusedError: an option runs code, which a file named and the user did not allow.
             TopoplanError: the component or an option is unknown or wrong.
         """
-        try:
+        with locating(self.source):
             return host.make(kind, self.name, self.options, allow_code=self.allow_code)
-        except CodeRefusedError as error:
-            raise CodeRefusedError(f"{self.source}: {error}" if self.source else str(error)) from None
+
+    def find(self, host: Host, kind: type[C] | Kind) -> type[C]:
+        """Return the class of the component.
+
+        Raises:
+            TopoplanError: it is unknown.
+        """
+        with locating(self.source):
+            return host.get(kind, self.name)
 
 
 def _choice_of(value: Any, kind: Kind) -> Choice:

@@ -11,9 +11,11 @@
                   ``mla_up_proj``, ``moe_act``, ``moe``, ``shared_experts``, and ``mlp``, which is of layers without
                   experts alone, whatever their model calls it)
 
-Layers of a model that has no equal layers with numbers are its blocks (`topoplan_engine.blocks`).  Operators of one
-module of one layer run again together, right before the backward pass of the last of them, with the
-collectives of what they read.  A module inside of another one that is named is a part of that.
+Layers of a model that has no equal layers with numbers are its blocks (`topoplan_engine.blocks`).  A layer behind the
+numbered ones that has no number, DeepSeek's for a further word, is one of the layers: ``full`` runs it again with what
+puts its input together, ``modules`` its modules, as Megatron-LM does.  Operators of one module of one layer run again
+together, right before the backward pass of the last of them, with the collectives of what they read.  A module inside
+of another one that is named is a part of that.
 
 Sources: Korthikanti et al., 2022; pytorch/torchtitan@76d5c72e (``selective_ac_option``, ``_op_sac_save_list``);
 NVIDIA/Megatron-LM@d98e8a64 (``--recompute-modules``).
@@ -24,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +35,7 @@ from topoplan.arrays import I32
 from topoplan_engine.blocks import layer_numbers
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
+from topoplan_engine.of_graphs import of_last_graphs
 from topoplan_engine.partition import multiplies
 from topoplan_engine.training import shared_weights
 
@@ -145,9 +149,45 @@ def _numbers(graph: OperatorGraph) -> Sequence[int]:
     layers = layer_numbers(graph)
     if not layers.named:
         return layers.of
-    names = layers_of(graph).layer
+    names = _layer_names(graph).whole
     numbers = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
     return [numbers.get(name, -1) for name in names]
+
+
+class _LayerNames(NamedTuple):
+    """Text that names the layer of each operator, empty outside of layers.
+
+    Attributes:
+        inner: (n_ops,) of the operators that all layers have.
+        whole: (n_ops,) of what puts the input of a layer without a number together, too.
+    """
+
+    inner: Sequence[str]
+    whole: Sequence[str]
+
+
+@of_last_graphs
+def _layer_names(graph: OperatorGraph) -> _LayerNames:
+    """Return the layers of a model: those with numbers, and behind them what has the same operators under one name."""
+    numbered = layers_of(graph).layer
+    inner, whole = [*numbered], [*numbered]
+    last = max((index for index, name in enumerate(numbered) if name), default=-1)
+    if last < 0:
+        return _LayerNames(inner, whole)
+    parts = [op for op, layer in zip(graph.operators, numbered, strict=True) if layer == numbered[last]]
+    kinds = {op.name[len(numbered[last]) :].strip("._/"): op.kind for op in parts}
+    places = range(last + 1, len(graph.operators))
+    for module in dict.fromkeys(graph.operators[index].name.partition(".")[0] for index in places):
+        names = {index: graph.operators[index].name.removeprefix(f"{module}.") for index in places}
+        members = [k for k in places if graph.operators[k].name == f"{module}.{names[k]}" and names[k] in kinds]
+        if {names[k]: graph.operators[k].kind for k in members} != kinds:
+            continue
+        for k in members:
+            inner[k] = module
+        for k in range(last + 1, members[-1] + 1):
+            if graph.operators[k].name.startswith(f"{module}.") and not shared_weights(graph.operators[k]):
+                whole[k] = module
+    return _LayerNames(inner, whole)
 
 
 def kept_in(region: int) -> int:
@@ -200,7 +240,7 @@ def _modules(graph: OperatorGraph) -> dict[str, list[list[int]]]:
     """
     in_layers: dict[str, dict[str, list[int]]] = {}
     dims = expert_dims(graph)
-    layers = layers_of(graph).layer
+    layers = _layer_names(graph).inner
     of_experts = {}
     for index, (op, layer) in enumerate(zip(graph.operators, layers, strict=True)):
         if not layer:

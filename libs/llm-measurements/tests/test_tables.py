@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 from importlib.resources import files
 
 import pytest
@@ -120,3 +122,70 @@ def test_a_stack_takes_the_constants_of_another():
 def test_another_stack_that_cannot_be_taken_is_named(lines, message):
     with pytest.raises(TopoplanError, match=message):
         stacks_of_text(f'[a]\ndevice = "h100"\n[b]\ndevice = "h200"\n{lines}\n', "file")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\N{ZERO WIDTH NO-BREAK SPACE}" + text,
+        lambda text: text.replace(",", ";"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: text.replace(",", '","').replace("\n", '"\n"')[:-1].join(('"', "")),
+    ],
+    ids=["old ends", "ends", "mark", "semicolons", "tabulators", "quoted"],
+)
+def test_the_same_row_however_it_is_written(tmp_path, change):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(change(f"{HEAD}\n{ROW}\n").encode())
+    (table,) = tables_of_file(path)
+    assert [row.measured for row in table.rows] == [pytest.approx(4.764)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f'{HEAD}\n"{"9" * 140_000},1\n', r"rows.csv, line 2: is no CSV .*is a quotation mark open"),
+        (f"{HEAD},gpus\n{ROW},128\n", "rows.csv: column 'gpus' is there 2 times"),
+    ],
+)
+def test_tables_that_are_not_one_are_refused(tmp_path, text, message):
+    path = tmp_path / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(TopoplanError, match=message):
+        tables_of_file(path)
+
+
+@pytest.mark.parametrize(
+    ("group", "column", "value", "reason"),
+    [
+        ("llama3", "params_b", "70", "params_b: 70 is no model of table 4"),
+        ("megascale", "dp", "3", "not the 256 of gpus"),
+        ("korthikanti", "dp", "many", "dp: 'many' is no number"),
+        ("mlperf", "dp", "3", "dp: 3 x tp"),
+        ("torchtitan", "compiled", "perhaps", "compiled: 'perhaps' is none of compile, eager"),
+        ("bridge", "fsdp", "no", "fsdp: 'no' is no number"),
+        ("bridge", "ep", "7", "ep: 7 does not divide"),
+        ("deepseek-v3", "unit", "s", "unit: 's' is none of"),
+    ],
+)
+def test_a_column_that_says_another_run_is_not_passed_over(group, column, value, reason):
+    """All rows are asked, for what is published of some is not enough to be predicted."""
+    with_value = [{**cells, column: value} for cells in cells_of(group)]
+    reasons = []
+    for cells in with_value:
+        with pytest.raises(TopoplanError) as caught:
+            group_of(group).row(cells)
+        reasons.append(str(caught.value))
+    assert any(reason in each for each in reasons), reasons
+
+
+def cells_of(group):
+    """Return the public rows of a group that can be predicted, as text."""
+    text = files("topoplan_llm_measurements").joinpath("data", f"{group_of(group).table}.csv").read_text("utf-8")
+    lines = {row.line: row for row in own_table(group_of(group)).rows}
+    every_row = enumerate(csv.DictReader(io.StringIO(text)), 2)
+    return [
+        cells for line, cells in every_row if line in lines and (group != "bridge" or cells["model"] == "DeepSeekV3")
+    ]

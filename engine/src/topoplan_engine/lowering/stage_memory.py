@@ -289,10 +289,11 @@ class _Held(NamedTuple):
         place = {op: position for position, op in enumerate(stage.stage.operators.tolist())}
         boundary, received, made_by = np.zeros(n), np.zeros(n), np.full(n, -1)
         stored: set[tuple[int, int]] = set()
-        read_again = _read_again(graph) if (regions >= 0).any() else frozenset()
+        arguments = _arguments_read(graph) if (regions >= 0).any() else ()
+        read_again = _read_again(graph, arguments) if arguments else frozenset()
         without_outputs = regions_without_outputs(stage)
         unneeded = _unneeded(stage, read_again)
-        for u, output, v, _ in graph.edges.reshape(-1, 4).tolist():
+        for u, output, v, argument in graph.edges.reshape(-1, 4).tolist():
             if stage_of[u] != number:
                 continue
             if stage_of[v] != number:
@@ -301,7 +302,10 @@ class _Held(NamedTuple):
             made_by[place[u]] = max(made_by[place[u]], place[v])
             region, reader = int(regions[place[u]]), int(regions[place[v]])
             reader = max(reader, kept_in(reader)) if region >= 0 else reader
-            read = reader != region if region >= 0 else reader >= 0 and (u, output) not in read_again
+            if region >= 0:  # what a sum outside makes of it stays, and it does not
+                read = reader != region and (reader >= 0 or argument in arguments[v])
+            else:
+                read = reader >= 0 and (u, output) not in read_again
             read &= region not in without_outputs and (place[u], output) not in unneeded
             if read and (u, output) not in stored:
                 stored.add((u, output))
@@ -338,20 +342,32 @@ class _Held(NamedTuple):
             yield members, max(int(members[-1]), reader if region in without_outputs else 0)
 
 
-def _read_again(graph: OperatorGraph) -> frozenset[tuple[int, int]]:
+def _arguments_read(graph: OperatorGraph) -> tuple[Collection[int], ...]:
+    """(n_ops) the arguments that the backward pass of each operator reads; all of one without work."""
+    flow = gradient_flow(graph)
+    return tuple(
+        (tensors_read(op, (*inputs, *weights))[0] if op.work else range(len(op.inputs))) if backward else ()
+        for op, inputs, weights, backward in zip(graph.operators, flow.inputs, flow.weights, flow.backward, strict=True)
+    )
+
+
+def _read_again(graph: OperatorGraph, arguments: Sequence[Collection[int]]) -> frozenset[tuple[int, int]]:
     """Return the outputs of operators that backward passes read, by themselves or through operators without work.
 
     Views of these are among them, which have no bytes of their own.
+
+    Args:
+        graph: the model.
+        arguments: that backward passes read (`_arguments_read`).
     """
     flow = gradient_flow(graph)
-    read: set[tuple[int, int]] = set()
-    arguments: list[set[int]] = []
-    for index, op in enumerate(graph.operators):
-        inputs, outputs = tensors_read(op, (*flow.inputs[index], *flow.weights[index]))
-        arguments.append(inputs if op.work else {*range(len(op.inputs))})
-        read |= {(index, output) for output in outputs}
+    read = {
+        (index, output)
+        for index, op in enumerate(graph.operators)
+        for output in tensors_read(op, (*flow.inputs[index], *flow.weights[index]))[1]
+    }
     edges = graph.edges.reshape(-1, 4).tolist()
-    read |= {(u, output) for u, output, v, k in edges if flow.backward[v] and k in arguments[v]}
+    read |= {(u, output) for u, output, v, k in edges if k in arguments[v]}
     for u, output, v, _ in edges:  # in the order of operators
         if (u, output) in read and is_view(graph.operators[v]):
             read |= {(v, place) for place in range(len(graph.operators[v].outputs))}

@@ -41,6 +41,7 @@ from topoplan_engine.reporting.tables import print_line, printable_lines
 from topoplan_engine.reporting.throughput import throughput_json, throughput_rows
 from topoplan_engine.reporting.timeline import simulation_rows
 from topoplan_engine.search.companions import writable
+from topoplan_engine.search.located_tables import locating_in
 from topoplan_engine.search.optimize import Outcome, optimize
 from topoplan_engine.search.result import Result
 from topoplan_engine.search.run_folder import RunFolder
@@ -75,7 +76,8 @@ def run_and_report(
     began = clock() - (time.monotonic() - command_began())  # no kernel is compiled before
     host = Host.discover()
     topology = experiment.topology.make(host, Topology)
-    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
+    with locating_in(experiment, host):
+        cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     check_outputs(host, experiment.outputs, cluster, topology)
     if open_page:
         check_pages(host, experiment.outputs)
@@ -263,7 +265,7 @@ def _end(
 
 def _constructs(host: Host, experiment: Experiment) -> bool:
     """Say whether all searchers of strategies construct their answer."""
-    searchers = [host.get(Searcher, choice.name) for choice in experiment.searchers]
+    searchers = [choice.find(host, Searcher) for choice in experiment.searchers]
     of_strategies = [searcher.constructs for searcher in searchers if searcher.axis != "network"]
     return bool(of_strategies) and all(of_strategies)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from topoplan import __version__
 from topoplan.arrays import F64
-from topoplan.errors import FabricError, NoPlanFitsError, TopoplanError
+from topoplan.errors import NoPlanFitsError, TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Problem
@@ -56,6 +56,7 @@ from topoplan_engine.search.journal import NoJournal
 from topoplan_engine.search.keeping import Keeper
 from topoplan_engine.search.least_work import least_seconds
 from topoplan_engine.search.limits import LEAST_TIME, limits_of, time_limited, with_patience, with_patience_for
+from topoplan_engine.search.located_tables import locating_in
 from topoplan_engine.search.recorder import NoRecorder, SearchRecorder
 from topoplan_engine.search.restarts import Part, searched
 from topoplan_engine.search.result import Result
@@ -224,11 +225,8 @@ def optimize(
         experiment = experiment_of(model, **options)
     host = host or Host.discover()
     experiment = named(host, experiment)
-    with naming_plugins(host):
-        try:
-            return _optimized(experiment, host, perturbation, on_progress, folder, began)
-        except FabricError as error:  # hosts that it does not join, say, which shows when they send
-            raise error.of(getattr(experiment.topology.make(host, Topology), "who", "")) from None
+    with locating_in(experiment, host), naming_plugins(host):
+        return _optimized(experiment, host, perturbation, on_progress, folder, began)
 
 
 def _optimized(

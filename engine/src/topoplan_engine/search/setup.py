@@ -29,6 +29,7 @@ from topoplan_engine.experiment import Choice, Experiment, build_cluster, interf
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
 from topoplan_engine.guarded import build_search, build_simulate
+from topoplan_engine.located import locating
 from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_fp8, in_run_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
@@ -165,7 +166,9 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     chosen = chosen_components(host, experiment)
     topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
-    graph = in_run_precision(chosen.frontend.build(experiment.run.batch_size), experiment.run.precision)
+    with locating(experiment.model.source):
+        graph = chosen.frontend.build(experiment.run.batch_size)
+    graph = in_run_precision(graph, experiment.run.precision)
     if experiment.run.precision == "fp8":
         estimator = in_fp8(estimator)
     check_precision(experiment.run.kernels or "", experiment.run.precision or "")
@@ -173,7 +176,8 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
     if perturbation is not None:
         estimator = noisy_profile(estimator, perturbation)
-    costs = build_costs(estimator, graph, cluster)
+    with locating("" if experiment.estimator is None else experiment.estimator.source):
+        costs = build_costs(estimator, graph, cluster)
     costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
     costs = training_costs(costs, graph)
     problem = problem_on(graph, cluster, costs, topology)
@@ -182,7 +186,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     problem = restricted(host, experiment, problem)
     policy = simulator.memory_policy
     simulate = build_simulate(simulator, host)
-    formats = tuple(host.make(Exporter, choice.name, choice.options) for choice, _ in experiment.outputs)
+    formats = tuple(choice.make(host, Exporter) for choice, _ in experiment.outputs)
     evaluator = Evaluator(problem, simulate, policy, experiment.run.draws, simulator.first_draw, formats)
     strategy = _stated_strategy(experiment, searchers, problem) or _first_strategy(host, experiment, evaluator)
     check_strategy(strategy, graph, cluster.n_devices)
@@ -330,7 +334,7 @@ def chosen_components(host: Host, experiment: Experiment) -> Chosen:
 
 def _with_partners(host: Host, choices: tuple[Choice, ...]) -> list[Choice]:
     """Put a strategy searcher before network searchers that came alone."""
-    searchers = [host.get(Searcher, choice.name) for choice in choices]
+    searchers = [choice.find(host, Searcher) for choice in choices]
     if any(searcher.axis != "network" for searcher in searchers):
         return list(choices)
     partners = dict.fromkeys(s.partner for s in searchers if s.partner is not None)

@@ -1,13 +1,14 @@
-"""Numbers in the cells of a table."""
+"""Numbers and words in the cells of a table."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from topoplan.errors import TopoplanError, shown
 from topoplan_llm_measurements.rows import Cells
 
-__all__ = ["count", "number"]
+__all__ = ["count", "number", "word"]
 
 #: The largest number that a cell may have.
 _LARGEST = 1e15
@@ -45,3 +46,19 @@ def count(cells: Cells, column: str, default: int | None = None) -> int:
     if value != int(value):
         raise TopoplanError(f"{column}: {shown(cells[column])} is no whole number")
     return int(value)
+
+
+def word(cells: Cells, column: str, words: Sequence[str]) -> str:
+    """Return the word of a cell, one of those that are known; an empty one is the first of them.
+
+    Raises:
+        TopoplanError: it is another one.
+
+    Examples:
+        >>> word({"compiled": "eager"}, "compiled", ("compile", "eager")), word({}, "compiled", ("compile", "eager"))
+        ('eager', 'compile')
+    """
+    text = cells.get(column) or words[0]
+    if text not in words:
+        raise TopoplanError(f"{column}: {shown(text)} is none of {', '.join(words)}")
+    return text

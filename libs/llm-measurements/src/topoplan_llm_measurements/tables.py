@@ -85,8 +85,11 @@ def tables_of_file(path: Path) -> list[Table]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise TopoplanError(f"{path}: is no text in UTF-8") from None
-    head = next(csv.reader(io.StringIO(text)), [])
-    names = {name.strip() for name in head}
+    head = [name.strip() for name in _head(text, str(path))]
+    names = {*head}
+    for name in names:
+        if name and head.count(name) > 1:
+            raise TopoplanError(f"{path}: column {shown(name)} is there {head.count(name)} times (expected once)")
     fits = [group for group in GROUPS if names >= set(group.columns)]
     if not fits:
         raise TopoplanError(f"{path}: {_what_is_missing(names)}")
@@ -103,13 +106,36 @@ def _what_is_missing(names: set[str]) -> str:
     return f"has not the columns of {nearest_group.table}.csv: {', '.join(missing)} missing"
 
 
+def _head(text: str, who: str) -> list[str]:
+    """Return the names of a table's columns."""
+    try:
+        return next(csv.reader(_lines(text), delimiter=_delimiter(text)), [])
+    except csv.Error as error:
+        raise TopoplanError(f"{who}, line 1: is no CSV ({error})") from None
+
+
+def _lines(text: str) -> io.StringIO:
+    """Return the lines of a text, whichever signs end them."""
+    return io.StringIO(text, newline=None)
+
+
+def _delimiter(text: str) -> str:
+    """Return what stands between the columns: a comma, a semicolon or a tabulator, whichever the first line has."""
+    return max(",;\t", key=_lines(text).readline().count)
+
+
 def _table(group: Group, text: str, who: str) -> Table:
-    reader = csv.DictReader(io.StringIO(text), restval="", restkey="")
+    reader = csv.DictReader(_lines(text), restval="", restkey="", delimiter=_delimiter(text))
     cells: list[dict[str, str]] = []
     lines: list[int] = []
-    for row in reader:
-        cells.append({(name or "").strip(): _stripped(value) for name, value in row.items()})
-        lines.append(reader.line_num)
+    try:
+        for row in reader:
+            cells.append({(name or "").strip(): _stripped(value) for name, value in row.items()})
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise TopoplanError(
+            f"{who}, line {reader.line_num + 1}: is no CSV ({error}; is a quotation mark open?)"
+        ) from None
     if not cells:
         raise TopoplanError(f"{who}: has no rows")
     if reason := group.refusal(list(cells)):

@@ -180,7 +180,7 @@ def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> 
 
 
 def _topology(network: Network, host: Host) -> type[Topology]:
-    return host.get(Topology, network.choice.name)
+    return network.choice.find(host, Topology)
 
 
 def _parts(network: Network, options: ClusterOptions, host: Host) -> tuple[Item, ...]:

@@ -16,6 +16,8 @@ from topoplan.errors import TopoplanError
 from topoplan.plugin.components import Searcher, Topology
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Choice, Experiment, build_cluster
+from topoplan_engine.host_models import at_machine
+from topoplan_engine.located import located, locating
 from topoplan_engine.options import ClusterOptions
 from topoplan_studies.clusters import Settings, Target, cluster_of
 from topoplan_studies.prices import Prices
@@ -124,14 +126,19 @@ def _cluster(
     study: Study, network: Network, settings: Settings, host: Host, prices: Prices
 ) -> tuple[ClusterOptions, Network, Target | None]:
     """Return what `cluster_of` does; its errors name the network and the setting."""
-    machines = {machine.name: machine.cluster for machine in study.machines}
+    cluster, source = study.cluster, study.file
     if MACHINE in settings:
-        study = attrs.evolve(study, cluster=machines[str(settings[MACHINE])])
+        place = [machine.name for machine in study.machines].index(str(settings[MACHINE]))
+        cluster, source = study.machines[place].cluster, f"{study.file}: machine[{place}]" if study.file else ""
+    with locating(source):
+        at_machine(cluster, host)
+    study = attrs.evolve(study, cluster=cluster)
     try:
         return cluster_of(study, network, settings, host, prices)
     except TopoplanError as error:
         where = "".join(f", {key} {number(value)}" for key, value in settings.items())
-        raise TopoplanError(f"network {network.name!r}{where}: {error}") from None
+        text = str(error).removeprefix(f"{network.choice.source}: ")
+        raise located(TopoplanError(f"network {network.name!r}{where}: {text}"), network.choice.source) from None
 
 
 def _settings(study: Study) -> Iterator[Settings]:
@@ -159,21 +166,24 @@ def _estimator(study: Study, model: Model, batch: int | None, measures: Path | N
     for key, value in options.items():
         if isinstance(value, str) and "{" + BATCH + "}" in value:
             if batch is None:
-                raise TopoplanError(f"model {model.name!r}: measured: {value!r} needs a {BATCH}")
+                raise located(
+                    TopoplanError(f"model {model.name!r}: measured: {value!r} needs a {BATCH}"), measured.source
+                )
             options[key] = value.replace("{" + BATCH + "}", str(batch))
     if measures is not None and "file" in options:
         path = measures / str(options["file"])
         if not path.is_file():
-            raise TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
+            missing = TopoplanError(f"model {model.name!r}: no file {path} (--measures names the folder that has it)")
+            raise located(missing, measured.source)
         options["file"] = str(path)
     return attrs.evolve(measured, options=options)
 
 
 def _searchers(planner: Planner, where: str, topology: Choice, host: Host) -> tuple[Choice, ...]:
     """Return the searchers for a network: without those of the network axis if it cannot be rewired."""
-    rewirable = host.get(Topology, topology.name).follows_demand
+    rewirable = topology.find(host, Topology).follows_demand
     searchers = tuple(
-        choice for choice in planner.searchers if rewirable or host.get(Searcher, choice.name).axis != "network"
+        choice for choice in planner.searchers if choice.find(host, Searcher).axis != "network" or rewirable
     )
     if not searchers:
         raise TopoplanError(f"network {where!r}: cannot be rewired and needs a searcher of strategies, e.g. mcmc")

@@ -155,6 +155,7 @@ class Study:
         machines: of which `MACHINE` takes the names; none if there is but the cluster.
         problems: benchmark problems, which stand for models, networks and clusters; there are none of these then.
         compares_searchers: what is compared are searchers, with statistics over seeds, and not what networks cost.
+        file: that says all this, for messages; empty where a command line does.
     """
 
     name: str
@@ -174,6 +175,7 @@ class Study:
     machines: tuple[Machine, ...] = ()
     problems: tuple[BenchmarkProblem, ...] = ()
     compares_searchers: bool = False
+    file: str = attrs.field(default="", eq=False)
 
     @property
     def compares_planners(self) -> bool:
@@ -196,35 +198,44 @@ def label(network: str, planner: str) -> str:
     return " on ".join(name for name in (planner, network) if name)
 
 
-def study_from(document: Mapping[str, Any], name: str, where: str, *, allow_code: bool = False) -> Study:
-    """Read a study from the content of a TOML file (or what has its form); ``where`` is for messages.
+def study_from(
+    document: Mapping[str, Any], name: str, where: str, *, allow_code: bool = False, typed: Collection[str] = ()
+) -> Study:
+    """Read a study from the content of a TOML file (or what has its form).
 
-    Options of components may name code that is imported and run if ``allow_code`` says so.
+    Args:
+        document: the content.
+        name: of the study.
+        where: the file, for messages.
+        allow_code: whether options of components may name code that is imported and run.
+        typed: sections that come from a command line: errors about their components name no file.
 
     Raises:
         TopoplanError: a section, key or name that does not fit; the message says which.
     """
     study = _study(document, name, where)
-    return _allowing_code(study) if allow_code else study
 
-
-def _allowing_code(study: Study) -> Study:
-    """Return a study whose components may run code that their options name."""
-
-    def allowed(choice: Choice) -> Choice:
-        return attrs.evolve(choice, allow_code=True)
+    def said(section: str, choice: Choice) -> Choice:
+        source = "" if section in typed else choice.source
+        return attrs.evolve(choice, allow_code=choice.allow_code or allow_code, source=source)
 
     return attrs.evolve(
         study,
+        file="" if "cluster" in typed else where,
         models=tuple(
-            attrs.evolve(model, choice=allowed(model.choice), measured=model.measured and allowed(model.measured))
+            attrs.evolve(
+                model,
+                choice=said("model", model.choice),
+                measured=None if model.measured is None else said("model", model.measured),
+            )
             for model in study.models
         ),
-        networks=tuple(attrs.evolve(network, choice=allowed(network.choice)) for network in study.networks),
-        estimator=None if study.estimator is None else allowed(study.estimator),
-        simulator=allowed(study.simulator),
+        networks=tuple(attrs.evolve(network, choice=said("network", network.choice)) for network in study.networks),
+        estimator=None if study.estimator is None else said("estimator", study.estimator),
+        simulator=said("simulator", study.simulator),
         planners=tuple(
-            attrs.evolve(planner, searchers=tuple(map(allowed, planner.searchers))) for planner in study.planners
+            attrs.evolve(planner, searchers=tuple(said("searcher", choice) for choice in planner.searchers))
+            for planner in study.planners
         ),
     )
 

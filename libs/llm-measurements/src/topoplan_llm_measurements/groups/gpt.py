@@ -65,7 +65,7 @@ def gpt_run(cells: Cells, plan: Mapping[str, Any], *, words: int | None = 51200,
         TopoplanError: a cell is empty or no such number, or degrees do not make the number of GPUs.
     """
     tp, pp, gpus = (count(cells, name) for name in ("tp", "pp", "gpus"))
-    check_degrees(gpus, tp, pp)
+    check_degrees(gpus, tp, pp, count(cells, "dp") if cells.get("dp") else None)
     hidden, heads, layers, positions = (count(cells, name) for name in ("hidden", "heads", "layers", "seq_len"))
     chunks = count(cells, "vp", chunks) if pp > 1 else 1
     return Run(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from topoplan.errors import TopoplanError
-from topoplan_llm_measurements.cells import count, number
+from topoplan.errors import TopoplanError, shown
+from topoplan_llm_measurements.cells import count, number, word
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Predicted, Quantity, Run
 
@@ -15,6 +15,8 @@ __all__ = ["DEEPSEEK", "LLAMA3"]
 
 #: Parameters of the matrices that a token of Llama 3 405B is multiplied with, layers, and channels of its heads.
 _MATRICES, _LAYERS, _CHANNELS = 403.75e9, 126, 16384
+#: Billions of parameters of the model of table 4.
+_BILLIONS = 405
 
 
 def _model_tflops(run: Run, predicted: Predicted) -> float:
@@ -24,7 +26,9 @@ def _model_tflops(run: Run, predicted: Predicted) -> float:
 
 
 def _llama3(cells: Cells) -> MeasuredRow:
-    tp, cp, pp, dp = (count(cells, word) for word in ("tp", "cp", "pp", "dp_fsdp"))
+    if (size := number(cells, "params_b")) != _BILLIONS:
+        raise TopoplanError(f"params_b: {size:g} is no model of table 4 (expected {_BILLIONS})")
+    tp, cp, pp, dp = (count(cells, name) for name in ("tp", "cp", "pp", "dp_fsdp"))
     positions, each = count(cells, "seq_len"), count(cells, "batch_per_dp")
     model = dict(published_model("llama3.1-405b"))
     run = Run(
@@ -93,10 +97,19 @@ _QUANTITIES = {
 }
 
 
+#: Units in which it is measured.
+_UNITS = {
+    "tokens_per_s_per_gpu_derived": ("tokens/s",),
+    "gpu_hours_per_trillion_tokens": ("H800 h", "h"),
+    "pretraining_gpu_hours": ("H800 h", "h"),
+}
+
+
 def _deepseek(cells: Cells) -> MeasuredRow:
     name = cells.get("quantity", "")
     if name not in _QUANTITIES:
-        raise TopoplanError(f"quantity: {name} says what runs, and is no measurement")
+        raise TopoplanError(f"quantity: {shown(name)} is no measurement (expected one of {', '.join(_QUANTITIES)})")
+    word(cells, "unit", _UNITS[name])
     plan: dict[str, Any] = {
         "pp": 16,
         "dp": 128,

@@ -119,7 +119,7 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
     Layers that the chunks do not divide are dealt unevenly.
 
     Args:
-        cells: ``tp``, ``pp``, ``cp``, ``vp``, ``ep``, ``fsdp``, ``micro_batch``; what is empty is 1.
+        cells: ``tp``, ``pp``, ``cp``, ``vp``, ``ep``, ``fsdp``, ``micro_batch``; what is empty is 1.  ``dp`` follows.
         devices: of the run.
         layers: of the model.
         experts: of a layer; 0: it has none.
@@ -129,13 +129,15 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
     if devices % (tp * pp * cp):
         raise TopoplanError(f"tp {tp} x pp {pp} x cp {cp} does not divide {devices} devices")
     dp = devices // (tp * pp * cp)
+    if (stated := count(cells, "dp", dp)) != dp:
+        raise TopoplanError(f"dp: {stated} x tp {tp} x pp {pp} x cp {cp} is not the {devices} devices (expected {dp})")
     plan: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
         "dp": dp,
         "micro_batch": count(cells, "micro_batch", 1),
-        "zero": 3 if cells.get("fsdp", "") not in ("", "0", "1") else 1,
+        "zero": 3 if _is_sharded(cells) else 1,
         "schedule": f"interleaved:{chunks}" if chunks > 1 else "1f1b",
         "overlap": "megatron",
     }
@@ -145,6 +147,13 @@ def megatron_plan(cells: Cells, devices: int, layers: int, *, experts: int = 0) 
         plan["overlap_gather"] = True
     plan |= uneven_layers(layers, pp * chunks)
     if experts and (ep := count(cells, "ep", 1)) > 1:
-        grid = dp * cp * tp  # experts have a grid of their own
-        plan["ep"] = max(size for size in range(1, ep + 1) if grid % size == 0 and experts % size == 0)
+        if dp * cp * tp % ep or experts % ep:  # experts have a grid of their own
+            raise TopoplanError(f"ep: {ep} does not divide {dp * cp * tp} devices of a stage and {experts} experts")
+        plan["ep"] = ep
     return plan
+
+
+def _is_sharded(cells: Cells) -> bool:
+    """Whether weights are shared out: the column ``fsdp`` says it, or among how many devices."""
+    text = cells.get("fsdp", "")
+    return text == "fsdp" or (text not in ("", "0") and count(cells, "fsdp") > 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from topoplan.errors import TopoplanError, shown
-from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.cells import count, number, word
 from topoplan_llm_measurements.groups.machines import check_precision, cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import precision_of, torchtitan_micro_batch, torchtitan_schedule
 from topoplan_llm_measurements.groups.published import published_model
@@ -36,7 +36,7 @@ def _row(cells: Cells) -> MeasuredRow:
     model["max_position_embeddings"] = max(positions, int(model["max_position_embeddings"]))
     precision = precision_of(cells.get("linear_precision") or "bf16")
     check_precision(kind, precision)
-    how = "eager" if cells.get("compiled") == "eager" else "compile"
+    how = word(cells, "compiled", ("compile", "eager"))
     power = " 500 W" if "500 W" in hardware else ""
     return MeasuredRow(
         name="",
@@ -58,7 +58,7 @@ def _row(cells: Cells) -> MeasuredRow:
 
 
 def _degrees(cells: Cells) -> dict[str, Any]:
-    tp, pp, cp = (count(cells, word, 1) for word in ("tp", "pp", "cp"))
+    tp, pp, cp = (count(cells, name, 1) for name in ("tp", "pp", "cp"))
     dp = count(cells, "fsdp", max(count(cells, "gpus") // (tp * pp * cp), 1))
     plan: dict[str, Any] = {
         "tp": tp,
@@ -71,7 +71,7 @@ def _degrees(cells: Cells) -> dict[str, Any]:
         "schedule": torchtitan_schedule(cells.get("schedule", "") if pp > 1 else ""),
     }
     if tp > 1:
-        plan |= {"sp": True, "async_tp": cells.get("async_tp") == "yes"}
+        plan |= {"sp": True, "async_tp": word(cells, "async_tp", ("no", "yes")) == "yes"}
     if pp > 1:
         plan |= {"layers": "embedding+head", **({"reshard": False} if plan["zero"] else {})}
     return plan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from topoplan.errors import TopoplanError, nearest, shown
-from topoplan_llm_measurements.cells import count, number
+from topoplan_llm_measurements.cells import count, number, word
 from topoplan_llm_measurements.groups.llama import llama_model
 from topoplan_llm_measurements.groups.machines import cluster_of, hardware_of
 from topoplan_llm_measurements.groups.plans import torchtitan_micro_batch, torchtitan_schedule
@@ -48,7 +48,7 @@ def _row(cells: Cells) -> MeasuredRow:
         devices=devices,
         cluster=cluster_of(kind, devices),
         plan={**_degrees(cells), "recompute": _RECOMPUTE[recompute]},
-        kernels=_kernels(cells.get("compiled") or "", cells.get("source", "")),
+        kernels=_kernels(word(cells, "compiled", ("compile", "eager")), cells.get("source", "")),
     )
     return MeasuredRow(
         name="",
@@ -74,7 +74,7 @@ def _compiles_loss(source: str) -> bool:
 
 
 def _degrees(cells: Cells) -> dict[str, Any]:
-    tp, pp, cp, samples = (count(cells, word, 1) for word in ("tp", "pp", "cp", "local_batch"))
+    tp, pp, cp, samples = (count(cells, name, 1) for name in ("tp", "pp", "cp", "local_batch"))
     dp = count(cells, "fsdp", max(count(cells, "gpus") // (tp * pp * cp), 1))
     plan: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "zero": 3}
     plan["micro_batch"] = torchtitan_micro_batch(samples, pp)

@@ -97,11 +97,18 @@ def compare(
 
     host = Host.discover()
     document, where = _document(targets or [], comparison, components.get("option", ()))
+    read = {key: repr(value) for key, value in document.items()}
     _set_networks(document, comparison)
     _set_searches(document, comparison, components, run)
     _set_cluster(document, {**cluster, **run})
+    is_file = where.endswith(".toml")
+    typed = [key for key, value in document.items() if repr(value) != read.get(key)]
+    if not is_file:
+        typed = ["model", "network", "cluster", "estimator", "simulator", "searcher"]
+    elif "searchers" in typed:
+        typed.append("searcher")
     compare_and_report(
-        study_from(document, Path(where).stem, where, allow_code=allow_code or not where.endswith(".toml")),
+        study_from(document, Path(where).stem, where, allow_code=allow_code or not is_file, typed=typed),
         host,
         prices=files.prices,
         catalogue=files.catalogue,
