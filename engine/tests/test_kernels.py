@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numba
@@ -14,6 +16,7 @@ import pytest
 
 import topoplan_engine
 from topoplan_engine.kernels.caching import SHIPPED
+from topoplan_engine.kernels.frontend import shorten
 from topoplan_engine.kernels.jit import part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,6 +168,33 @@ def test_kernels_of_others_give_the_same_with_shortened_steps(tmp_path):
         said.append(subprocess.run([sys.executable, script], check=True, capture_output=True, text=True).stdout)
     assert said[0].startswith("(array([1, 3, 2, 0])")
     assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_python_looks_for_no_garbage_while_a_kernel_is_compiled(compiles):
+    seen = []
+    shorten()
+
+    def looked():
+        """Stands for what a kernel calls."""
+
+    @numba.extending.overload(looked)
+    def _looked():
+        seen.append(gc.isenabled())
+        if not compiles:
+            raise numba.TypingError("as it is to be")
+        return lambda: 1
+
+    @numba.njit
+    def calling():
+        return looked()
+
+    assert gc.isenabled()
+    with nullcontext() if compiles else pytest.raises(numba.TypingError):
+        assert calling() == 1
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
 
 
 def test_settings_are_equal_where_numba_says_so():

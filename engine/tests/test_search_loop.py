@@ -61,11 +61,11 @@ class Scripted(Search):
         self.state = trials[-1].state
 
 
-def run_scripted(budget, search=None, problem=None):
+def run_scripted(budget, search=None, problem=None, simulate=None):
     problem = problem or small_problem()
     search = search or Scripted(problem)
     run = Run(problem=problem, budget=budget, seed=0, searchers=("scripted",))
-    evaluator = Evaluator(problem, CountTransfers(), "ignore")
+    evaluator = Evaluator(problem, simulate or CountTransfers(), "ignore")
     strategy = problem.space.initial()
     return drive(run, evaluator, strategy, [("strategy", search)], np.random.default_rng(0)), search
 
@@ -75,6 +75,34 @@ def test_budget_zero_prices_the_initial_state_only():
     assert result.evaluations == 1
     assert result.best is result.initial
     assert search.told == []
+
+
+class Quotients(CountTransfers):
+    """Simulates quotients, of which it notes how often they are asked for."""
+
+    in_turn_bytes = 0
+
+    def __init__(self):
+        self.asked = 0
+
+    def has_quotient(self, fabric, cluster):
+        self.asked += 1
+        return True
+
+    def has_single_paths(self, fabric, cluster):
+        return True
+
+    def quotient_makespan(self, quotient, fabric, cluster, cutoff_seconds=float("inf")):
+        return float(quotient.taskgraph.n_tasks)
+
+
+@pytest.mark.parametrize(("budget", "asked"), [(0, False), (1, True)])
+def test_what_states_have_in_common_is_looked_for_where_there_are_several(budget, asked):
+    simulate = Quotients()
+    result, _ = run_scripted(budget, simulate=simulate)
+    assert bool(simulate.asked) == asked
+    # Three operators of four parts: two passes each, all-reduces of two linears' weights and biases, no transfer.
+    assert budget or result.initial_cost == 2 * 3 * 4 + 4
 
 
 def test_the_best_state_wins_and_the_run_ends_when_nobody_proposes():

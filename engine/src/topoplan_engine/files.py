@@ -7,7 +7,6 @@ stands for what it leads to, in both directions.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import os
 import stat
@@ -61,6 +60,8 @@ def read_unpacked(path: Path, largest: int = _LARGEST_UNPACKED) -> bytes:
     """
     if not path.name.endswith(PACKED):
         return read_file(path)
+    import gzip
+
     data = read_file(path)
     try:
         with gzip.open(io.BytesIO(data)) as stream:

@@ -12,7 +12,6 @@ import io
 import os
 import re
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +32,8 @@ def is_folder(suffix: str, path: Path) -> bool:
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
     """Return a tar archive of files, by name, in the given order; equal files give equal bytes."""
+    import tarfile
+
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in files.items():
@@ -48,6 +49,8 @@ def files_of(data: bytes, name: str) -> dict[str, bytes]:
     Raises:
         TopoplanError: it is no archive, is damaged, or holds something else than plain files without folders.
     """
+    import tarfile
+
     files: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:

@@ -7,6 +7,8 @@ Two thirds of the time that a kernel takes to compile is Python, in numba.  Thes
 * What numba has written in Python, `numpy.empty` or `max`, becomes a part (`topoplan_engine.kernels.parts`) of the
   kernels that call it: intermediate code that is linked into them, where numba would translate each by itself, with an
   entry for callers from C.
+* Python looks for garbage in cycles once a kernel is compiled, not while it is (`_WithoutCollection`): most of what the
+  compiler makes is cyclic and alive until then, and looking through it again and again is a seventh of the time.
 
 All of it holds for the whole process from the first kernel of the project on that is compiled, so that kernels of
 others are compiled in the same way.
@@ -15,8 +17,10 @@ others are compiled in the same way.
 from __future__ import annotations
 
 import functools
+import gc
 from typing import Any
 
+from numba.core import event
 from numba.core.compiler import CompilerBase
 from numba.core.decorators import jit
 from numba.core.targetconfig import TargetConfig
@@ -38,9 +42,33 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
         return [pipeline(self.state)]
 
 
+class _WithoutCollection(event.Listener):  # type: ignore[misc]
+    """Turns Python's collection of garbage off from when a function is compiled until the outermost one is."""
+
+    def __init__(self) -> None:
+        # How many functions are being compiled, each for the one before: numba lets one thread compile at a time.
+        self._depth, self._was_on = 0, False
+
+    def on_start(self, event: object) -> None:
+        """Turn collection off."""
+        if self._depth == 0:
+            self._was_on = gc.isenabled()
+            gc.disable()
+        self._depth += 1
+
+    def on_end(self, event: object) -> None:
+        """Turn it on again where it was on; numba calls this after errors, too."""
+        if self._depth == 0:  # a function whose compilation had begun before this listened
+            return
+        self._depth -= 1
+        if self._depth == 0 and self._was_on:
+            gc.enable()
+
+
 @functools.cache
 def shorten() -> None:
     """Shorten the steps, from now on."""
+    event.register("numba:compile", _WithoutCollection())
     TargetConfig.__eq__, TargetConfig.__hash__ = _settings_equal, _settings_hash
     _OverloadFunctionTemplate._get_jit_decorator = _decorator_of_part
 

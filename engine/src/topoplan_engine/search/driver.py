@@ -115,7 +115,7 @@ class SearchRun:
         self._is_portfolio = any(isinstance(search, PortfolioMember) for _, search in searchers)
         self._screened = {n: s for n, (_, s) in enumerate(searchers) if isinstance(s, Screened) and not journal.keeps}
         self._left_out = {number for number, (_, search) in enumerate(searchers) if isinstance(search, NoSearch)}
-        self._has_begun = False
+        self._has_begun, self._is_alone = False, limits is not None and limits.budget == 0 and not journal.keeps
         self.initial = self._time.initial = self._shares.begins_with = self._priced(Candidate(base=first))
         self._has_begun = True
         self._unpriced = None if self.initial.fits else Unpriced(Candidate(base=first), has_first=self.too_large > 0)
@@ -508,8 +508,9 @@ class SearchRun:
 
     def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:
         """Price a candidate; one that there is no time for has no cost."""
+        price = self._evaluator.price_alone if self._is_alone and not self._has_begun else self._evaluator.price
         if not self._has_limit:
-            return self._evaluator.price(candidate, fitting_cutoff)
+            return price(candidate, fitting_cutoff)
         stop, count = self._clocked.stop, self._evaluator.evaluations
         best = self.best if self._has_begun else None
         until = self.elapsed + self._time.longest(best, is_portfolio=self._is_portfolio)
@@ -520,7 +521,7 @@ class SearchRun:
         try:
             with obeyed(stop, left, self._most_tasks):
                 if best is None or best.fits:
-                    trial = self._evaluator.price(candidate, fitting_cutoff)
+                    trial = price(candidate, fitting_cutoff)
                 else:  # it may be the only one that there is time for
                     trial = self._evaluator.price_in_full(candidate, fitting_cutoff)
                 if best is None or not self._time.ends_late(self.elapsed, trial, best):

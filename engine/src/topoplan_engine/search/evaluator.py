@@ -159,6 +159,8 @@ class Evaluator:
         # What `price_in_full` simulated, and the key of its state.
         self._keeps_timeline = False
         self._timeline: tuple[bytes, Timeline | None] = b"", None
+        # Whether no quotient is simulated in the place of an iteration.
+        self._is_whole = False
         # By state: seconds that it took to be priced, under one draw of paths, up to its end.
         self._seconds_of: LruCache[bytes, float] = LruCache(_ENTRIES)
         # By fabric and class of strategies (`Lowering.class_key`): what all of them take.
@@ -224,6 +226,20 @@ class Evaluator:
             return self.price(candidate, fitting_cutoff)
         finally:
             evaluator._keeps_timeline = False
+
+    def price_alone(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
+        """Price the only candidate of a search: what it has in common with others is not looked for, if it is small.
+
+        Its quotient would save less time than it takes to find, and kernels to be compiled that nothing else needs.
+        """
+        evaluator, strategy = self._of(candidate.state()), candidate.state().strategy
+        if not isinstance(strategy, PlacedStrategy) or self._lowering.n_tasks(strategy) > _TELLING:
+            return self.price(candidate, fitting_cutoff)
+        evaluator._is_whole = True
+        try:
+            return self.price(candidate, fitting_cutoff)
+        finally:
+            evaluator._is_whole = False
 
     def _of(self, state: State) -> Evaluator:
         """Return the evaluator of states whose collectives have the algorithms of this one."""
@@ -356,7 +372,7 @@ class Evaluator:
         folded = self._folds.seconds(state)
         if folded is not None:
             return folded if folded < cutoff else float("inf")
-        class_key = self._class_key(state) if self._has_quotient(fabric) else None
+        class_key = self._class_key(state) if not self._is_whole and self._has_quotient(fabric) else None
         if class_key is None:
             return self._whole_seconds(state, cutoff, bound)
         key = (fabric.key, class_key)

@@ -27,7 +27,6 @@ from topoplan.model.timeline import Timeline
 from topoplan.plugin.host import Host
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.stopping import stop_if_wanted
-from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.kept import NetworkCache
 from topoplan_engine.network.star import Interfaces, star, switch_links
 from topoplan_engine.network.tables import Network
@@ -53,6 +52,7 @@ from topoplan_engine.simulation.written_out import written_out
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
+    from topoplan_engine.lowering.symmetry.quotient import Quotient
     from topoplan_engine.simulation.collective_choice import CollectiveChoice
 
 __all__ = ["Model", "Simulation"]

@@ -13,13 +13,13 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import Collective, TaskGraph
 from topoplan.model.timeline import Timeline
-from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation.columns import Outcome
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
+    from topoplan_engine.lowering.symmetry.quotient import Quotient
 
 __all__ = ["FoldedRun", "Folds", "Quotients"]
 

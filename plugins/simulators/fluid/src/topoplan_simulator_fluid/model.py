@@ -46,7 +46,7 @@ the kernel over them, and `Model.processing_times` gives lower bounds on the tim
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -56,7 +56,6 @@ from topoplan.errors import TopoplanError, shown
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.host import Host
-from topoplan_engine.lowering.symmetry.quotient import Quotient
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
@@ -78,14 +77,13 @@ from topoplan_engine.simulation.striped import with_stripes
 from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
-from topoplan_simulator_fluid.packets import PS, run_packets
 from topoplan_simulator_fluid.prepared import InPackets, Prepared
-from topoplan_simulator_fluid.quotient import quotient_loads
 from topoplan_simulator_fluid.windows import LOOK
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
     from topoplan_engine.lowering.folding.patterns import MessageLoads
+    from topoplan_engine.lowering.symmetry.quotient import Quotient
 
 __all__ = ["MOST_PACKETS", "Model", "Prepared"]
 
@@ -227,7 +225,7 @@ class Model(NamedTuple):
     def simulate(self, prepared: Prepared) -> Outcome:
         """Run one iteration."""
         if isinstance(prepared, InPackets):
-            return Outcome(*run_packets(prepared, self.seed, np.zeros(0), np.inf, False)[:-1])
+            return Outcome(*_run_packets(prepared, self.seed)[:-1])
         outcome = Outcome(*run(*prepared, self.seed, np.zeros(0), np.inf))
         return (
             outcome if self.stepped else outcome._replace(link_bytes=outcome.link_bytes[prepared.rings.representative])
@@ -236,7 +234,9 @@ class Model(NamedTuple):
     def record(self, prepared: Prepared) -> tuple[Outcome, LinkUse]:
         """Run one iteration, and return the use of all links, by link and time, as well."""
         if isinstance(prepared, InPackets):
-            *outcome_, rows = run_packets(prepared, self.seed, np.zeros(0), np.inf, True)
+            from topoplan_simulator_fluid.packets import PS
+
+            *outcome_, rows = _run_packets(prepared, self.seed, record=True)
             seconds = {name: rows[name] / PS for name in ("start", "finish")}
             use = LinkUse(link=rows["link"], task=rows["task"], nbytes=rows["nbytes"], **seconds)
             return Outcome(*outcome_), expanded(use, np.arange(len(prepared.paths.bandwidth)))
@@ -258,7 +258,7 @@ class Model(NamedTuple):
         if bound >= stop:
             return None
         if isinstance(prepared, InPackets):
-            outcome = Outcome(*run_packets(prepared, self.seed, time_to_end, stop, False)[:-1])
+            outcome = Outcome(*_run_packets(prepared, self.seed, time_to_end, stop)[:-1])
         else:
             outcome = Outcome(*run(*prepared, self.seed, time_to_end, stop))
         return outcome if outcome.makespan < np.inf else None
@@ -291,6 +291,8 @@ class Model(NamedTuple):
 
     def simulate_quotient(self, quotient: Quotient, network: Network, cutoff_seconds: float) -> Outcome:
         """Run a quotient; the makespan is infinite once a lower bound on it reaches the cutoff."""
+        from topoplan_simulator_fluid.quotient import quotient_loads
+
         links = star(network)
         assert links is not None
         prepared = quotient_loads(self.prepare(quotient.taskgraph, network), quotient, links)
@@ -315,6 +317,15 @@ class Model(NamedTuple):
         return outcome._replace(link_bytes=link_bytes(folded, prepared, network)), prepared
 
 
+def _run_packets(
+    prepared: InPackets, seed: int, time_to_end: F64 | None = None, stop: float = np.inf, *, record: bool = False
+) -> Any:
+    """Run one iteration packet by packet; kernels that few iterations need are imported here."""
+    from topoplan_simulator_fluid.packets import run_packets
+
+    return run_packets(prepared, seed, np.zeros(0) if time_to_end is None else time_to_end, stop, record)
+
+
 def _packets_on_links(entities: flows.Entities) -> float:
     """Packets of all messages, counted on each link of the longest path that they can take."""
     return float(np.sum(entities.volume / PACKET * entities.rounds * np.diff(entities.slot_ptr)))
@@ -322,6 +333,8 @@ def _packets_on_links(entities: flows.Entities) -> float:
 
 def _looks_at_timers(tasks: TaskColumns, entities: flows.Entities, network: Network) -> float:
     """How often timers of flows are looked at, at least: on a link that is slow enough, more often than packets go."""
+    from topoplan_simulator_fluid.packets import PS
+
     seconds = flows.processing_times(tasks, entities, network.paths, int(Transport.FLEXNETPACKET))
     seconds[tasks.kind < TaskKind.TRANSFER] = 0.0
     return float(np.sum(seconds * np.diff(entities.of_task))) * PS / LOOK
