@@ -275,6 +275,7 @@ def test_an_initial_state_that_there_is_no_time_for_is_not_simulated_in_full(mon
 
 def test_where_no_plan_can_be_priced_in_time_the_initial_strategy_is_priced_after_it(walk, monkeypatch):
     monkeypatch.setattr("topoplan_engine.search.evaluator._SECONDS_PER_TASK", 1.0)
+    monkeypatch.setattr("topoplan_engine.search.unpriced._LATE", 1.0)  # not within it
     monkeypatch.setattr(Evaluator, "seconds_in_full", lambda *_: 0.0)
     message = r"^time-limit: no plan could be priced in 2 s; the initial strategy is the result, and took 0 s more"
     with pytest.warns(TopoplanWarning, match=message):

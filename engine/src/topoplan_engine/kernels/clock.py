@@ -6,10 +6,12 @@ Kernels are compiled once on a machine; a time that holds for every other run le
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from numba.core import event
 
-__all__ = ["clock", "cpu_clock", "seconds_of_compilation"]
+__all__ = ["clock", "cpu_clock", "routing", "seconds_of_compilation", "seconds_of_routing"]
 
 
 class _Watch(event.Listener):  # type: ignore[misc]
@@ -48,3 +50,30 @@ def clock() -> float:
 def cpu_clock() -> float:
     """Return CPU seconds of this process, those of compilation left out: they do not depend on what else runs."""
     return time.process_time() - _watch.cpu_seconds
+
+
+_routing = [0.0]
+
+
+@contextmanager
+def routing() -> Iterator[None]:
+    """Count the seconds of a block as those of a search for paths."""
+    began = clock()
+    try:
+        yield
+    finally:
+        _routing[0] += clock() - began
+
+
+def seconds_of_routing() -> float:
+    """Return the seconds for which this process has looked for paths.
+
+    They are known from then on: an iteration that is simulated once more takes none of this time.
+
+    >>> before = seconds_of_routing()
+    >>> with routing():
+    ...     pass
+    >>> 0.0 <= seconds_of_routing() - before < 1.0
+    True
+    """
+    return _routing[0]

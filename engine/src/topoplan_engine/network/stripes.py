@@ -39,7 +39,7 @@ __all__ = ["Interfaces", "Routed", "Stripes", "interfaces_of", "rings_on_rails"]
 
 #: Returns numbers of paths of pairs of hosts in a part of a fabric, given which links it has, and rows of those that
 #: have some.
-Routed: TypeAlias = "Callable[[I64, Fabric, I32], tuple[I64, NewRows]]"
+Routed: TypeAlias = "Callable[[I64, Fabric, I32 | None], tuple[I64, NewRows]]"
 
 
 class Interfaces(NamedTuple):

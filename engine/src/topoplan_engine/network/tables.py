@@ -37,10 +37,11 @@ from topoplan.errors import FabricError, TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.cache import LruCache
 from topoplan_engine.csr import append, expand, frozen, indptr, row_of_entry, select
+from topoplan_engine.kernels.clock import routing
 from topoplan_engine.kernels.jit import inline_kernel
+from topoplan_engine.network.answered import AnsweredPairs, rows_of
 from topoplan_engine.network.doors import some_links
 from topoplan_engine.network.lanes import lanes_of, rings_on_lanes
 from topoplan_engine.network.link_classes import LinkClasses
@@ -71,8 +72,6 @@ ONE_PATH, CHOICE, FEW = range(3)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
 #: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
 _MOST_FEW, _MOST_DRAWN = 64, 1024
-#: Pairs of hosts whose paths are asked for at a time: some tenths of a second, after which a search may have to end.
-_AT_A_TIME = 1 << 16
 #: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
 _LISTS, _LIST_BYTES = 256, 1 << 16
 
@@ -186,7 +185,8 @@ class Network:
         self._moved = np.zeros(len(self.paths.row_ptr) - 1, dtype=bool)  # rows that transfers take
         #: Of a network for folded iterations whose messages load all equal paths, of which rows have one.
         self.spreading: Spreading | None = None
-        self._routed_by = fabric, i32(np.arange(fabric.n_links))
+        self._answered = AnsweredPairs()
+        self._routed_by: tuple[Fabric, I32 | None] = fabric, None
         self.interfaces = interfaces_of(fabric, cluster, self.lanes)
         self._stripes = Stripes.of(fabric, self.interfaces)
 
@@ -385,33 +385,33 @@ class Network:
         return i32(rows)
 
     def _route(self, keys: I64) -> None:
-        """Ask for the paths of new host pairs, and append their rows: all at once, as columns may have gigabytes."""
-        answers = []
-        for first in range(0, len(keys), _AT_A_TIME):
-            stop_if_wanted()
-            answers.append(self._routed(keys[first : first + _AT_A_TIME]))
-        counts = np.concatenate([paths_of_pair for paths_of_pair, _ in answers])
-        reachable, first = counts > 0, len(self.paths.row_ptr) - 1
-        self._row_of_pair.put(keys, np.where(reachable, first + 1 + np.cumsum(reachable), 1).astype(np.int32))
-        self._append(*(rows for _, rows in answers))
+        """Ask for the paths of new host pairs, and append their rows: all at once, as columns may have gigabytes.
+
+        Where a search has to leave this, what is answered by then is appended before anything else is asked for.
+        """
+        with routing():
+            if self._answered:
+                self._append_answered()
+                keys = keys[self._row_of_pair.get(keys) == 0]
+            self._answered.ask(keys, self._routed)
+            if self._answered:
+                self._append_answered()
+
+    def _append_answered(self) -> None:
+        keys, numbers, rows = self._answered.take(len(self.paths.row_ptr) - 1)
+        self._row_of_pair.put(keys, numbers)
+        self._append(*rows)
 
     def _routed(self, keys: I64) -> tuple[I64, NewRows]:
         """Ask for the paths of host pairs; return their numbers, and rows of the pairs that have some."""
         return self._routed_among(keys, *self._routed_by)
 
-    def _routed_among(self, keys: I64, fabric: Fabric, rows: I32) -> tuple[I64, NewRows]:
-        """Do so in a part of the fabric, given which links of it there are."""
+    def _routed_among(self, keys: I64, fabric: Fabric, rows: I32 | None) -> tuple[I64, NewRows]:
+        """Do so in a part of the fabric, given which links of it there are; None for all, which are numbered so."""
         answer = route(fabric, i32(keys // fabric.n_hosts), i32(keys % fabric.n_hosts))
-        answer = attrs.evolve(answer, links=i32(rows[answer.links]))
-        counts = np.diff(answer.pair_ptr)
-        reachable = counts > 0
-        running = np.cumsum(answer.weight)
-        before = np.repeat(np.concatenate([[0.0], running])[answer.pair_ptr[:-1]], counts)
-        cumulative_weight = running - before
-        cumulative_weight[answer.pair_ptr[1:][reachable] - 1] = 1.0  # rounding must not leave a draw without a path
-        lengths = np.diff(answer.path_ptr)
-        sums = self._sums(lengths, answer.links)
-        return counts, NewRows(counts[reachable], lengths, answer.links, sums, cumulative_weight, keys[reachable])
+        if rows is not None:
+            answer = attrs.evolve(answer, links=i32(rows[answer.links]))
+        return rows_of(answer, keys, self._sums)
 
     def _append(self, *rows: NewRows) -> None:
         """Append rows of paths."""

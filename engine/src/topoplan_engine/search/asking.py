@@ -70,7 +70,7 @@ def planned_in_vain(search: Search) -> bool:
     return bool(getattr(search, "in_vain", False))  # of one that `PlansInVain`
 
 
-def say_best(searchers: Sequence[tuple[str, Search]], finder: Search, best: Trial) -> None:
+def say_best(searchers: Sequence[tuple[str, Search]], finder: Search | None, best: Trial) -> None:
     """Let searchers know the best state so far, and members of a portfolio who found it."""
     for _, search in searchers:
         if isinstance(search, PortfolioMember):

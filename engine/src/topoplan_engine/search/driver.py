@@ -166,24 +166,27 @@ class SearchRun:
         self._improved()
 
     def _price_early(self) -> None:
-        """Price a candidate that was left, where nothing fits that has a price and a part of the limit is over."""
+        """Price what was left: something where nothing fits and a part of the limit is over; else the first state."""
         unpriced, before = self._unpriced, self.best
-        if unpriced is None or before.fits or not self._has_limit or self._journal.keeps:
+        if unpriced is None or not self._has_limit or self._journal.keeps:
             return
-        others_plan = self._shares_time and self._shares.alone() is not None
-        trial = unpriced.price_early(self._evaluator, self.elapsed, self._limits.seconds, others_plan=others_plan)
-        if trial is not None and unpriced.number is not None:
-            self._unpriced = None
+        seconds = self.elapsed, self._limits.seconds
+        if before.fits:
+            trial = unpriced.price_first(self._evaluator, *seconds)
+        else:
+            others_plan = self._shares_time and self._shares.alone() is not None
+            trial = unpriced.price_early(self._evaluator, *seconds, others_plan=others_plan)
+        if trial is not None:
             self._take_late(unpriced, trial)
-            self._shares.know(unpriced.number, trial)
             self._spread(before, unpriced.number)
 
     def _take_late(self, unpriced: Unpriced, trial: Trial) -> None:
         """Take the trial of a candidate that was left."""
         if unpriced.number is None:
-            self.initial = self._found.initial = trial
+            self.initial = self._found.initial = self._time.initial = self._shares.begins_with = trial
         else:
             self._found.note(unpriced.number, unpriced.candidate, trial)
+            self._shares.know(unpriced.number, trial)
         self.too_large -= 1
         self._found.take(trial)
 
@@ -406,12 +409,12 @@ class SearchRun:
         ended = stop.wanted or self._clock_says is not None
         return len(trials) if ended else len(candidates)  # one that is wrong counts, too
 
-    def _spread(self, before: Trial, number: int) -> None:
-        """Tell searchers of a new best state, if there is one, which that of this number has found."""
+    def _spread(self, before: Trial, number: int | None) -> None:
+        """Tell searchers of a new best state, if there is one, which that of this number has found; None for none."""
         if self.best is before:
             return
         self._improved()
-        axis, finder = self._searchers[number]
+        axis, finder = ("", None) if number is None else self._searchers[number]
         asking.say_best(self._searchers, finder, self.best)
         for index, (across, peer) in enumerate(self._searchers):
             if peer is not finder and (across != axis or axis == "network"):

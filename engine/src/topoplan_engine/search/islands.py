@@ -54,6 +54,7 @@ class _Status:
     Attributes:
         state: the pickled best state; None if it has not changed since the last status.
         cost, origin, rank: of the best state; the island with the smallest rank has the best of all.
+        initial_cost: of the state at the start, for which there may be time in a later round only.
         planning, elapsed: seconds so far, of its searchers and of its whole search, compilation left out.
         ended_by: what ended the round; the island can still propose candidates if that was the budget or the time.
         unfinished, too_large, left_out: see `topoplan_engine.search.result.Result`.
@@ -63,6 +64,7 @@ class _Status:
     cost: float
     origin: Origin
     rank: tuple[bool, bool, float]
+    initial_cost: float
     planning: float
     elapsed: float
     evaluations: int
@@ -166,6 +168,7 @@ class LocalWorkers:
             cost=search_run.best.cost,
             origin=self._origins[island],
             rank=search_run.rank,
+            initial_cost=search_run.initial.cost,
             planning=search_run.planning,
             elapsed=search_run.elapsed,
             evaluations=search_run.evaluations,
@@ -312,8 +315,8 @@ def _rounds(
         for island in active:
             states[island] = statuses[island].state or (migrants[island][0] if island in migrants else states[island])
         best = min(range(count), key=lambda island: (statuses[island].rank, island))
-        if turn == 0:
-            first, first_cost = states[0], statuses[0].cost
+        first = states[0] if turn == 0 else first
+        first_cost = min(status.initial_cost for status in statuses.values())
         migrants = _migrants(states, statuses)
         progress = _progress(statuses, first_cost, best)
         plan.note(turn, statuses, max(progress.elapsed, clock() - began))

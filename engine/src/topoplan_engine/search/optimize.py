@@ -424,23 +424,22 @@ def _outcome(
     """
     problem, evaluator = setup.problem, setup.evaluator
     entry, aside = judged_plans.plan.entry, judged_plans.aside
-    strategy = entry.state.strategy
     ends.check_before_the_end(evaluator, entry.state)
     plan, draws = _in_full(evaluator, judged_plans.plan, record, record_all=record_all)
     plan = attrs.evolve(plan, history=result.recorded)
-    initial, initial_draws, start = plan, draws, judged_plans.initial.entry.state
+    initial, initial_draws, start = plan, draws, judged_plans.initial.entry
     if judged_plans.initial is not judged_plans.plan:
         if ends.has_use_for(evaluator, start):
             initial, initial_draws = _in_full(evaluator, judged_plans.initial, record)
         else:
             # One that there was no time to price is so large that its memory takes long, too.
-            is_priced, initial_draws = result.initial_cost < math.inf, judged_plans.initial.draws
-            initial = evaluator.unsimulated_plan(start, record, with_memory=is_priced)
+            is_priced, initial_draws = start.cost < math.inf, judged_plans.initial.draws
+            initial = evaluator.unsimulated_plan(start.state, record, with_memory=is_priced)
             if not initial_draws.seeds:  # the price of bytes that do not fit is no time
-                excess = evaluator.penalty(start.strategy) if is_priced else 0.0
-                initial_draws = Draws(seconds=[result.initial_cost - excess])
+                excess = evaluator.penalty(start.state.strategy) if is_priced else 0.0
+                initial_draws = Draws(seconds=[start.cost - excess])
     pays, bound = _other_networks(setup, plan, draws, rng)
-    memory = evaluator.memory(strategy)
+    memory = evaluator.memory(entry.state.strategy)
     return Outcome(
         experiment=setup.experiment,
         plan=plan,
@@ -449,7 +448,7 @@ def _outcome(
         initial_draws=initial_draws,
         origin=entry.origin,
         aside=None if aside is None or aside.entry.state is entry.state else aside,
-        result=attrs.evolve(result, best=entry.state, best_cost=entry.cost),
+        result=attrs.evolve(result, best=entry.state, best_cost=entry.cost, initial_cost=start.cost),
         memory=memory,
         penalty=memory_penalty(memory, problem.cluster.usable_memory, setup.policy),
         memory_ignored=setup.policy == "ignore",
@@ -492,16 +491,17 @@ def _judged_plans(setup: SearchSetup, result: Result, ends: Ends, journals: Jour
     at_end = setup.evaluator.seconds_in_full(result.best) if ends.seconds < math.inf else 0.0
     is_part = ends.seconds < math.inf and not result.interrupted  # else what follows has no clock, or is not the end
     with interruptible() as stop, closing(journals.open_end() if is_part else NoJournal()) as journal:
+        clocked = Clocked(journal, stop)
         judged_plans = judge(
             setup.evaluator,
             result.shortlist,
-            initial,
+            ends.with_price(setup.evaluator, initial, at_end, clocked) if is_part else initial,
             result.aside,
             constructed=constructed,
             stop=stop,
             evaluations=result.evaluations,
             remaining=lambda: ends.remaining - at_end,
-            clocked=Clocked(journal, stop),
+            clocked=clocked,
         )
         journal.finish(0.0)
     return judged_plans

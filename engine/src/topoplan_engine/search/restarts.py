@@ -99,7 +99,7 @@ def _joined(results: Sequence[Result], chains: int) -> Result:
     return attrs.evolve(
         best,
         initial=results[0].initial,
-        initial_cost=results[0].initial_cost,
+        initial_cost=min(result.initial_cost for result in results),  # some may have had no time to price it
         shortlist=_last_of([*best.shortlist[::-1], *rivals]),
         aside=min(asides, key=lambda entry: entry.cost, default=None),
         evaluations=int(evaluations[-1]),

@@ -2,7 +2,8 @@
 
 While nothing has a price, no candidate may take long, for the next one may be the one that is priced soon.  The driver
 keeps the first state, and the candidates of planners that were left.  Where a good part of a time limit is over and
-still nothing that fits has a price, those of planners are priced in the rest of it, that of the fewest tasks first.
+still nothing that fits has a price, they are priced in the rest of it, that of the fewest tasks first.  Once a plan
+fits, the first state alone is: it may be the better one, and others start from it.
 At the end, if nothing has a price, one of them is, which is in stages and may fit, or else the first state.  Both
 together may take a tenth of the limit longer, unless the search is written down to be repeated without a clock; small
 iterations take no time to speak of.
@@ -31,6 +32,9 @@ _GRACE, _LEAST_GRACE = 0.1, 0.5
 #: Shares of a time limit after which what was left is priced in the rest of it: where every planner has proposed
 #: something, and in any case; and how many candidates are kept.
 _LATE, _LATEST, _MOST = 0.4, 0.6, 8
+
+#: Share of a time limit, and of what is left of it, that the first state may take beside a plan that fits.
+_BESIDE, _BESIDE_OF_REST = 0.3, 0.5
 
 #: Tasks of an iteration that is priced, however late it is.
 _SMALL = 50_000
@@ -61,9 +65,9 @@ class Unpriced:
     def __init__(self, first: Candidate, *, has_first: bool = True) -> None:
         self._first, self.has_first = _Kept(first, None), has_first
         self._kept = self._first
-        #: Those of planners, and the ones that had no time but their turn.
+        #: Those of planners, and the ones that had no time but their turn; the first state is one of these.
         self._planned: list[_Kept] = []
-        self._waiting: list[_Kept] = []
+        self._waiting: list[_Kept] = [self._first] if has_first else []
 
     @property
     def candidate(self) -> Candidate:
@@ -85,10 +89,11 @@ class Unpriced:
     def price_early(
         self, evaluator: Evaluator, elapsed: float, limit: float, *, others_plan: bool = False
     ) -> Trial | None:
-        """Price candidates of planners in the rest of a limit, once a good part of it is over.
+        """Price what was left in the rest of a limit, once a good part of it is over.
 
         That of the fewest tasks comes first; each has half of the time that is left, and the last one all, if that is
-        more than it had before.
+        more than it had before.  Where the first state alone comes after one, they share by the squares of their
+        tasks: what has clearly fewer is the one to be priced, and gets nearly all.
 
         Args:
             evaluator: of the search.
@@ -96,7 +101,7 @@ class Unpriced:
             others_plan: a planner that has proposed nothing is planning.
 
         Returns:
-            The first that is priced; None if none was, or it is too early.
+            The first that has a cost; None if none has, or it is too early.
         """
         if not self._waiting or elapsed < (_LATEST if others_plan else _LATE) * limit:
             return None
@@ -104,14 +109,45 @@ class Unpriced:
         self._waiting.sort(key=lambda entry: evaluator.tasks_of(entry.candidate.state().strategy))
         while self._waiting and (seconds := end - clock()) > 0.0:
             entry = self._waiting.pop(0)
-            seconds /= 2 if self._waiting else 1
+            seconds *= self._share(entry, evaluator)
             if seconds <= entry.seconds:
                 continue
-            trial = _priced_by(clock() + seconds, evaluator, entry.candidate)
-            if trial is not None:
-                self._kept = entry
+            if (trial := self._priced(entry, seconds, evaluator)) is not None:
                 return trial
         return None
+
+    def price_first(self, evaluator: Evaluator, elapsed: float, limit: float) -> Trial | None:
+        """Price the first state beside a plan that fits, where that takes no more than a share of the limit.
+
+        Args:
+            evaluator: of the search.
+            elapsed, limit: seconds of the search.
+
+        Returns:
+            Its trial; None where there is no time for it, or it has no cost.
+        """
+        if self._first not in self._waiting:
+            return None
+        self._waiting = []
+        seconds = min(_BESIDE * limit, _BESIDE_OF_REST * (limit - elapsed))
+        tasks = evaluator.tasks_of(self._first.candidate.state().strategy)
+        has_time = tasks * evaluator.least_seconds_per_task < seconds
+        return self._priced(self._first, seconds, evaluator) if has_time else None
+
+    def _share(self, entry: _Kept, evaluator: Evaluator) -> float:
+        """Return the share of the time that one has of those that wait."""
+        if self._waiting != [self._first]:
+            return 0.5 if self._waiting else 1.0
+        tasks, first = (evaluator.tasks_of(each.candidate.state().strategy) for each in (entry, self._first))
+        return first**2 / (tasks**2 + first**2) if first else 0.5
+
+    def _priced(self, entry: _Kept, seconds: float, evaluator: Evaluator) -> Trial | None:
+        """Price one in so many seconds, and take note that it was; None where it has no cost."""
+        trial = _priced_by(clock() + seconds, evaluator, entry.candidate)
+        if trial is None or trial.cost == math.inf:
+            return None
+        self._kept, self.has_first = entry, self.has_first and entry is not self._first
+        return trial
 
     def price(self, evaluator: Evaluator, limit: float, name_of: Callable[[int], str], *, whole: bool = False) -> Trial:
         """Price one in full, and warn of how long that took.
