@@ -10,7 +10,7 @@ import pytest
 from topoplan import Collective, TaskKind
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import direct
-from topoplan_engine.simulation.coupled_messages import _drawn, coupled_messages, streams_of
+from topoplan_engine.simulation.coupled_messages import coupled_messages, drawn_paths, streams_of
 from topoplan_engine.simulation.deferred import simulated_words
 from topoplan_samples.plans_drawn import cluster_of, fabric_of
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
@@ -151,7 +151,7 @@ def test_draws_of_a_message_do_not_change_with_other_messages(couple):
     src, dst = np.nonzero(~np.eye(16, dtype=bool))
     rows = network.rows_between(src.astype(np.int32), dst.astype(np.int32)).astype(np.int64)
     stream = streams_of(src, dst, 16)
-    whole, some = _drawn(network, rows, stream), _drawn(network, rows[::3], stream[::3])
+    whole, some = drawn_paths(network, rows, stream), drawn_paths(network, rows[::3], stream[::3])
     assert (whole[::3] == some).all()
     paths = network.paths
     assert ((whole >= paths.row_ptr[rows]) & (whole < paths.row_ptr[rows + 1])).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_programs_with_several_thread_blocks_and_copies_are_followed(tmp_path):
     [
         (("rrcs", "rcs", 1), "to what is not the rest of its sum|at the end, output"),
         (('chan="0"', 'chan="1"', 1), "waits for ever"),
-        (('type="s"', 'type="x"', 1), "step of type 'x'"),
+        (('type="s"', 'type="x"', 1), "step of type 'x' .must be one of cpy, nop, r, rcs, "),
         (('srcoff="0"', 'srcoff="9"', 1), r"reads i\[9\], where nothing is"),
         (('coll="allreduce"', 'coll="alltoall"', 1), "is 'alltoall', not all-reduce"),
         (('ngpus="4"', 'ngpus="8"', 1), "is for 8 GPUs, the group has 4 members"),
@@ -102,5 +103,13 @@ def test_what_is_no_all_reduce_of_four_is_refused(tmp_path, change, why):
 def test_a_program_must_be_named():
     with pytest.raises(TopoplanError, match=r"needs a program \(msccl:file=NAME.xml\)"):
         Msccl().rounds(Collective.ALL_REDUCE, FOUR)
-    with pytest.raises(TopoplanError, match="cannot be read"):
+    with pytest.raises(TopoplanError, match=r"missing.xml: cannot be read \(No such file or directory\)$"):
         read("missing.xml")
+
+
+def test_a_pipe_is_refused(tmp_path):
+    """It would be waited for until somebody writes to it."""
+    os.mkfifo(tmp_path / "pipe.xml")
+    for path in (tmp_path / "pipe.xml", tmp_path):
+        with pytest.raises(TopoplanError, match=r"cannot be read \(must be a file\)$"):
+            read(path)

@@ -33,6 +33,7 @@ _COLLECTIVES = {
 }
 _RECEIVES, _SENDS = {"r", "rcs", "rrc", "rrcs", "rrs"}, {"s", "rcs", "rrcs", "rrs"}
 _ADDS, _LOCAL, _NOTHING = {"rrc", "rrcs", "rrs", "re"}, {"cpy", "re"}, {"nop"}
+_KINDS = _RECEIVES | _SENDS | _LOCAL | _NOTHING
 #: Bytes of the largest program, and the most chunks of all buffers.
 _MOST_BYTES, _MOST_CHUNKS = 1 << 26, 1 << 20
 #: A place in a buffer: GPU, buffer, offset.  What is there: chunk -> bits of the GPUs whose data it is the sum of.
@@ -84,13 +85,17 @@ def read_program(path: Path, collective: Collective, members: int) -> Collective
 
 def _root(path: Path, where: str) -> ET.Element:
     try:
+        if path.exists() and not path.is_file():  # a pipe may never end
+            raise TopoplanError(f"{where}: cannot be read (must be a file)")
         if path.stat().st_size > _MOST_BYTES:
             raise TopoplanError(f"{where}: has more than {_MOST_BYTES} bytes")
         text = path.read_text(encoding="utf-8")
         if "<!" in text:
             raise TopoplanError(f"{where}: has declarations (<!...), which no program needs")
         root = ET.fromstring(text)
-    except (OSError, UnicodeDecodeError, ET.ParseError) as error:
+    except OSError as error:
+        raise TopoplanError(f"{where}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, ET.ParseError) as error:
         raise TopoplanError(f"{where}: cannot be read ({error})") from None
     if root.tag != "algo":
         raise TopoplanError(f"{where}: begins with <{root.tag}> (must be <algo>)")
@@ -115,8 +120,9 @@ def _steps(gpu: ET.Element, place: int, where: str) -> list[_Step]:
         peers = tuple(_number(block, name, where) for name in ("send", "recv", "chan"))
         for position, step in enumerate(block):
             kind = step.get("type", "")
-            if kind not in _RECEIVES | _SENDS | _LOCAL | _NOTHING:
-                raise TopoplanError(f"{where}: GPU {number} has a step of type {shown(kind)}")
+            if kind not in _KINDS:
+                known = ", ".join(sorted(_KINDS))
+                raise TopoplanError(f"{where}: GPU {number} has a step of type {shown(kind)} (must be one of {known})")
             if _number(step, "s", where) != position:
                 raise TopoplanError(f"{where}: steps of GPU {number} are not numbered from 0 on")
             ends = [(step.get(f"{end}buf", ""), _number(step, f"{end}off", where)) for end in ("src", "dst")]
