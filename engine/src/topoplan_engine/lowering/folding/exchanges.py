@@ -1,26 +1,23 @@
 """Which communicators each stage uses, and with which collectives, before tasks are written for any device.
 
-The tasks of a stage are written for one place of its mesh (`topoplan_engine.lowering.places.Places`), whose groups add
-no collectives and list what they are asked to add.
+The tasks of a stage are written for one place of its mesh (`topoplan_engine.lowering.one_place`), and say what is sent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I64
-from topoplan.model.mesh import DeviceMesh
 from topoplan.model.pass_order import Pass
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.taskgraph import Collective
-from topoplan_engine.lowering.places import Communicator
+from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan_engine.lowering.one_place import OnePlace
 from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_tasks import StageTasks, Variant
-from topoplan_engine.lowering.task_columns import TaskColumns, Weights, shares_of
-from topoplan_engine.sharding.mesh import mesh_groups
+from topoplan_engine.lowering.task_columns import Weights, shares_of
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
 __all__ = ["Exchanges", "Sent", "exchanges_of"]
@@ -34,10 +31,9 @@ def exchanges_of(
     for number, stage in enumerate(stages):
         rows = strategy.order.row_of[:, number]
         separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if (rows[kind] >= 0).any())
-        place = _OnePlace(stage.stage.mesh, one_task=one_task)
-        StageTasks(stage, costs[number], Variant(True, True, separate), place, place)
-        uneven = {axes: tuple(weights.values()) for axes, weights in place.uneven.items()}
-        exchanges.append(Exchanges(place.noted, place.written_out, uneven, tuple(place.hops)))
+        place = OnePlace(stage.stage.mesh.sizes)
+        tasks = StageTasks(stage, costs[number], Variant(True, True, separate), place, place)
+        exchanges.append(Exchanges.of(tasks, place, one_task))
     return exchanges
 
 
@@ -77,60 +73,23 @@ class Exchanges(NamedTuple):
     uneven: Mapping[tuple[int, ...], Sequence[Weights]]
     hops: tuple[int, ...]
 
-
-class _Noting(NamedTuple):
-    size: int
-    axes: tuple[int, ...]
-    place: _OnePlace
-
-    def add(
-        self,
-        tasks: TaskColumns,
-        kind: Collective,
-        weights: Sequence[Weights] = (),
-        **columns: Any,
-    ) -> tuple[I64, I64]:
-        task = self.join(tasks)
-        if kind is Collective.ALL_TO_ALL and (weights or not self.place.one_task):
-            self.place.written_out[self.axes] = self.place.written_out.get(self.axes, 0) + 1
-            for each in weights:
-                self.place.uneven.setdefault(self.axes, {})[each.values.tobytes(), each.end] = each
-        elif kind is Collective.ALL_TO_ALL:
-            self._note(kind, columns["size"] * self.size, columns)
-        else:
-            self._note(kind, columns["size"], columns)
-        return task, task
-
-    def _note(self, kind: Collective, size: int, columns: Mapping[str, Any]) -> None:
-        once = columns["micro_batch"] < 0
-        self.place.noted[self.axes].add(Sent(kind, size, columns["divisor"], once))
-
-    def join(self, tasks: TaskColumns, **columns: Any) -> I64:
-        self.place.noted.setdefault(self.axes, set())
-        return tasks.add(1)
-
-
-class _OnePlace:
-    """The first place of a mesh.
-
-    Attributes:
-        noted, written_out, uneven, hops: what was asked for.
-        one_task: see `TaskColumns`.
-    """
-
-    columns: Mapping[str, Any] = {}
-
-    def __init__(self, mesh: DeviceMesh, *, one_task: bool) -> None:
-        self._mesh, self.groups, self.one_task = mesh, TaskColumns(), one_task
-        self.devices, self.rows = mesh.devices[:1], np.zeros(1, np.int64)
-        self.noted: dict[tuple[int, ...], set[Sent]] = {}
-        self.written_out: dict[tuple[int, ...], int] = {}
-        self.uneven: dict[tuple[int, ...], dict[object, Weights]] = {}
-        self.hops: dict[int, None] = {}
-
-    def communicator(self, axes: tuple[int, ...]) -> Communicator:
-        return _Noting(mesh_groups(self._mesh.sizes, axes).shape[1], axes, self)
-
-    def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
-        self.hops[axis] = None
-        return {}, self.rows
+    @classmethod
+    def of(cls, tasks: StageTasks, place: OnePlace, one_task: bool) -> Exchanges:
+        """Return what the tasks of one place send."""
+        columns = tasks.columns()
+        of_groups = columns["kind"] == TaskKind.COLLECTIVE
+        names = ("axes", "collective", "size", "divisor", "micro_batch", "weighted")
+        collectives: dict[tuple[int, ...], set[Sent]] = {}
+        written_out: dict[tuple[int, ...], int] = {}
+        rows = zip(*(columns[name][of_groups].tolist() for name in names), strict=True)
+        for mask, kind, size, divisor, micro_batch, weighted in rows:
+            axes = place.axes_of(mask)
+            sent = collectives.setdefault(axes, set())
+            if kind == Collective.ALL_TO_ALL and (weighted or not one_task):
+                written_out[axes] = written_out.get(axes, 0) + 1
+            elif kind != Collective.JOIN:
+                members = math.prod(place.sizes[axis] for axis in axes) if kind == Collective.ALL_TO_ALL else 1
+                sent.add(Sent(Collective(kind), size * members, divisor, micro_batch < 0))
+        hops = dict.fromkeys(columns["axes"][columns["kind"] == TaskKind.TRANSFER].tolist())
+        uneven = {axes: tuple(several.values()) for axes, several in place.weights.items()}
+        return cls(collectives, written_out, uneven, tuple(axis for mask in hops for axis in place.axes_of(mask)))

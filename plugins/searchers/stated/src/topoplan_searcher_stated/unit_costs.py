@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 
 from topoplan import PassOrder, Problem, Stage, StagedStrategy
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I64
 from topoplan.model.pass_order import Pass
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.gather_units import GatherUnits, stage_units
+from topoplan_engine.lowering.one_place import OnePlace
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_buffers import (
     fetched_weights,
@@ -37,7 +38,6 @@ from topoplan_engine.lowering.stage_costs import StageCosts
 from topoplan_engine.lowering.stage_memory import StageBytes
 from topoplan_engine.lowering.stage_tasks import END, SUMS, StageTasks, Variant
 from topoplan_engine.lowering.staged import StagedLowering
-from topoplan_engine.lowering.task_columns import TaskColumns, Weights
 from topoplan_engine.pass_orders import alternating_order
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.sharding.programs import pieces
@@ -416,53 +416,6 @@ def _sent(stage: StageGraph) -> float:
     return total
 
 
-class _Group(NamedTuple):
-    """A communicator of which one device's part is written; see `topoplan_engine.lowering.places.Communicator`."""
-
-    size: int
-    axes: int
-    columns: int
-
-    def add(
-        self,
-        tasks: TaskColumns,
-        kind: Collective,
-        weights: Sequence[Weights] = (),
-        *,
-        size: int = 0,
-        **columns: Any,
-    ) -> tuple[I64, I64]:
-        """Add the collective: that of the device that has most of it."""
-        most = max((float(each.values.max()) for each in weights if each.end < 2), default=1.0)
-        columns |= {"size": round(size * most), "axes": self.axes}
-        task = tasks.add(self.columns, kind=TaskKind.COLLECTIVE, collective=kind, **columns)
-        return task, task
-
-    def join(self, tasks: TaskColumns, **columns: Any) -> I64:
-        """Add a join."""
-        return tasks.add(self.columns, kind=TaskKind.COLLECTIVE, collective=Collective.JOIN, **columns)
-
-
-class _OnePlace:
-    """One place of a stage stands for all, once for each column; see `topoplan_engine.lowering.places.Places`."""
-
-    columns: Mapping[str, Any] = {"axes": 0}
-
-    def __init__(self, sizes: tuple[int, ...], columns: int) -> None:
-        self._sizes, self._columns, self.groups = sizes, columns, TaskColumns()
-        self.devices: I32 = np.zeros(columns, dtype=np.int32)
-        self.rows: I64 = np.zeros(columns, dtype=np.int64)
-
-    def communicator(self, axes: tuple[int, ...]) -> _Group:
-        """Return the groups along some axes."""
-        size = math.prod(self._sizes[axis] for axis in axes)
-        return _Group(size, sum(1 << axis for axis in axes), self._columns)
-
-    def next_along(self, axis: int) -> tuple[Mapping[str, Any], I64]:
-        """Return columns of a hop to the next place along an axis, and the place that sends."""
-        return {"axes": 1 << axis, "src": 0, "dst": 0}, np.arange(self._columns)
-
-
 class _ColumnCosts(StageCosts):
     """What the operators of a stage cost on its first device, with a column for each size of micro-batches."""
 
@@ -499,7 +452,7 @@ class _Tasks(NamedTuple):
 
 def _tasks(stage: StageGraph, costs: Sequence[StageCosts], separate: frozenset[Pass], sizes: tuple[int, ...]) -> _Tasks:
     """Return the tasks of each pass on one device, in the last micro-batch, given costs of each size."""
-    count, place = len(costs), _OnePlace(sizes, len(costs))
+    count, place = len(costs), OnePlace(sizes, len(costs))
     variant = Variant(False, True, separate)
     written = StageTasks(stage, _ColumnCosts.of(costs), variant, place, place)
     columns, (tails, heads) = written.columns(), written.ends()
