@@ -6,7 +6,8 @@
     0+16+16+16            the embedding alone on the first stage
     embedding+head        equally many, where the embedding and the head count as a layer each (or one of both alone)
 
-The first stage has what comes before the first layer, the last one what comes behind the last.  Layers XX
+The first stage has what comes before the first layer, the last one what comes behind the last.
+
 Source: NVIDIA/Megatron-LM@d98e8a64, ``--account-for-embedding-in-pipeline-split`` and
 ``--pipeline-model-parallel-layout``, whose letters `topoplan_trainer_plans` turns into numbers.
 """
