@@ -121,8 +121,8 @@ def _steps(gpu: ET.Element, place: int, where: str) -> list[_Step]:
         for position, step in enumerate(block):
             kind = step.get("type", "")
             if kind not in _KINDS:
-                known = ", ".join(sorted(_KINDS))
-                raise TopoplanError(f"{where}: GPU {number} has a step of type {shown(kind)} (must be one of {known})")
+                kinds = ", ".join(sorted(_KINDS))
+                raise TopoplanError(f"{where}: GPU {number} has a step of type {shown(kind)} (must be one of {kinds})")
             if _number(step, "s", where) != position:
                 raise TopoplanError(f"{where}: steps of GPU {number} are not numbered from 0 on")
             ends = [(step.get(f"{end}buf", ""), _number(step, f"{end}off", where)) for end in ("src", "dst")]
