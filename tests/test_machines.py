@@ -12,6 +12,7 @@ from topoplan import Host, TopoplanError
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.host_models import at_machine
+from topoplan_engine.network.host_paths import host_paths
 from topoplan_engine.options import HostGroup
 
 PACKAGE = '''
@@ -156,6 +157,18 @@ def test_options_go_over_what_a_machine_says():
     assert (cluster.host.n_devices, cluster.host.n_nics, cluster.host.nic_owners) == (4, 2, ((0,), (1,)))
     switch = [link.bandwidth for link in cluster.host.links if "switch" in {cluster.host.nodes[link.second]}]
     assert switch == [100e9] * 4
+
+
+def test_fewer_gpus_of_a_rack_leave_the_nics_of_the_others_out():
+    """A Grace CPU without its GPUs is joined to nothing: 64 of 72 GPUs have 64 NICs, as the rack of 64 says itself."""
+    fewer, rack = (
+        build_cluster(ClusterOptions(machine=machine, servers=2, **gpus))
+        for machine, gpus in (("gb200-nvl72", {"gpus_per_server": 64}), ("gb200-nvl72:gpus=64", {}))
+    )
+    assert fewer.interfaces.tolist() == rack.interfaces.tolist() == [64, 64]
+    assert fewer.host.nic_owners == rack.host.nic_owners
+    assert host_paths(fewer.host).own_nics.tolist() == host_paths(rack.host).own_nics.tolist()
+    assert build_cluster(ClusterOptions(machine="dgx-h100", gpus_per_server=4)).host.n_nics == 8, "CPUs join them"
 
 
 def test_a_machine_says_what_options_leave_open():

@@ -86,6 +86,9 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
         if asked > have:
             raise TopoplanError(f"cluster.{flag}: {asked}, but machine {name} has {have} {what} (at most {have})")
     model = with_parts(model, count, nics)
+    if degree is None or is_unnamed(degree):
+        nics = _reached_nics(model)
+        model = with_parts(model, count, nics)
     inside = options.inter_gpu_bandwidth_gbps
     if not is_unnamed(inside):
         model = with_inside(model, inside * _BYTES_PER_SECOND_PER_GBPS)
@@ -184,6 +187,26 @@ def with_parts(model: HostModel, devices: int, nics: int) -> HostModel:
         ),
         nic_owners=owners,
     )
+
+
+def _reached_nics(model: HostModel) -> int:
+    """Return how many NICs, of the first ones, links join to the first device: those of CPUs without devices are not.
+
+    All of them where the first device reaches none, which is an error of the machine.
+    """
+    joined: dict[int, list[int]] = {}
+    for link in model.links:
+        joined.setdefault(link.first, []).append(link.second)
+        joined.setdefault(link.second, []).append(link.first)
+    reached, waiting = set[int](), [place for place, node in enumerate(model.nodes) if node is HostNode.DEVICE][:1]
+    while waiting:
+        place = waiting.pop()
+        if place not in reached:
+            reached.add(place)
+            waiting += joined.get(place, ())
+    nics = [place for place, node in enumerate(model.nodes) if node is HostNode.NIC]
+    count = next((number for number, place in enumerate(nics) if place not in reached), len(nics))
+    return count or len(nics)
 
 
 def gpu_links(model: HostModel) -> list[HostLink]:
