@@ -346,31 +346,18 @@ def _need_of(order: PassOrder) -> list[int]:
     return need.tolist()
 
 
-@functools.lru_cache(maxsize=64)
-def _edges(order: PassOrder) -> tuple[list[int], list[list[tuple[int, int]]]]:
-    """Return how many passes each one waits for; and those that wait for it, with the border that is crossed."""
-    tails, heads = order.edges
-    chunks = order.chunk[tails], order.chunk[heads]
-    back = (chunks[0] > chunks[1]) * (order.n_chunks - 1)
-    borders = np.where(chunks[0] == chunks[1], -1, np.minimum(*chunks) + back)
-    borders[: len(tails) - len(order.needs[0])] = -1  # the order of each rank
-    followers: list[list[tuple[int, int]]] = [[] for _ in order.kind]
-    for tail, head, border in zip(tails.tolist(), heads.tolist(), borders.tolist(), strict=True):
-        followers[tail].append((head, border))
-    return np.bincount(heads, minlength=len(followers)).tolist(), followers
-
-
-def ideal_times(order: PassOrder, seconds: F64, sending: F64 | None = None) -> tuple[F64, F64]:
+def ideal_times(order: PassOrder, seconds: F64) -> tuple[F64, F64]:
     """Return begin and end of each pass where each begins as soon as its rank and what it needs are done.
 
     Args:
         order: of passes.
         seconds: (4, n_chunks) of each kind of pass; backward passes without one for weights take both.
-        sending: (2, n_chunks - 1) from the end of a chunk's pass until the next chunk can begin with its output, and
-            the other way with its gradient; None: no time.
     """
-    waits, followers = _edges(order)
-    waits = list(waits)
+    tails, heads = order.edges
+    waits = np.bincount(heads, minlength=len(order.kind)).tolist()
+    followers: list[list[int]] = [[] for _ in waits]
+    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
+        followers[tail].append(head)
     own_pass = order.row_of[Pass.WEIGHTS][order.chunk, order.micro_batch] >= 0
     duration = seconds[order.kind, order.chunk]
     duration = np.where(
@@ -378,11 +365,9 @@ def ideal_times(order: PassOrder, seconds: F64, sending: F64 | None = None) -> t
     )
     start, ready = [0.0] * len(waits), [row for row, count in enumerate(waits) if not count]
     lengths = duration.tolist()
-    between = [*(np.zeros(2 * order.n_chunks - 2) if sending is None else sending.ravel()).tolist(), 0.0]
     for row in ready:
-        end = start[row] + lengths[row]
-        for head, border in followers[row]:
-            start[head] = max(start[head], end + between[border])
+        for head in followers[row]:
+            start[head] = max(start[head], start[row] + lengths[row])
             waits[head] -= 1
             if not waits[head]:
                 ready.append(head)
