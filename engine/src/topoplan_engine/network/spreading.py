@@ -33,23 +33,12 @@ from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.network.doors import Doors, Ends
 from topoplan_engine.network.nearest import FEW_TARGETS, Core, Meeting, Scratch, core_of, leave, meet, search, start
 
-__all__ = ["AtHosts", "Limiting", "Routes", "Spreading", "Ways", "between_switches"]
+__all__ = ["AtHosts", "Limiting", "Routes", "Spreading", "Ways"]
 
 #: Shares of links that are written at a time.
 _AT_A_TIME = 1 << 20
 #: Shares are equal if they are so in units of this, and a link is full where rounding alone keeps it from that.
 _SHARE, _ROUNDING = float(1 << 32), 1e-9
-
-
-def between_switches(fabric: Fabric) -> Any:
-    """(E,) whether each link of a fabric joins two switches.
-
-    >>> from topoplan import Fabric
-    >>> tree = Fabric.from_links(name="tree", n_hosts=1, n_switches=2, links=[(0, 1), (1, 2)], bandwidth=1.0, latency=0)
-    >>> between_switches(tree).tolist()
-    [False, True]
-    """
-    return (fabric.link_src >= fabric.n_hosts) & (fabric.link_dst >= fabric.n_hosts)
 
 
 class Ways(NamedTuple):
