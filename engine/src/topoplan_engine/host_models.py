@@ -198,14 +198,14 @@ def _reached_nics(model: HostModel) -> int:
     for link in model.links:
         joined.setdefault(link.first, []).append(link.second)
         joined.setdefault(link.second, []).append(link.first)
-    reached, waiting = set[int](), [place for place, node in enumerate(model.nodes) if node is HostNode.DEVICE][:1]
+    nodes, waiting = set[int](), [place for place, node in enumerate(model.nodes) if node is HostNode.DEVICE][:1]
     while waiting:
         place = waiting.pop()
-        if place not in reached:
-            reached.add(place)
+        if place not in nodes:
+            nodes.add(place)
             waiting += joined.get(place, ())
     nics = [place for place, node in enumerate(model.nodes) if node is HostNode.NIC]
-    count = next((number for number, place in enumerate(nics) if place not in reached), len(nics))
+    count = next((number for number, place in enumerate(nics) if place not in nodes), len(nics))
     return count or len(nics)
 
 
