@@ -6,10 +6,11 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Cluster, CostFunction, PartCosts, Search, Simulate
+from topoplan import Candidate, Cluster, CostFunction, PartCosts, Placement, Search, Simulate
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, shard
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import StagedStrategy
 from topoplan.search.protocol import Run
 from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, least_memory, no_plan_fits
 from topoplan_engine.lowering import Lowering
@@ -22,6 +23,7 @@ from topoplan_engine.sharding.signatures import signatures
 from topoplan_pipeline_planning.stages import staged_strategy
 from topoplan_samples.graphs import linear_chain
 from topoplan_samples.problems import star_problem
+from topoplan_samples.staged import order_of
 
 
 class Costs(CostFunction):
@@ -279,3 +281,7 @@ def test_what_a_plan_lacks_is_said_with_what_would_help():
         problem, cluster=attrs.evolve(problem.cluster, device_memory=np.full(4, needed - use.activations[0] / 2))
     )
     assert "a batch of at most about 8 samples" in no_plan_fits(with_room, strategy, use)
+    whole = [Placement((1,) * len(op.dims), [0]) for op in problem.graph.operators]
+    for micro_batches, helps in ((8, True), (16, False)):  # of 16 samples; one of one sample has none to lose
+        stages = StagedStrategy.placed(whole, [0] * len(whole), order_of("1f1b", 1, micro_batches))
+        assert ("a batch of at most" in no_plan_fits(with_room, stages, use)) is helps

@@ -141,6 +141,19 @@ def _stage_of(device: int, strategy: Strategy) -> str:
     return f"stage{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)} of {len(strategy.stages)}, "
 
 
+def _fewest_samples(graph: OperatorGraph, strategy: Strategy, device: int) -> int:
+    """Return the samples of the smallest batch of which a plan's parts on a device are smaller than they are.
+
+    With one sample in each micro-batch of each part, fewer samples make fewer micro-batches, and the activations of one
+    stay.
+    """
+    if not isinstance(strategy, StagedStrategy):
+        return 1
+    ops = [op for stage in strategy.stages if device in stage.mesh.devices for op in stage.operators.tolist()]
+    cuts = [(strategy.placements[op].degrees, graph.operators[op].sample_dim) for op in ops]
+    return strategy.micro_batches * max((degrees[dim] for degrees, dim in cuts if dim >= 0), default=1)
+
+
 def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: str = "") -> str:
     """Say in one line what the best plan lacks, the nearest plan that fits, and what would help.
 
@@ -171,7 +184,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: 
         way = "recompute=full in --plan" if is_stated else "-s pipeline, unless its recompute=false"
         helps.append(f"recomputation ({way})")
     samples = int(problem.graph.batch_size * (room - needed + activations) / max(activations, 1.0))
-    if 0 < samples < problem.graph.batch_size:
+    if _fewest_samples(problem.graph, strategy, device) <= samples < problem.graph.batch_size:
         helps.append(f"a batch of at most about {samples} samples (--batch-size)")
     helps += _ways_out(minimum, cluster, whole_batch)
     larger = at_least(device_bytes(needed, cluster))

@@ -64,6 +64,12 @@ class Pipeline:
         """Short text: the devices of each stage, and the starts of later stages (``8|8 @22``)."""
         return "|".join(map(str, self.sizes)) + "".join(f" @{cut}" for cut in self.cuts[1:])
 
+    @property
+    def stages_text(self) -> str:
+        """Numbers of stages and their devices, for messages: ``3 stages of 8 devices, 1 stage of 4 devices``."""
+        runs = [(len(list(run)), size) for size, run in itertools.groupby(self.sizes)]
+        return ", ".join(f"{n} stage{'s' * (n > 1)} of {size} device{'s' * (size > 1)}" for n, size in runs)
+
 
 @attrs.frozen
 class PipelinePlan:

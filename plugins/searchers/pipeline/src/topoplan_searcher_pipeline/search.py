@@ -420,7 +420,7 @@ def _too_large(planner: Planner, pipelines: Sequence[Pipeline], problem: Problem
     strategy = strategy_of(plan, graph, columns, planner.machine)
     use = Lowering(graph, problem.cluster, problem.costs).memory_use(strategy)
     return NoPlanFitsError(
-        f"{context}no pipeline that was tried fits into memory: of the nearest, {plan.pipeline.split} with "
+        f"{context}no pipeline that was tried fits into memory: of the nearest, {plan.pipeline.stages_text} with "
         f"{plan.micro_batches} micro-batches, stage {stage} ({graph.operators[members[0]].name!r} to "
         f"{graph.operators[members[-1]].name!r}) lacks the most: {no_plan_fits(problem, strategy, use)}"
     )
