@@ -56,6 +56,24 @@ def test_a_table_is_its_fragments_one_after_the_other(problem):
     assert (lowering.pieces.generation > 0) == (pieces._FRAGMENTS == 12)
 
 
+def test_a_strategy_of_many_bytes_is_not_written_anew_for_each_change(monkeypatch):
+    """As on 65,536 hosts, where the fragments of one strategy take more than the bytes that are kept."""
+    monkeypatch.setattr(pieces, "_BYTES", 1)
+    problem = model_problem(Host.discover(), "dlrm", servers=4)
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    add, written = lowering.pieces._add_operator, []
+
+    def noting(op, placement):
+        written.append(op)
+        return add(op, placement)
+
+    monkeypatch.setattr(lowering.pieces, "_add_operator", noting)
+    for _, _, strategy in walk(problem, steps=20):
+        lowering.pieces.table(strategy)
+    # The operators of the first strategy, and two that each change places.
+    assert len(written) <= len(problem.graph.operators) + 2 * 20
+
+
 @pytest.mark.parametrize("share", [0.5, 2.0], ids=["memory exceeded", "memory enough"])
 def test_bounds_are_sums_over_devices_and_links(problem, share):
     """After any number of differences, to 1e-9, less the slack."""

@@ -42,8 +42,8 @@ __all__ = [
     "Pieces",
 ]
 
-#: Bytes of the columns, and fragments, from which on all are forgotten.
-_BYTES, _FRAGMENTS = 1 << 27, 20_000
+#: Bytes of the columns, and fragments, from which on all are forgotten; or so many times those of one strategy.
+_BYTES, _FRAGMENTS, _TIMES = 1 << 27, 20_000, 2
 #: Strategies whose numbers are kept.
 _STRATEGIES = 4096
 #: Columns of a row of `Columns.rows`.
@@ -120,6 +120,8 @@ class Pieces:
         self.generation += 1
         self.columns = Columns.empty()
         self._bytes = sum(column.nbytes for column in self.columns)
+        # Bytes and fragments once those of a whole strategy were there.
+        self._of_one = 0, 0
         self._used = [0] * len(self.columns)  # entries of each column
         self._number: dict[FragmentKey, int] = {}
         self._fragments: list[_PlacedOperator | _Edge] = []
@@ -129,8 +131,12 @@ class Pieces:
         self._strategies = LruCache(_STRATEGIES)
 
     def make_room(self) -> None:
-        """Forget all fragments if there are too many; to be called while no numbers are in use."""
-        if len(self._fragments) > _FRAGMENTS or self._bytes > _BYTES:
+        """Forget all fragments if there are too many; to be called while no numbers are in use.
+
+        Those of a large strategy are kept, however many bytes it has: the next one shares all but a few with it.
+        """
+        nbytes, count = self._of_one
+        if len(self._fragments) > max(_FRAGMENTS, _TIMES * count) or self._bytes > max(_BYTES, _TIMES * nbytes):
             self._forget()
 
     def fragment(self, number: int) -> OperatorFragment | EdgeFragment:
@@ -176,6 +182,8 @@ class Pieces:
             ops = [self.operator(op, placement) for op, placement in enumerate(placements)]
             edges = self.edges(range(len(self._cache.edges)), placements, ops)
             numbers = self.put_numbers(strategy, np.array(ops + edges, dtype=np.int64))
+            if self._of_one == (0, 0):
+                self._of_one = self._bytes, len(self._fragments)
         return numbers
 
     def put_numbers(self, strategy: Strategy, numbers: I64) -> I64:
