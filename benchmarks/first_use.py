@@ -1,6 +1,7 @@
 """CPU seconds of the first command on a new machine: with the kernels that packages bring along, and compiling them.
 
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
+    .venv/bin/python benchmarks/first_use.py --each
 
     python tools/kernels.py && .venv/bin/python benchmarks/first_use.py dlrm16
 
@@ -10,15 +11,22 @@ line. In *compiled*, as in the first run from a checkout, ``NUMBA_OPT`` is said,
 kernels are not used (`KernelCache`), and numba compiles for the CPU of this machine. Both run in turn; a row takes a
 minute or two of CPU time. The process then repeats the command with all kernels loaded: the least of `_AGAIN` times
 tells whether kernels for any CPU are as fast as those for this one.
+
+``--each`` tells of every command that runs kernels what compiling them takes, in all processes that it starts: the
+first run with an empty folder less the second one. No row should be above `MOST` seconds. It takes some five minutes of
+CPU time.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 from topoplan_engine.reporting.tables import markdown_row
 
@@ -29,6 +37,37 @@ COMMANDS = {
     "pipeline": "optimize torchgraph -o profile=vgg-19 --batch-size 1024 --devices [8,16] -s pipeline",
     "spmd": "optimize bert-sgmoe -o world-size=8 --devices [8] -s spmd --budget 5",
 }
+#: Commands that compile, by what they are called in the table; ``plan.json`` and ``plan.fbuf`` are plans of `PLAN`.
+EACH = {
+    "optimize --budget 0": "optimize alexnet --servers 16 --budget 0",
+    "optimize, of 16 servers": "optimize dlrm -o preset=dlrm16",
+    "simulate, of a task graph": "simulate plan.fbuf",
+    "simulate, of a plan": "simulate plan.json",
+    "show": "show plan.json",
+    "report": "report plan.json",
+    "sensitivity": "sensitivity plan.json --budget 20",
+    "compare": "compare alexnet --servers 16 -n bigswitch,fattree --budget 20",
+    "compare, of a study": "compare study.toml",
+    "sweep": "sweep torchgraph -o profile=vgg-19 --batch-sizes 1024 --devices [8,16] -s pipeline",
+}
+PLAN = "optimize alexnet --servers 16 --budget 0 -x json=plan.json -x flatbuffer=plan.fbuf"
+STUDY = """title = "Two networks"
+budget = 20
+
+[cluster]
+servers = 16
+
+[[model]]
+use = "alexnet"
+
+[[network]]
+use = "bigswitch"
+
+[[network]]
+use = "fattree"
+"""
+#: CPU seconds that a command should not spend in the compiler.
+MOST = 8.0
 SIDES = {"shipped": {}, "compiled": {"NUMBA_OPT": "3"}}
 _AGAIN = 5
 PROGRAM = """
@@ -63,6 +102,47 @@ def measure(words, settings):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
+def run_once(words, files, settings):
+    """Return the CPU seconds of a command and of all processes that it starts, and its seconds of wall time.
+
+    It runs in a folder of its own, with files by name, so that it finds no finished runs.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    run = [sys.executable, "-m", "topoplan", *words.split()]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            (Path(folder) / name).write_bytes(data)
+        ended = subprocess.run(run, capture_output=True, text=True, env=kept | settings, cwd=folder)
+    if ended.returncode:
+        sys.exit(f"topoplan {words}: {ended.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, time.monotonic() - began
+
+
+def written_files():
+    """Return the content of the files that commands read, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = [sys.executable, "-m", "topoplan", *PLAN.split()]
+        subprocess.run(run, check=True, capture_output=True, cwd=folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()} | {"study.toml": STUDY.encode()}
+
+
+def each():
+    """Print the table of all commands."""
+    titles = ["command", "first, CPU s", "first, wall s", "again, CPU s", "compiler, CPU s", f"at most {MOST:g}"]
+    print(markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n", flush=True)
+    files = written_files()
+    for name, words in EACH.items():
+        with tempfile.TemporaryDirectory() as cache:
+            settings = {"NUMBA_CACHE_DIR": cache, "NUMBA_OPT": "3"}
+            (first, wall), (again, _) = (run_once(words, files, settings) for _ in range(2))
+        is_short = "yes" if first - again <= MOST else "no"
+        cells = [name, f"{first:.1f}", f"{wall:.1f}", f"{again:.1f}", f"{first - again:.1f}", is_short]
+        print(markdown_row(cells), flush=True)
+
+
 def main(names):
     titles = ["command", "first, shipped, s", "compiled", "first, compiled, s", "compiled", "ratio", "repeated, ratio"]
     print(markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n", flush=True)
@@ -75,6 +155,9 @@ def main(names):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--each"]:
+        each()
+        sys.exit()
     if not set(sys.argv[1:]) <= set(COMMANDS):
         sys.exit(f"wanted: [COMMAND ...], of {', '.join(COMMANDS)}")
     main(sys.argv[1:] or list(COMMANDS))

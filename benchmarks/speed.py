@@ -52,6 +52,7 @@ SECTIONS = {
     "start": Section(("test_startup.py",)),
     "default": Section(("speed.py", "--default")),
     "first-use": Section(("first_use.py", "dlrm16")),
+    "first-commands": Section(("first_use.py", "--each")),
     "hpgo": Section(("planning.py",), slice(-1, None), "TOPOPLAN_HPGO_PYTHON"),
     "hidup": Section(("spmd_search.py",), slice(3), "TOPOPLAN_HIDUP"),
     "flexnet": Section(("search_speed.py", "--blocks", "beside"), slice(1), "TOPOPLAN_FLEXNET"),
