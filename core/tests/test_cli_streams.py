@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -62,3 +63,23 @@ def test_a_full_standard_error_changes_no_status(words):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "topoplan", *words]
         assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import atexit\natexit.register(print, 'bye')\n",
+        "import sys, threading\nthreading.Thread(target=lambda: [print('tick') for _ in range(2000)]).start()\n",
+    ],
+    ids=["at the end", "in a thread"],
+)
+def test_what_a_plugin_prints_later_is_no_part_of_the_json(tmp_path, code):
+    tmp_path.joinpath("loud.py").write_text(code)
+    about = tmp_path / "loud-1.dist-info"
+    about.mkdir()
+    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1\n")
+    about.joinpath("entry_points.txt").write_text("[topoplan]\nloud = loud\n")
+    words = [sys.executable, "-m", "topoplan", "plugins", "--json"]
+    shown = subprocess.run(words, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert isinstance(json.loads(shown.stdout), list | dict)
+    assert shown.stderr.split()[-1] in (b"bye", b"tick")

@@ -53,6 +53,11 @@ def i8(value: ArrayLike) -> I8:
     return _frozen(value, np.int8)
 
 
+def texts(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a tuple."""
+    return tuple(names)
+
+
 def ints(values: Iterable[Any]) -> tuple[int, ...]:
     """Return ``values`` as Python's own ints; what is an int with more to it (`Slices`) stays as it is."""
     return tuple(value if isinstance(value, int) else int(value) for value in values)

@@ -265,6 +265,4 @@ def _type_name(hint: Any) -> str:
 def _spell(value: Any) -> str:
     if isinstance(value, tuple):
         return "-".join(map(str, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -63,6 +63,8 @@ class Allowed:
         for op, placement in candidate.placements.items():
             if reason := why_misplaced(op, placement, problem.graph, problem.cluster.n_devices):
                 return reason
+        if reason := _why_no_cutoff(candidate.cutoff_seconds):
+            return reason
         if candidate.placements and self._axis == "network":
             return 'placements, though its axis is the network (declare axis = "joint" to move both)'
         is_known = base.fabric is self._last[0] and base.strategy is self._last[1]
@@ -97,6 +99,13 @@ class Allowed:
             return f"{what} that cannot be built: {error}"
         self._buildable.put(fabric.key, True)
         return ""
+
+
+def _why_no_cutoff(seconds: object) -> str:
+    """Say why a value is no cost to stop at; empty if it is one, or infinite."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.integer | np.floating):
+        return f"cutoff_seconds {shown(seconds)} (must be a number)"
+    return "" if seconds >= 0 else f"cutoff_seconds {seconds} (must be at least 0)"
 
 
 def why_misplaced(op: object, placement: object, graph: OperatorGraph, n_devices: int) -> str:

@@ -6,6 +6,7 @@ commands build it: prices are asked for millions of times, and one that was look
 
 from __future__ import annotations
 
+import json
 from abc import ABCMeta
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import I32
-from topoplan.errors import PluginError, TopoplanError, calling, exception_line, expect, printing_aside
+from topoplan.errors import PluginError, TopoplanError, calling, exception_line, expect, printing_aside, shown
 from topoplan.model.cluster import Cluster
 from topoplan.model.costs import CostFunction, PartCosts
 from topoplan.model.graph import OperatorGraph
@@ -26,6 +27,8 @@ __all__ = ["build_costs"]
 
 #: Prices that are known to be right whatever operator they are asked for.
 _RECENT = 64
+#: By so much sums that are added in another order may differ.
+_ROUNDING = 1e-6
 #: Rows of the columns of a price that have several: bytes of weights, gradients and optimizer state; of gradients of
 #: outputs and of what the backward pass makes.
 _ROWS = {"states": (3,), "gradients": (2,)}
@@ -39,18 +42,41 @@ def build_costs(estimator: Estimator, graph: OperatorGraph, cluster: Cluster) ->
     """
     costs = estimator.build(graph, cluster)
     who = str(getattr(estimator, "who", f"{estimator.kind.value} {estimator.name!r}"))
-    expect(costs.assumptions, Mapping, f"{who}: assumptions of what build", "a mapping of names to values")
+    _check_assumptions(costs.assumptions, f"{who}: assumptions of what build")
     _check_first(costs, who, graph)
     _checking_prices(costs, who, graph)
     return costs
+
+
+def _check_assumptions(assumptions: object, what: str) -> None:
+    """Raise where assumptions are no mapping of names to what JSON has, as the provenance of plans keeps them."""
+    expect(assumptions, Mapping, what, "a mapping of names to values")
+    assert isinstance(assumptions, Mapping)
+    for name, value in assumptions.items():
+        try:
+            is_json = isinstance(name, str) and bool(json.dumps(value, allow_nan=False, default=_plain))
+        except (TypeError, ValueError, RecursionError):
+            is_json = False
+        if not is_json:
+            raise PluginError(f"{what} returned {shown(name, 40)} with {shown(value, 40)} (must be JSON values)")
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping of another type than `dict` as one."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _check_first(costs: CostFunction, who: str, graph: OperatorGraph) -> None:
     """Price the first operator whole, on one device."""
     whole = (1,) * len(graph.operators[0].dims)
     with calling(f"{who}: supports"):
-        if not costs.supports(0, whole):
-            return
+        supports = costs.supports(0, whole)
+    if not isinstance(supports, bool | np.bool_):
+        raise PluginError(f"{who}: supports returned {shown(supports, 40)} (must be True or False)")
+    if not supports:
+        return
     with calling(f"{who}: price"):
         price = costs.price(0, whole, np.zeros(1, dtype=np.int32))
     expect(price, PartCosts, f"{who}: price")
@@ -76,6 +102,23 @@ def _check_values(price: PartCosts, what: str, parts: int) -> None:
             unit = "bytes" if field in ("memory", "kept", "states", "gradients") else "s"
             bad = values[~((values >= 0) & (values < np.inf))][0]
             raise PluginError(f"{what}: {field} is {bad} {unit} (must be finite and at least 0)")
+    _check_shares(price, what)
+
+
+def _check_shares(price: PartCosts, what: str) -> None:
+    """Raise where what is a part of the memory, or of the backward pass, is more than that."""
+    states = None if price.states is None else price.states.sum(axis=0)
+    for part, field, whole, unit in (
+        (states, "the sum of states", "memory", "bytes"),
+        (price.kept, "kept", "memory", "bytes"),
+        (price.weight_gradient, "weight_gradient", "backward", "s"),
+    ):
+        if part is None:
+            continue
+        most = getattr(price, whole)
+        if (part > most * (1 + _ROUNDING)).any():
+            bad = int(np.argmax(part - most))
+            raise PluginError(f"{what}: {field} is {part[bad]} {unit}, more than {whole}, {most[bad]} {unit}")
 
 
 def _checking_prices(costs: CostFunction, who: str, graph: OperatorGraph) -> None:

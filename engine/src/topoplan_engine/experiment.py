@@ -23,6 +23,7 @@ from topoplan.model.taskgraph import Collective
 from topoplan.options import parse_component, structure
 from topoplan.plugin.components import Component, Kind, Machine, Topology, unguarded
 from topoplan.plugin.host import Host
+from topoplan_engine.checked_values import build_machine
 from topoplan_engine.host_models import at_machine
 from topoplan_engine.located import locating
 from topoplan_engine.options import (
@@ -295,7 +296,7 @@ def _built(host: Host, name: str) -> HostModel:
     """
     machine = unguarded(host.get(Machine, name))
     if machine not in _BUILT:
-        _BUILT[machine] = host.make(Machine, name).build()
+        _BUILT[machine] = build_machine(host.make(Machine, name))
     return _BUILT[machine]
 
 

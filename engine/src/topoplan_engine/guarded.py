@@ -300,6 +300,8 @@ def _why_no_totals(timeline: Timeline) -> str:
             return f"a timeline whose {name} is {value} s, above its makespan, {timeline.makespan} s"
     if isinstance(timeline.events, bool) or not isinstance(timeline.events, _INTEGERS):
         return f"a timeline whose events are {_kind_of(timeline.events)} (must be a whole number)"
+    if timeline.events < 0:
+        return f"a timeline whose events are {timeline.events} (must be at least 0)"
     last = float(timeline.finish.max(initial=0.0))
     if last > timeline.makespan * (1 + _ROUNDING):
         return f"a timeline whose makespan is {timeline.makespan} s, but a task finishes at {last} s"

@@ -18,6 +18,7 @@ from topoplan.model.machine import HostLink, HostModel, HostNode
 from topoplan.options import parse_component
 from topoplan.plugin.components import Machine
 from topoplan.plugin.host import Host
+from topoplan_engine.checked_values import build_machine
 from topoplan_engine.options import MOST_HOSTS, ClusterOptions, HostGroup, is_unnamed, unnamed
 
 __all__ = [
@@ -59,7 +60,7 @@ def at_machine(options: ClusterOptions, host: Host) -> tuple[ClusterOptions, Hos
     _check_name(options.machine)
     name, given_options = parse_component(options.machine, "cluster.machine")
     try:
-        model = host.make(Machine, name, given_options, allow_code=True).build()
+        model = build_machine(host.make(Machine, name, given_options, allow_code=True))
     except TopoplanError as error:
         raise TopoplanError(f"cluster.machine: {error}") from error.__cause__
     device = options.device if model.device is None or not is_unnamed(options.device) else model.device.name
@@ -130,7 +131,7 @@ def _of_several(options: ClusterOptions, host: Host) -> ClusterOptions:
         if not 1 <= int(count or 1) <= MOST_HOSTS:
             raise TopoplanError(f"cluster.machine: {text}: {count} hosts of {name} (must be 1 to {MOST_HOSTS})")
         try:
-            model = host.make(Machine, name, {}).build()
+            model = build_machine(host.make(Machine, name, {}))
         except TopoplanError as error:
             raise TopoplanError(f"cluster.machine: {error}") from error.__cause__
         if model.device is None or not model.nodes:

@@ -10,9 +10,12 @@ import shutil
 import subprocess
 
 import attrs
+import numpy as np
 import pytest
 
+from topoplan import Topology, TopologyContext
 from topoplan.testing import reference
+from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_html_report import NamedPlan, report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -21,6 +24,28 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=3000 --dump-dom"
 )
+
+#: Says of each picture how many labels it has, how many pairs of these overlap, and how many it cuts off.
+LABELS = b"""<script>
+const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+const inside = (a, b) => a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
+for (const picture of document.querySelectorAll(".picture svg")) {
+  const frame = picture.getBoundingClientRect();
+  const boxes = [...picture.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+  const pairs = boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => overlap(a, b)));
+  picture.dataset.labels = [boxes.length, pairs.length, boxes.filter((a) => !inside(a, frame)).length].join(" ");
+}
+</script>"""
+#: A fabric of every layout, some with options of the cluster.
+FABRICS = {
+    "torus": {},
+    "topoopt": {},
+    "fattree": {},
+    "jellyfish": {},
+    "dragonfly": {},
+    "bcube": {"degree": 4},
+    "rail-optimized": {"machine": "dgx-h100"},
+}
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -52,6 +77,38 @@ def test_a_page_of_two_plans_draws_everything_and_loads_nothing(host, alexnet, t
         for pair in zip(alexnet.fabric.link_src.tolist(), alexnet.fabric.link_dst.tolist(), strict=True)
     }
     assert body.count("data-line=") >= len(lines)
+
+
+def drawn(host, topology, name):
+    """A plan on 128 hosts, whose fabric names them where a name is given."""
+    cluster = build_cluster(ClusterOptions(servers=128, **FABRICS[topology]), host)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    fabric = host.make(Topology, topology).build(context)
+    if name:
+        names = [f"{name}{node:03}" if node < 128 else f"switch {node}" for node in range(fabric.n_nodes)]
+        fabric = attrs.evolve(fabric, node_names=names)
+    plan = reference.plan()
+    idle = np.zeros(fabric.n_links)
+    busy = np.zeros(cluster.n_devices)
+    timeline = attrs.evolve(plan.timeline, link_bytes=idle, link_busy=idle, device_busy=busy)
+    changed = {"cluster": cluster, "fabric": fabric, "timeline": timeline, "memory": None, "recording": None}
+    return NamedPlan(f"{topology} {name}", attrs.evolve(plan, **changed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["", "W", "rack-1-host-"])
+@pytest.mark.parametrize("topologies", [[*FABRICS][i : i + 2] for i in range(0, len(FABRICS), 2)], ids=", ".join)
+def test_labels_of_128_hosts_neither_overlap_nor_are_cut_off(host, tmp_path, topologies, name):
+    """Measured in the browser, whose font decides; also those of hosts that have names of wide letters."""
+    plans = [drawn(host, topology, name) for topology in topologies]
+    page = re.sub(rb'<meta http-equiv="Content-Security-Policy"[^>]*>', b"", report(plans, host))
+    document, console = opened(page[: page.rindex(b"</body>")] + LABELS + b"</body></html>", tmp_path)
+    assert console == []
+    found = [tuple(map(int, each.split())) for each in re.findall(r'data-labels="([^"]*)"', document)]
+    assert len(found) == len(plans)
+    for plan, (labels, overlapping, cut) in zip(plans, found, strict=True):
+        assert (overlapping, cut) == (0, 0), plan.name
+        assert labels >= 5, plan.name
 
 
 @pytest.mark.slow

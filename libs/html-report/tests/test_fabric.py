@@ -146,3 +146,25 @@ def test_the_network_of_a_host_by_itself_is_not_drawn():
     found = picture(star(1))
     assert (found["layout"], found["said"]) == ("none", "1 host, which sends nothing")
     assert column(found["x"]).size == column(found["from"]).size == 0
+
+
+def test_switches_that_nothing_is_joined_to_are_not_drawn(host):
+    """128 hosts are half of a BCube with 4 ports and four levels: some switches of all levels stay without a host."""
+    cluster = build_cluster(ClusterOptions(servers=128, degree=4), host)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    fabric = host.make(Topology, "bcube").build(context)
+    found = picture(fabric)
+    joined = np.union1d(fabric.link_src, fabric.link_dst)
+    x, low, high = (column(found[name]) for name in ("x", "low", "high"))
+    assert set(np.flatnonzero(x >= 0)) == set(joined.tolist()) < set(range(fabric.n_nodes))
+    assert np.isfinite(np.stack([low, high])).all()
+    assert f"not drawn ({fabric.n_nodes - len(joined)})" in found["said"]
+
+
+def test_rows_of_bars_are_called_what_their_switches_have_in_common(host):
+    """Several switches that have no more in common than to be switches are counted."""
+    cluster = build_cluster(ClusterOptions(servers=128, degree=4), host)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    names = picture(host.make(Topology, "bcube").build(context))["rows"]["name"]
+    assert "switch" not in names
+    assert any(name.endswith(" switches") for name in names)

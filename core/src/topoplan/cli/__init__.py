@@ -9,8 +9,10 @@ What a user caused, and that no plan fits, ends as one line on standard error an
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -60,7 +62,7 @@ def main(args: Sequence[str] | None = None) -> None:
     with contextlib.suppress(OSError):  # in a test, standard output may be no file
         if args is None and "--json" in sys.argv and sys.stdout.fileno() == 1:  # libraries that plugins call write to 1
             output, _ = os.dup(1), os.dup2(2, 1)
-            sys.stdout = os.fdopen(output, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+            sys.stdout = _Results(os.fdopen(output, "wb"), encoding=sys.stdout.encoding, errors=sys.stdout.errors)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         application()(args=args)
@@ -69,6 +71,16 @@ def main(args: Sequence[str] | None = None) -> None:
         _end(f"error: {error}{cause}", error.status)
     except MemoryError:
         _end("error: not enough memory (use a smaller cluster or model)", 2)
+    finally:
+        if isinstance(sys.stdout, _Results):  # what plugins print at the end of the program is no result
+            sys.stdout = sys.stderr
+
+
+class _Results(io.TextIOWrapper):  # standard output with --json; what a plugin's threads print is no result
+    def write(self, text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            return super().write(text)
+        return sys.stderr.write(text)
 
 
 def _end(message: str, status: int) -> None:

@@ -115,8 +115,8 @@ class _Deferred(TyperCommand):
         who = str(getattr(plugin, "who", f"command {self.name!r}"))
         with calling(f"{who}: app"):
             app = plugin.app()
-        expect(app, typer.Typer, f"{who}: app")
-        command = typer.main.get_command(app)
+            expect(app, typer.Typer, f"{who}: app")
+            command = typer.main.get_command(app)
         command.invoke = partial(_invoke, who, command.invoke)  # type: ignore[method-assign]
         return command.make_context(info_name, args, parent=parent, **extra)
 

@@ -90,9 +90,10 @@ class Cluster(OneLine):
         if self.host is not None:
             counts, most = np.bincount(self.device_host), self.host.n_nics or np.inf
             if (counts != self.host.n_devices).any() or (self.interfaces > most).any():
+                devices_of = "..".join(map(str, np.unique([counts.min(), counts.max()])))
                 raise TopoplanError(
-                    f"cluster: hosts of {counts.min()}..{counts.max()} devices and up to {self.interfaces.max()} "
-                    f"interfaces, but their machine has {self.host.n_devices} devices and {most} NICs"
+                    f"cluster: hosts of {devices_of} devices and up to {self.interfaces.max()} interfaces, but their "
+                    f"machine has {self.host.n_devices} devices and {most} NICs"
                 )
         if not 0 <= self.latency <= LONGEST_LATENCY:
             raise TopoplanError(f"cluster: latency {self.latency} s must be 0 to {LONGEST_LATENCY:g}")

@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, digest, f64, i8, i32, i64
+from topoplan.arrays import ARRAY_EQ, F64, I8, I32, I64, OneLine, digest, f64, i8, i32, i64, texts
 from topoplan.errors import FabricError, shown
 
 if TYPE_CHECKING:
@@ -84,10 +84,6 @@ def _rows(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in rows)
 
 
-def _texts(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names)
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class Fabric(OneLine):
     """Links, routes and rings.
@@ -132,7 +128,7 @@ class Fabric(OneLine):
     cycles: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_rows)
     rings_along_links: bool = False
     switching: Switching | None = attrs.field(default=None, eq=False)
-    node_names: tuple[str, ...] = attrs.field(default=(), converter=_texts, eq=False)
+    node_names: tuple[str, ...] = attrs.field(default=(), converter=texts, eq=False)
 
     @link_kind.default
     def _all_of_the_network(self) -> I8:

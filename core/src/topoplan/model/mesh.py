@@ -7,20 +7,15 @@ what travels inside of a host and what between hosts, is a value that a search m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import numpy as np
 
-from topoplan.arrays import ARRAY_EQ, I32, OneLine, i32, ints
+from topoplan.arrays import ARRAY_EQ, I32, OneLine, i32, ints, texts
 from topoplan.errors import TopoplanError
 
 __all__ = ["DeviceMesh"]
-
-
-def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names)
 
 
 @attrs.frozen(kw_only=True, repr=False, hash=False)
@@ -44,7 +39,7 @@ class DeviceMesh(OneLine):
         [[0, 2], [1, 3]]
     """
 
-    axes: tuple[str, ...] = attrs.field(converter=_names)
+    axes: tuple[str, ...] = attrs.field(converter=texts)
     sizes: tuple[int, ...] = attrs.field(converter=ints)
     devices: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
 

@@ -72,12 +72,10 @@ class PassOrder:
     def __str__(self) -> str:
         lines = []
         for rank, (first, end) in enumerate(zip(self.rank_ptr[:-1], self.rank_ptr[1:], strict=True)):
-            several = len(np.unique(self.chunk[first:end])) > 1
-            lines.append(f"rank {rank}: " + " ".join(self._text(row, several) for row in range(first, end)))
+            chunks = map(("/{}" if len(np.unique(self.chunk[first:end])) > 1 else "").format, self.chunk[first:end])
+            rows = zip(self.kind[first:end], self.micro_batch[first:end], chunks, strict=True)
+            lines.append(" ".join([f"rank {rank}:", *(f"{'FRBW'[kind]}{batch}{chunk}" for kind, batch, chunk in rows)]))
         return "\n".join(lines)
-
-    def _text(self, row: int, with_chunk: bool) -> str:
-        return f"{'FRBW'[self.kind[row]]}{self.micro_batch[row]}" + (f"/{self.chunk[row]}" if with_chunk else "")
 
     @property
     def n_ranks(self) -> int:

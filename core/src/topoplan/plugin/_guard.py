@@ -17,7 +17,7 @@ from topoplan.plugin.components import CONTRACTS, Registered
 
 R = TypeVar("R", bound=Registered)
 #: Methods of components whose results are checked.
-_CHECKED = ("build", "write", "refuses", "refuses_problem", "doubts", "order", "rounds")
+_CHECKED = ("build", "write", "read", "read_strategy", "refuses", "refuses_problem", "doubts", "order", "rounds")
 
 
 def modules_of(code: Iterable[Any]) -> set[str]:

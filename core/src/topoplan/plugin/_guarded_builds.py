@@ -11,7 +11,9 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.machine import HostModel
 from topoplan.model.pass_order import PassOrder
+from topoplan.model.plan import Plan
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.strategy import Strategy
 from topoplan.plugin.components import Kind
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Search
@@ -27,9 +29,9 @@ _RETURNS: Mapping[tuple[Kind, str], Any] = {
     (Kind.SIMULATOR, "build"): Simulate,
     (Kind.SEARCHER, "build"): Search,
     (Kind.EXPORTER, "write"): bytes,
-    (Kind.EXPORTER, "refuses"): str,
-    (Kind.EXPORTER, "refuses_problem"): str,
-    (Kind.EXPORTER, "doubts"): str,
+    (Kind.EXPORTER, "read"): Plan,
+    (Kind.EXPORTER, "read_strategy"): Strategy,
+    **{(Kind.EXPORTER, says): str for says in ("refuses", "refuses_problem", "doubts")},
 }
 
 

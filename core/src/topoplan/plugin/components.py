@@ -456,6 +456,11 @@ def check_class(cls: type[Registered]) -> None:
     declared = inspect.get_annotations(contract)
     if missing := [attribute for attribute in declared if not hasattr(cls, attribute)]:
         raise TopoplanError(f"{kind} {name!r}: {missing[0]} is missing (write {missing[0]} = ... in the class)")
+    for attribute, hint in declared.items():
+        word = str(hint).removeprefix("ClassVar[").removesuffix("]").partition("[")[0]
+        right = {"str": str, "bool": bool, "tuple": tuple}.get(word, object)
+        if not isinstance(value := getattr(cls, attribute), right):
+            raise TopoplanError(f"{kind} {name!r}: {attribute} is {shown(value)} (must be a {right.__name__})")
     check_defaults(cls, f"{kind} {name!r}")
     axes = get_args(SearchAxis)
     if contract is Exporter and issubclass(cls, Exporter) and not re.fullmatch(r"\.[^/]+", str(cls.suffix)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-from email.message import Message
 from email.parser import HeaderParser
 from typing import NamedTuple
 
@@ -45,17 +44,12 @@ def installed_plugins(prefix: str = "") -> list[InstalledPlugin]:
     for point in importlib.metadata.entry_points(group=GROUP):
         if not point.name.startswith(prefix):
             continue
-        head = _head(point.dist)
+        text = (point.dist.read_text("METADATA") or point.dist.read_text("PKG-INFO") or "") if point.dist else ""
+        head = _parsed(text.partition("\n\n")[0])  # `importlib.metadata` would parse the description, too
         name, version, summary = (str(head.get(key, "")) for key in ("Name", "Version", "Summary"))
         requires = tuple(head.get_all("Requires-Dist", ()))
         plugins.append(InstalledPlugin(point.name, point, name, version, summary, requires))
     return sorted(plugins, key=lambda plugin: (plugin.name, plugin.dist))
-
-
-def _head(dist: importlib.metadata.Distribution | None) -> Message:
-    """Return the fields of a distribution's metadata; `importlib.metadata` would parse the description, too."""
-    text = (dist.read_text("METADATA") or dist.read_text("PKG-INFO") or "") if dist else ""
-    return _parsed(text.partition("\n\n")[0])
 
 
 def listed(variable: str) -> set[str] | None:

@@ -138,7 +138,8 @@ class Host:
         """
         several = [plugin] if is_component(plugin) else plugin
         classes = [unguarded(each) for each in several] if isinstance(several, list | tuple) else None
-        if classes and not replace and all(self._has(cls) for cls in classes):
+        hits = (is_component(c) and any(e.component is c for e in self._known(c.kind, c.name)) for c in classes or ())
+        if classes and not replace and all(hits):
             return
         source = plugin if classes is None else classes
         provider = Provider(name=name or name_of(source), dist="", version="")
@@ -149,10 +150,6 @@ class Host:
         self._add(source, provider)
         self.added = [added for added in self.added if added.name != provider.name]
         self.added.append(Added(source, provider.name, replace))
-
-    def _has(self, cls: Any) -> bool:
-        """Say whether a component is here already, whoever brought it."""
-        return is_component(cls) and any(each.component is cls for each in self._known(cls.kind, cls.name))
 
     def has(self, kind: type[Registered] | Kind | str, name: str) -> bool:
         """Say whether there is a component or a command of that name that can be used."""
@@ -202,7 +199,8 @@ class Host:
         entries = self._found(kind, name)
         hits = [entry for entry in entries if dist in (entry.provider.dist, entry.provider.name)] if slash else entries
         if not hits:
-            raise TopoplanError(self._unknown(kind, text))
+            names = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
+            raise TopoplanError(unknown(kind, text, names, self.broken, self.disabled))
         conflict = None if len(hits) == 1 and slash else self._conflict(kind, name)
         if conflict is not None:
             ways = " or ".join(f"{p.dist or p.name}/{name}" for p in conflict.providers)
@@ -394,10 +392,6 @@ class Host:
             providers = sorted((entry.provider for entry in entries), key=lambda each: (not each.dist, each.dist))
             return Conflict(subject=f"{kind.value} {name!r}", providers=tuple(providers))
         return next((shared for shared in self._shared_names if entries[0].provider in shared.providers), None)
-
-    def _unknown(self, kind: Kind, name: str) -> str:
-        names = {n for k, n in self._index if k is kind} | set(CORE_COMMANDS if kind is Kind.COMMAND else ())
-        return unknown(kind, name, names, self.broken, self.disabled)
 
 
 class _Manager(pluggy.PluginManager):

@@ -147,7 +147,8 @@ def _operators(group: Group, graph: OperatorGraph) -> str:
         return f"{names[0]} .. {names[-1]} ({len(names)})"
     counts = list(names_of(group.operators, graph).items())
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
-    return kinds + (f", {sum(count for _, count in counts[_KINDS:])} others" if len(counts) > _KINDS else "")
+    remainder = sum(count for _, count in counts[_KINDS:])
+    return kinds + (f", {remainder} other{'s' * (remainder > 1)}" if remainder else "")
 
 
 def _stage(group: Group, strategy: Strategy) -> str:

@@ -25,6 +25,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Search
 from topoplan.search.stopping import Stopped
 from topoplan_engine.checked_prices import build_costs
+from topoplan_engine.checked_values import build_graph
 from topoplan_engine.experiment import Choice, Experiment, build_cluster, interfaces_unless_given
 from topoplan_engine.exporting import read_strategy
 from topoplan_engine.fitting import check_fits_somewhere
@@ -167,7 +168,7 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
     topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
     cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
     with locating(experiment.model.source):
-        graph = chosen.frontend.build(experiment.run.batch_size)
+        graph = build_graph(chosen.frontend, experiment.run.batch_size)
     graph = in_run_precision(graph, experiment.run.precision)
     if experiment.run.precision == "fp8":
         estimator = in_fp8(estimator)

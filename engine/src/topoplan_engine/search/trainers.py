@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from topoplan.errors import TopoplanError, nearest, shown
+from topoplan.errors import TopoplanError, calling, expect, nearest, shown
 from topoplan.model.problem import Problem
 from topoplan.model.restriction import Restriction
 from topoplan.plugin.components import Exporter, Searcher, Topology
@@ -44,6 +44,19 @@ def trainers_of(host: Host, experiment: Experiment) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *(exporter.trainer for exporter in written if exporter.trainer)]))
 
 
+def _restriction(exporter: Exporter) -> Restriction | None:
+    """Return what the trainer of an exporter's files runs.
+
+    Raises:
+        PluginError: the exporter raised something else, or returned something else.
+    """
+    who = str(getattr(exporter, "who", f"exporter {exporter.name!r}"))
+    with calling(f"{who}: restriction"):
+        restriction = exporter.restriction()
+    expect(restriction, Restriction | None, f"{who}: restriction", "a Restriction or None")
+    return restriction
+
+
 def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     """Return what all trainers of an experiment run; None where plans are for none in particular.
 
@@ -58,7 +71,7 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     restrictions = [
         restriction
         for name in names
-        if (restriction := host.make(Exporter, exporters[name].name, {}).restriction()) is not None
+        if (restriction := _restriction(host.make(Exporter, exporters[name].name, {}))) is not None
     ]
     keeps = [host.get(Searcher, choice.name) for choice in experiment.searchers]
     named = any(searcher.restrictable for searcher in keeps) or experiment.run.trainers

@@ -20,6 +20,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.collective import CollectiveGroup
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.components import CollectiveAlgorithm
+from topoplan_engine.checked_values import build_rounds
 from topoplan_engine.network.exchanged import is_unequal
 from topoplan_engine.network.protocols import Protocol, tuning_of
 from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
@@ -221,7 +222,7 @@ def _prices_of(
                 unknown = [row for row, key in enumerate(keys) if key not in network.prices]
                 if unknown:
                     try:
-                        new = priced_groups(network, listed[unknown], algorithm.rounds(collective, group))
+                        new = priced_groups(network, listed[unknown], build_rounds(algorithm, collective, group))
                     except TopoplanError as error:
                         new = [error] * len(unknown)
                     network.prices.update(zip([keys[row] for row in unknown], new, strict=True))

@@ -78,7 +78,7 @@ class CollectiveChoice:
     @functools.cached_property
     def _rules(self) -> Mapping[tuple[Collective, str], _Rule]:
         """The rule of each kind of collective, and of each shape of groups that has one of its own."""
-        host = self.host or Host.discover(prefix="collective-")
+        host = self.host or Host.discover()
         rules: dict[tuple[Collective, str], _Rule] = {}
         for part in _parts(self.text):
             key, names = _collective_of(part)

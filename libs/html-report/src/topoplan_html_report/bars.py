@@ -30,7 +30,7 @@ class Bars:
     Attributes:
         position: (N, 2) from 0 to 1: where the line of a node stands, and the height of its bar; -1 for one not drawn.
         span: (N, 2) from 0 to 1: ends of bars; those of hosts are points.
-        rows: for each row, its height and the words that all of its switches have in their names.
+        rows: for each row, its height and the words that all of its switches have in their names, or how many they are.
     """
 
     position: F64
@@ -104,5 +104,6 @@ def _labels(links: Fabric, row: Any, position: F64) -> list[tuple[float, str]]:
         nodes = np.flatnonzero(row == number).tolist()
         names = [links.node_name(node).split() for node in nodes]
         words = [words[0] for words in zip(*names, strict=False) if len(set(words)) == 1]
-        labels.append((float(position[nodes[0], 1]), " ".join(words)))
+        is_named = len(nodes) == 1 or len(words) > 1  # several have more in common than that they are switches
+        labels.append((float(position[nodes[0], 1]), " ".join(words) if is_named else f"{len(nodes)} switches"))
     return labels

@@ -118,7 +118,8 @@ def _between_hosts(links: Fabric, load: F64) -> Any:
     """Return (N,) flags of the nodes that are drawn: hosts, what is used, and switches that may be between two hosts.
 
     A shortest path of n links between hosts leads over nodes that are n / 2 links away from one of them at most, so
-    switches that are farther from all hosts than half of the longest such path are on none: empty pods of a fat-tree.
+    switches that are farther from all hosts than half of the longest such path are on none: empty pods of a fat-tree,
+    and switches that nothing is joined to.
     """
     is_drawn = np.ones(links.n_nodes, dtype=bool)
     if not links.n_switches:
@@ -152,9 +153,9 @@ def _levels(links: Fabric, first: Any) -> I64:
 
 
 def _tier(links: Fabric) -> I64:
-    """Return (N,) links from each node to the nearest host; one more than the most where there is no way."""
+    """Return (N,) links from each node to the nearest host; more than any way has where there is none."""
     tier = _levels(links, np.arange(links.n_nodes) < links.n_hosts)
-    return np.where(tier < 0, tier.max() + 1, tier)
+    return np.where(tier < 0, 2 * links.n_nodes, tier)
 
 
 def _distribution(load: F64) -> dict[str, float]:

@@ -15,6 +15,7 @@ import numpy as np
 from topoplan import Host, PipelineSchedule, Problem, Stage, StagedStrategy, TopoplanError, Zero
 from topoplan.arrays import I32
 from topoplan.model.pass_order import Pass
+from topoplan_engine.checked_values import build_order
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.recomputation import regions_of
 from topoplan_engine.sharding.programs import why_invalid
@@ -127,7 +128,7 @@ class StagedMoves:
             return None
         self._host = self._host or Host.discover()
         options = {"chunks": order.n_chunks // order.n_ranks} if order.name == "interleaved" else {}
-        new_order = self._host.make(PipelineSchedule, order.name, options).order(order.n_ranks, new_count)
+        new_order = build_order(self._host.make(PipelineSchedule, order.name, options), order.n_ranks, new_count)
         if not np.array_equal(new_order.rank_of, order.rank_of):
             return None
         if strategy.is_placed:

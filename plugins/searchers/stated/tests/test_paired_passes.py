@@ -31,6 +31,11 @@ PLANS = {
 }
 
 
+def named(order, row, *, with_chunk=False):
+    """A pass as orders print it."""
+    return f"{'FRBW'[order.kind[row]]}{order.micro_batch[row]}" + (f"/{order.chunk[row]}" if with_chunk else "")
+
+
 def seconds_of(tasks, devices, bandwidth):
     cluster = Cluster.uniform(n_hosts=devices, interface_bandwidth=bandwidth, interfaces=1, latency=0)
     return Fluid().build().makespan(tasks, star(devices, bandwidth, 0), cluster, np.inf)
@@ -94,12 +99,12 @@ def test_modules_that_run_again_take_their_forward_passes_more(model, overlap):
 def test_passes_that_pair_are_those_of_deepseeks_program():
     """Ranks 0 and 1 of four, as DualPipe's ``step`` calls ``_forward_backward_chunk`` in its steps 4 and 5."""
     order = DualPipe().order(4, 8)
-    pairs = [[order._text(row, True) for row in rows] for rows in paired_rows(order)[0] if len(rows) == 2]
+    pairs = [[named(order, row, with_chunk=True) for row in rows] for rows in paired_rows(order)[0] if len(rows) == 2]
     assert pairs == [["F3/0", "B5/7"], ["F6/7", "B0/0"], ["F7/7", "B1/0"]]
 
 
 def text_of(order):
-    return [" ".join("&".join(order._text(row, False) for row in item) for item in rows) for rows in paired_rows(order)]
+    return [" ".join("&".join(named(order, row) for row in item) for item in rows) for rows in paired_rows(order)]
 
 
 def test_an_interleaved_order_pairs_behind_one_more_forward_pass():

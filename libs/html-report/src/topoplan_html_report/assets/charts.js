@@ -162,7 +162,7 @@ function searchChart(plan) {
     series.push(line("lower bound of the plan", bound, "insideStartBottom"), line(`this plan, ${timeText(taken)}`, taken, "insideEndTop"));
     return {
       grid: { left: 62, right: 16, top: 12, bottom: 40 },
-      xAxis: axis({ type: "value", min: 0, name: "evaluations", nameLocation: "middle", nameGap: 24, splitLine: { show: false } }),
+      xAxis: axis({ type: "value", min: 0, minInterval: 1, name: "evaluations", nameLocation: "middle", nameGap: 24, splitLine: { show: false } }),
       yAxis: axis({ type: "value", min: Math.max(0, Math.min(bound, best) - 0.12 * (top - Math.min(bound, best))), max: top, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: timeText, showMinLabel: false, showMaxLabel: false } }),
       tooltip: plainTooltip((at) => `${at.seriesName} at evaluation ${at.data[0]}\n${timeText(at.data[1])}`),
       series,
@@ -174,6 +174,15 @@ function pairs(across, up, top) {
   return across.map((x, i) => [x, up[i]]).filter(([, y]) => y !== null && y <= top);
 }
 
+/** Ticks of an axis of sizes, in the units of `sizeText`: the bytes of a step and of the last one, and what a tick is called. */
+function sizeScale(most) {
+  const [unit, size] = [["GiB", 2 ** 30], ["MiB", 2 ** 20]].find(([, bytes]) => most >= bytes) ?? ["KiB", 2 ** 10];
+  const rough = Math.max(most, 1) / size / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((ticks) => ticks >= rough);
+  return { step: step * size, top: Math.ceil(most / size / step) * step * size, text: (bytes) => `${digits(bytes / size)} ${unit}` };
+}
+
 function memoryChart(plan) {
   const { classes, purposes, reserve } = plan.memory;
   const shown = classes;
@@ -182,11 +191,12 @@ function memoryChart(plan) {
     const capacities = [...new Set(shown.map((row) => row.capacity))];
     const most = Math.max(...shown.map((row) => sum(row.bytes)));
     const near = capacities.filter((bytes) => bytes <= 3 * most);
+    const scale = sizeScale(Math.max(most, ...near));
     const label = { formatter: (at) => reserve ? `${sizeText(at.value)} of ${sizeText(at.value / (1 - reserve))}` : `${sizeText(at.value)} there are`, position: "end", rotate: 0, color: colour("quiet"), fontSize: 11 };
     return {
       legend: { bottom: 0, left: 0, icon: "rect", itemWidth: 11, itemHeight: 11, itemGap: 14, selectedMode: false, textStyle: { color: colour("quiet"), fontSize: 11 } },
       grid: { left: 175, right: 190, top: 20, bottom: 46 },
-      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: bytesText } }),
+      xAxis: axis({ type: "value", min: 0, max: Math.max(most, ...near) * 1.02, interval: scale.step, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: scale.text } }),
       yAxis: axis({ type: "category", inverse: true, data: shown.map((row) => row.label), axisTick: { show: false }, axisLabel: { width: 160, overflow: "truncate", fontSize: 11, color: colour("ink") } }),
       tooltip: plainTooltip((at) => `${at.name}\n${at.seriesName}: ${sizeText(at.value)}`),
       series: used.map((kind, number) => ({
@@ -208,11 +218,12 @@ function memoryOverTime(plan) {
   if (!row) return null;
   const { seconds, bytes } = row;
   const end = plan.iteration.seconds;
+  const scale = sizeScale(Math.max(...seconds.map((_, i) => sum(bytes.map((levels) => levels[i])))));
   return new Chart(190, `Memory of ${row.label} over the iteration`, () => ({
     title: { text: `${row.label} over the iteration`, textStyle: { fontSize: 12, fontWeight: "normal", color: colour("quiet") }, left: 0, top: 0 },
     grid: { left: 62, right: 16, top: 24, bottom: 26 },
     xAxis: axis({ type: "value", min: 0, max: end, splitLine: { show: false }, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, showMaxLabel: false, formatter: timeText } }),
-    yAxis: axis({ type: "value", min: 0, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: bytesText } }),
+    yAxis: axis({ type: "value", min: 0, max: scale.top, interval: scale.step, axisLabel: { color: colour("quiet"), fontSize: 11, hideOverlap: true, formatter: scale.text } }),
     tooltip: { trigger: "axis", ...plainTooltip((at) => [timeText(at[0].data[0]), ...at.map((part) => `${part.seriesName}: ${sizeText(part.data[1])}`)].join("\n")) },
     series: plan.memory.purposes.map((name, kind) => ({
       name,

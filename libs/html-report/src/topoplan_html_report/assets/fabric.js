@@ -1,11 +1,36 @@
 "use strict";
 // The fabric as a picture: hosts and switches where the layout put them, lines in the colour of their load.
 
-/** Whether two labels of at most so many characters are beside or below each other; FONT is of a digit, in the units of the picture. */
-const FONT = { width: 1.4, height: 2.7 };
-function apart(label, other, characters) {
-  const [across, down] = ["x", "y"].map((axis) => Math.abs(Number(label.getAttribute(axis)) - Number(other.getAttribute(axis))));
-  return across >= (characters + 1) * FONT.width || down >= FONT.height;
+/** Sizes of texts in the units of the picture, as the browser's own font has them. */
+const lettering = {
+  size: 2.4, // as the style sheet has it
+  pen: null,
+  measured(text) {
+    if (this.pen === null) {
+      this.pen = document.createElement("canvas").getContext("2d");
+      this.pen.font = `100px ${getComputedStyle(document.body).fontFamily}`;
+    }
+    return this.pen.measureText(text);
+  },
+  width(text) {
+    return (this.measured(text).width * this.size) / 100;
+  },
+  get height() {
+    const { fontBoundingBoxAscent, fontBoundingBoxDescent } = this.measured("0");
+    return ((fontBoundingBoxAscent + fontBoundingBoxDescent) * 1.1 * this.size) / 100; // browsers round it to pixels
+  },
+  /** The start of a text that is so wide at most. */
+  fitted(text, room) {
+    if (this.width(text) <= room) return text;
+    let kept = text;
+    while (kept && this.width(`${kept}…`) > room) kept = kept.slice(0, -1);
+    return `${kept}…`;
+  },
+};
+
+/** Whether two labels are beside or below each other, with a gap between those in a row. */
+function apart(label, other, gap) {
+  return Math.abs(label.x - other.x) >= (label.width + other.width) / 2 + gap || Math.abs(label.y - other.y) >= label.height;
 }
 
 /** Room for names of rows left of a picture of bars. */
@@ -60,9 +85,9 @@ class FabricPicture {
     let last = Infinity;
     data.rows.y.forEach((height, row) => {
       const y = 7 + height * (this.size[1] - 14);
-      if (Math.abs(last - y) < FONT.height) return;
+      if (Math.abs(last - y) < lettering.height) return;
       last = y;
-      made.push(element("text", { svg: true, x: LEFT - 2.5, y, style: "text-anchor: end; dominant-baseline: middle" }, data.rows.name[row].slice(0, 16)));
+      made.push(element("text", { svg: true, x: LEFT - 2.5, y, style: "text-anchor: end; dominant-baseline: middle" }, lettering.fitted(data.rows.name[row], LEFT - 3)));
     });
     return made;
   }
@@ -111,9 +136,11 @@ class FabricPicture {
       if (line !== undefined) tooltip.show(event, this.describe(Number(line)));
     });
     lines.addEventListener("pointerleave", () => tooltip.hide());
+    const nodes = this.nodes();
+    const margin = this.margin;
     const label = `${data.name}: ${data.said}`;
     this.box.replaceChildren(
-      element("svg", { svg: true, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...(this.bars ? this.frame() : []), lines, ...this.nodes()),
+      element("svg", { svg: true, viewBox: `${-margin} 0 ${width + 2 * margin} ${height}`, role: "img", "aria-label": label }, ...(this.bars ? this.frame() : []), lines, ...nodes),
       this.legend(),
     );
   }
@@ -182,7 +209,7 @@ class FabricPicture {
     const scale = this.wide ? 1 : Math.min(1, 45 / Math.max(1, data.switches));
     const made = [];
     const labels = [];
-    const longest = Math.max(...range(data.hosts).map((node) => this.shortName(node).length));
+    const gap = 0.6 * lettering.width("0");
     for (let node = 0; node < all; node++) {
       if (data.x[node] < 0) continue;
       const [x, y] = this.place(node);
@@ -194,22 +221,24 @@ class FabricPicture {
         : element("rect", { svg: true, x: x - 1.3 * scale, y: y - 0.9 * scale, width: 2.6 * scale, height: 1.8 * scale, rx: 0.4 * scale, fill: colour("accent") }, title));
       if (!host) continue;
       const label = this.labelOf(node, x, y, radius);
-      if (labels.every((other) => apart(label, other, longest))) labels.push(label);
+      if (labels.every((other) => apart(label, other, gap))) labels.push(label);
     }
-    return [...made, ...labels];
+    this.margin = Math.max(0, ...labels.map(({ x, width }) => Math.max(width / 2 - x, x + width / 2 - this.size[0]) + gap));
+    return [...made, ...labels.map(({ x, y, text }) => element("text", { svg: true, x: x.toFixed(2), y: y.toFixed(2) }, text))];
   }
 
+  /** The name of a host and the middle of its box, which touches neither the host nor, on a grid, the line below it. */
   labelOf(node, x, y, radius) {
-    const away = radius + 2.4;
-    if (this.data.layout === "circle") {
-      const angle = (2 * Math.PI * node) / this.data.hosts;
-      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, this.shortName(node));
-    }
-    if (this.data.layout === "around") {
-      const angle = Math.atan2(x - 50, 50 - y);
-      return element("text", { svg: true, x: x + away * Math.sin(angle), y: y - away * Math.cos(angle) }, this.shortName(node));
-    }
-    return element("text", { svg: true, x, y: y + away }, this.shortName(node));
+    const text = this.shortName(node);
+    const [width, height] = [lettering.width(text), lettering.height];
+    const away = radius + 0.6;
+    const { layout, hosts } = this.data;
+    if (layout === "grid") return { text, width, height, x: x + away + width / 2, y: y + away + height / 2 };
+    if (layout !== "circle" && layout !== "around") return { text, width, height, x, y: y + away + height / 2 };
+    const angle = layout === "circle" ? (2 * Math.PI * node) / hosts : Math.atan2(x - 50, 50 - y);
+    const [across, up] = [Math.sin(angle), Math.cos(angle)];
+    const reach = away + (Math.abs(across) * width + Math.abs(up) * height) / 2;
+    return { text, width, height, x: x + reach * across, y: y - reach * up };
   }
 
   /** A number, or the start of a name. */

@@ -10,6 +10,7 @@ import attrs
 from topoplan import Host, OperatorGraph
 from topoplan.options import option
 from topoplan.plugin.components import Frontend
+from topoplan_engine.checked_values import build_graph
 from topoplan_engine.experiment import Choice
 from topoplan_engine.flags import Flags
 from topoplan_engine.options import ComponentOptions, RunOptions
@@ -50,7 +51,7 @@ def build_model(host: Host, model: str, components: ComponentOptions, run: RunOp
         TopoplanError: a word or an option is not right.
     """
     choice = _choice(model, components)
-    return in_run_precision(choice.make(host, Frontend).build(run.batch_size), run.precision)
+    return in_run_precision(build_graph(choice.make(host, Frontend), run.batch_size), run.precision)
 
 
 def same_model(model: str, components: ComponentOptions, run: RunOptions, words: Mapping[str, object]) -> Sequence[str]:

@@ -25,6 +25,7 @@ from topoplan import (
 )
 from topoplan.arrays import F64, I32
 from topoplan.model.sharding import Signature
+from topoplan_engine.checked_values import build_order
 from topoplan_engine.experiment import Choice
 from topoplan_engine.experts import expert_dims, skew_of
 from topoplan_engine.pass_orders import order_in_twos
@@ -291,7 +292,7 @@ def order_of(text: str, ranks: int, micro_batches: int) -> PassOrder:
     choice = Choice.parse(f"{name}:chunks={number}" if number.isdigit() else text, "schedule")
     schedule = _host(choice.name).make(PipelineSchedule, choice.name, choice.options)
     try:
-        return schedule.order(ranks, micro_batches)
+        return build_order(schedule, ranks, micro_batches)
     except TopoplanError as error:
         raise TopoplanError(f"plan: {error}") from None
 
