@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topoplan.errors import TopoplanError, shown
+from topoplan.errors import TopoplanError
 from topoplan_llm_measurements.cells import count, number, word
 from topoplan_llm_measurements.groups.published import published_model
 from topoplan_llm_measurements.rows import Cells, Group, MeasuredRow, Predicted, Quantity, Run
@@ -108,7 +108,7 @@ _UNITS = {
 def _deepseek(cells: Cells) -> MeasuredRow:
     name = cells.get("quantity", "")
     if name not in _QUANTITIES:
-        raise TopoplanError(f"quantity: {shown(name)} is no measurement (expected one of {', '.join(_QUANTITIES)})")
+        raise TopoplanError(f"quantity: {name} says what runs, and is no measurement")
     word(cells, "unit", _UNITS[name])
     plan: dict[str, Any] = {
         "pp": 16,
