@@ -27,7 +27,7 @@ from topoplan_searcher_stated.divided import DividedPlan, DividedPlans
 from topoplan_searcher_stated.divided_search import divided_plans, divided_steps
 from topoplan_searcher_stated.estimates import Estimates
 from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
-from topoplan_searcher_stated.launchable import Launchable, rules_for
+from topoplan_searcher_stated.launchable import launchable_for
 from topoplan_searcher_stated.layers import layer_counts, text_of
 from topoplan_searcher_stated.placed_bodies import PlacedBodies, PlacedBody, placed_steps
 from topoplan_searcher_stated.runners_up import KnownPlans, best_plans, front
@@ -49,7 +49,8 @@ _NEAR = 1.02
 #: All plans of a shape are estimated if its bound is no more than 1 plus this, over devices, times the best estimate;
 #: at least `_NEAR`.  On few devices there are few shapes, and all of them are looked at.
 _SLACK = 10.0
-#: Improvement for which a plan is simulated before all are estimated, at these times and after any family.
+#: Improvement for which a plan is simulated before all are estimated: at these times, on few devices after any family,
+#: which takes longer to be estimated than a plan to be simulated; and on many devices after any family.
 _WORTH, _MUCH = 0.98, 0.8
 #: Smallest improvement for which a climb continues.
 _BETTER = 0.999
@@ -66,7 +67,7 @@ class HybridSearch(Search):
     def __init__(self, options: Hybrid, problem: Problem) -> None:
         self._options, self._problem = options, problem
         layers = layer_numbers(problem.graph)
-        self._rules, self._n_layers = rules_for(problem), layers.n_layers
+        self._n_layers = layers.n_layers
         #: Degrees that are searched: in a portfolio no slices of blocks, of which another planner makes better ones.
         in_portfolio = not (layers.named or options.without_layers)
         self._degrees = tuple(name for name in degrees_of_model(problem) if not (in_portfolio and name == "tp"))
@@ -75,7 +76,7 @@ class HybridSearch(Search):
                 f"searcher hybrid: model {problem.graph.name!r} has no layers or blocks to divide among stages "
                 "(what spmd and pipeline find needs none)"
             )
-        self._launchable = Launchable(problem, self._rules)
+        self._rules, self._launchable = launchable_for(problem)
         self._candidates: Candidates | None = None
         self._estimates: Estimates | None = None
         self._steps: Iterator[_AnyPlan | None] | None = None
@@ -264,7 +265,7 @@ class HybridSearch(Search):
                 stop_if_wanted()
                 candidates.add_shapes([placed[shape] for shape in batch.tolist()])
                 yield None
-            worth = _MUCH
+            worth = _WORTH if self._patience >= _FEW else _MUCH
             if number + 1 >= early and candidates.best:
                 early, worth = _EARLY * (number + 1), _WORTH
             if candidates.seconds < worth * self._best_cost:

@@ -7,13 +7,15 @@ evaluator, which asks for every proposal.
 
 from __future__ import annotations
 
+import functools
+
 import attrs
 
 from topoplan import Problem, TopoplanError
 from topoplan_searcher_stated.construct import Rules, strategy_of
 from topoplan_searcher_stated.settings import Settings
 
-__all__ = ["Launchable", "rules_for"]
+__all__ = ["Launchable", "launchable_for", "rules_for"]
 
 
 class Launchable:
@@ -35,13 +37,21 @@ class Launchable:
         self.sp = False if without_sequence else in_columns.sp
 
         restriction = problem.restriction
-        contexts = [Settings(cp=2, grads=self.grads, zero=zero, sp=self.sp) for zero in (0, 1, 3)]
         self._pipelines = restriction is None or restriction.pipelines is not None
-        self._contexts = any(map(self.runs, contexts))
+
+    @functools.cached_property
+    def _contexts(self) -> bool:
+        """Whether they run parts of contexts; asked only where a shape has some, for a plan takes long to be built."""
+        return any(self.runs(Settings(cp=2, grads=self.grads, zero=zero, sp=self.sp)) for zero in (0, 1, 3))
 
     def may_run(self, shape: Settings) -> bool:
         """Return whether they run pipelines and parts of contexts at all, where a plan has some."""
         return (shape.pp == 1 or self._pipelines) and (shape.cp == 1 or self._contexts)
+
+    @property
+    def runs_columns(self) -> bool:
+        """Whether they run tensor axes, with sequence parallelism or without."""
+        return any(self.runs(Settings(tp=2, grads=self.grads, sp=sp)) for sp in (None, False))
 
     def runs(self, plan: Settings) -> bool:
         """Return whether they run a plan; False for one that cannot be built."""
@@ -75,15 +85,20 @@ def _form(plan: Settings, n_devices: int) -> Settings:
     )
 
 
-def rules_for(problem: Problem) -> Rules:
-    """Return how operators are cut: tensor axes leave tables whole where the trainers run no other plan.
+def launchable_for(problem: Problem) -> tuple[Rules, Launchable]:
+    """Return how operators are cut, and what trainers run of it.
 
-    DeepSpeed's AutoTP does in training.
+    Tensor axes leave tables whole where the trainers run no other plan: DeepSpeed's AutoTP does in training.
     """
     rules = Rules(problem.graph)
-    if problem.restriction is None:
-        return rules
-    whole = Rules(problem.graph, whole_tables=True)
-    cut_tables, whole_tables = Launchable(problem, rules), Launchable(problem, whole)
-    some = [Settings(tp=2, grads=whole_tables.grads, sp=sp) for sp in (None, False)]
-    return whole if not any(map(cut_tables.runs, some)) and any(map(whole_tables.runs, some)) else rules
+    launchable = Launchable(problem, rules)
+    if problem.restriction is None or launchable.runs_columns:
+        return rules, launchable
+    whole_rules = Rules(problem.graph, whole_tables=True)
+    whole = Launchable(problem, whole_rules)
+    return (whole_rules, whole) if whole.runs_columns else (rules, launchable)
+
+
+def rules_for(problem: Problem) -> Rules:
+    """Return how operators are cut; see `launchable_for`."""
+    return Rules(problem.graph) if problem.restriction is None else launchable_for(problem)[0]

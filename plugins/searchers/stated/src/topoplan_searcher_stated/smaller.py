@@ -19,7 +19,7 @@ from topoplan_searcher_stated.candidates import Candidates
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.degrees import short_words_of
 from topoplan_searcher_stated.estimates import Estimates
-from topoplan_searcher_stated.launchable import Launchable, rules_for
+from topoplan_searcher_stated.launchable import launchable_for
 from topoplan_searcher_stated.settings import Settings
 
 __all__ = ["nearest_that_fits"]
@@ -37,8 +37,9 @@ def nearest_that_fits(plan: Settings, problem: Problem, fabric: AnyFabric) -> st
         fabric: between its hosts.
     """
     widest = max(plan.tp, problem.cluster.n_devices // problem.cluster.n_hosts)
-    rules, usable = rules_for(problem), float(problem.cluster.usable_memory.min())
-    runs = None if problem.restriction is None else Launchable(problem, rules).runs
+    usable = float(problem.cluster.usable_memory.min())
+    rules, launchable = launchable_for(problem)
+    runs = None if problem.restriction is None else launchable.runs
     estimates = Estimates(problem, fabric, rules, [plan.micro_batch])
     candidates = Candidates(estimates, usable, runs, problem.cluster.n_devices)
     lowering = Lowering(problem.graph, problem.cluster, problem.costs)
