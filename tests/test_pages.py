@@ -135,3 +135,30 @@ def test_every_page_and_script_is_there():
             headers = {header for table in module.tables((ROOT / name).read_text()) for header in table.headers}
             assert set(page.ignored) <= headers, name
             assert not page.names or headers & set(page.names), name
+
+
+def test_every_page_of_figures_is_sampled_or_listed_with_what_checks_it():
+    module = tool()
+    assert module.uncovered(ROOT) == []
+    for name in module.ELSEWHERE:
+        assert (ROOT / name).exists(), name
+    for name, heading in module.LEFT:
+        assert heading in {table.heading for table in module.tables((ROOT / name).read_text())}, name
+
+
+def test_a_new_page_of_figures_is_found(tmp_path):
+    module = tool()
+    folder = tmp_path / "docs/guides"
+    folder.mkdir(parents=True)
+    (folder / "new.md").write_text(PAGE)
+    (folder / "words.md").write_text(
+        "# Words\n\n| word | meaning |\n|---|---|\n| one | 1 is a number |\n| two | many |\n"
+    )
+    assert module.uncovered(tmp_path) == ["docs/guides/new.md"]
+
+
+@pytest.mark.parametrize(("new", "status"), [("1.6 s", 0), ("0.9 s", 0), ("3.9 s", 1), ("-1.2 s", 1)])
+def test_figures_of_seconds_agree_within_a_factor(pages, monkeypatch, capsys, tmp_path, new, status):
+    page = pages.PAGES["page.md"]._replace(bands=(("model", "time", 1.5),))
+    monkeypatch.setattr(pages, "PAGES", {"page.md": page})
+    assert listed(pages, monkeypatch, capsys, tmp_path, PAGE.replace("1.234 s", new))[0] == status

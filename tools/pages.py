@@ -6,8 +6,8 @@ Figures are equal that differ by one in their last digit, or by one percent.  Ea
 figure of the page and the one of the present code; the status is 1 if there are any.  ``.ci/nightly`` runs it last.
 Pages are named to check these alone; ``--commands`` prints what makes each page anew.
 
-Of docs/speed.md and docs/guides/research.md it leaves out tables that hold nothing but seconds, or plans of searches of
-so many seconds: another machine has others.  Each says at which commit it was measured.
+Figures that seconds decide agree within a factor (``bands``).  What no sample has stands in ``ELSEWHERE`` and ``LEFT``,
+with what checks it, or why nothing does; a test finds a page of figures that is in none of these lists.
 
     page -> its sample, a Markdown file or what is printed -> rows that both have -> cells that differ
 """
@@ -39,6 +39,8 @@ class Page(NamedTuple):
         names: headers of columns that name rows; where a table has none of these, its first column does.
         ignored: headers of columns that are not compared: another machine has others, or the sample has none.
         printed: commands that print some of the tables, by the headings of the page below which these are.
+        bands: of figures that seconds decide: a header of their table, their own, and the factor within which they
+            agree.
     """
 
     command: str
@@ -46,6 +48,7 @@ class Page(NamedTuple):
     names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     printed: tuple[tuple[str, str], ...] = ()
+    bands: tuple[tuple[str, str, float], ...] = ()
 
 
 _STUDIES = (
@@ -114,8 +117,8 @@ PAGES: dict[str, Page] = {
     "docs/speed.md": Page(
         "benchmarks/speed.py all --write docs/speed.md",
         "benchmarks/speed.py default --write {file}",
-        ("problem", "models", "devices", "layers", "model", "servers"),
-        ("proposals", "CPU s", "a CPU second", "warm, s", "first, s", "growth", "fluid, /s", "flexnet, /s"),
+        ("problem", "models", "devices", "layers", "model", "servers", "workers"),
+        ("proposals", "overhead", "CPU s", "a CPU second", "warm, s", "first, s", "growth", "fluid, /s", "flexnet, /s"),
         (
             ("SPMD programs: HiDup", "benchmarks/spmd_search.py --rows 1"),
             ("Search: FlexNet", "benchmarks/search_speed.py --blocks beside --rows 1"),
@@ -123,6 +126,14 @@ PAGES: dict[str, Page] = {
                 "Search: FlexNet, Longer searches, strategy and network together, and what a change costs",
                 "benchmarks/search_speed.py --blocks longer --rows 2",
             ),
+            ("Studies of many runs", "benchmarks/executors.py --runs 16"),
+        ),
+        (
+            ("workers", "CPU s of 16 runs", 3.0),
+            ("workers", "work", 1.3),
+            *(("workers", header, 1.3) for header in ("busy", "efficiency")),
+            ("problem", "CPU s", 3.0),
+            ("simulator", "CPU s", 3.0),
         ),
     ),
     "docs/reliability.md": Page(
@@ -135,14 +146,29 @@ PAGES: dict[str, Page] = {
     "docs/guides/research.md": Page(
         "benchmarks/searchers.py --problems alexnet-switch,alexnet-topoopt,vgg-19-pipeline,transformer-torch,"
         "dlrm16-topoopt,gnmt-32-pipeline --seeds 3 --budget 200 --searchers mcmc,anneal,cem,spmd,pipeline,auto",
-        ignored=("best",),
+        names=("problem", "model", "GPUs"),
+        ignored=("best", "plan of auto"),
         printed=(
+            (
+                "Searchers to compare with",
+                "benchmarks/default_searcher.py --models llama --devices 8 --searchers spmd,pipeline",
+            ),
             (
                 "Searchers to compare with",
                 "benchmarks/searchers.py --problems transformer-torch --seeds 3 --budget 200 "
                 "--searchers mcmc,pipeline,auto",
             ),
         ),
+        bands=tuple(("GPUs", header, 1.03) for header in ("auto", "spmd", "pipeline", "auto / best single")),
+    ),
+    "plugins/commands/sensitivity/README.md": Page(
+        "benchmarks/readme_figures.py wrong-profiles",
+        printed=(("HiDup's study", "benchmarks/readme_figures.py wrong-profiles"),),
+    ),
+    "plugins/searchers/spmd/README.md": Page(
+        "benchmarks/readme_figures.py large-programs",
+        names=("model", "devices"),
+        printed=(("Large models", "benchmarks/readme_figures.py large-programs --rows 1"),),
     ),
     "docs/guides/language_models.md": Page(
         "benchmarks/joint_moves.py --write docs/guides/language_models.md",
@@ -157,6 +183,31 @@ PAGES: dict[str, Page] = {
         ("evaluation", "memory"),
     ),
 }
+#: Pages of figures that this tool does not sample -> what checks them, or why nothing does.
+ELSEWHERE = {
+    "docs/original_systems.md": "experiments/original_systems.py --check",
+    "docs/launching.md": "needs checkouts of trainers: benchmarks/trainer_plans.py --page",
+    "docs/flexflow.md": "flags and their defaults, no figures: tests/test_flexflow_command.py",
+    "docs/flexnet.md": "flags and their defaults, no figures: tests/test_flexnet_command.py",
+    "plugins/exporters/chakra/README.md": "needs binaries of ASTRA-sim: benchmarks/astra_plans.py --write",
+    "plugins/searchers/stated/README.md": "keys and their defaults, no figures",
+    "plugins/topologies/torus/README.md": "plugins/topologies/torus/tests/test_torus.py has each figure",
+}
+#: Tables that no sample has, by page and heading -> why.
+LEFT = {
+    (
+        "docs/speed.md",
+        "Start",
+    ): "seconds of whole commands; the limits of this table are those of benchmarks/test_startup.py",
+    ("docs/speed.md", "Pipelines: HPGO"): "needs HPGO",
+    ("docs/guides/language_models.md", "Which network"): "searches of minutes; the commands stand above the table",
+    ("docs/guides/language_models.md", "Beside DeepSeek's report"): "the commands stand above the table",
+    ("docs/guides/research.md", "Where the problems are"): "tests/test_best_known_plans_page.py",
+}
+#: Documents whose tables are records of their day, made from sources, or no figures of commands.
+_DOCUMENTS = ("*.md", "docs/**/*.md", "*/README.md", "libs/*/README.md", "plugins/*/*/README.md")
+_RECORDS = ("docs/decisions/", "docs/reference/", "CHANGELOG.md")
+_FIGURE = re.compile(r"[~<>≤±+−-]*\d[\d,]*(?:\.\d+)?(?: ?(?:[a-zA-Zµ%]+/?[a-zA-Z]*))?")
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
 _BAR = re.compile(r"(?<!\\)\|")
 
@@ -190,6 +241,24 @@ def tables(text: str) -> list[Table]:
     return found
 
 
+def has_figures(text: str) -> bool:
+    """Say whether a page has a table with three cells at least that are a number and at most its unit."""
+    return any(sum(bool(_FIGURE.fullmatch(cell)) for row in table.rows for cell in row) >= 3 for table in tables(text))
+
+
+def uncovered(root: Path) -> list[str]:
+    """Return the documents with tables of figures that neither a sample nor the list of other checks has."""
+    paths = sorted(path.relative_to(root).as_posix() for pattern in _DOCUMENTS for path in root.glob(pattern))
+    return [
+        name
+        for name in paths
+        if not name.startswith(_RECORDS)
+        and name not in PAGES
+        and name not in ELSEWHERE
+        and has_figures((root / name).read_text(encoding="utf-8"))
+    ]
+
+
 def number(text: str) -> tuple[float, float]:
     """Return a number, and one in its last digit."""
     text = text.replace(",", "").replace("−", "-")
@@ -198,18 +267,25 @@ def number(text: str) -> tuple[float, float]:
     return float(text), 10.0 ** (int(power or 0) - digits)
 
 
-def agree(old: str, new: str) -> bool:
-    """Say whether two cells have the same words, and figures that are equal."""
+def agree(old: str, new: str, factor: float = 1.0) -> bool:
+    """Say whether two cells have the same words, and figures that are equal, or within a factor of each other."""
     if _NUMBER.sub("0", old) != _NUMBER.sub("0", new):
         return False
     for a, b in zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=True):
         (before, digit), (now, _) = number(a), number(b)
-        if abs(now - before) > max(digit * (1 + 1e-9), TOLERANCE * abs(before)):
+        is_near = factor > 1 and before * now > 0 and 1 / factor <= now / before <= factor
+        if not is_near and abs(now - before) > max(digit * (1 + 1e-9), TOLERANCE * abs(before)):
             return False
     return True
 
 
-def differences(page: str, made: str, names: tuple[str, ...] = (), ignored: tuple[str, ...] = ()) -> list[str]:
+def differences(
+    page: str,
+    made: str,
+    names: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+    bands: tuple[tuple[str, str, float], ...] = (),
+) -> list[str]:
     """Compare tables that were made anew with those of a page; return a line for each cell that differs."""
     old_tables = tables(page)
     lines = []
@@ -222,7 +298,12 @@ def differences(page: str, made: str, names: tuple[str, ...] = (), ignored: tupl
         place = _places(table.headers, old.headers)
         old_rows = [tuple(row[i] for i in place) for row in old.rows]
         naming = [i for i, header in enumerate(table.headers) if header in names] or [0]
-        compared = [i for i, header in enumerate(table.headers) if header not in ignored]
+        factors = {header: factor for owner, header, factor in bands if owner in table.headers}
+        compared = {
+            i: factors.get(header, 1.0)
+            for i, header in enumerate(table.headers)
+            if header in factors or header not in ignored
+        }
         for row in table.rows:
             lines += _row_differences(table, row, old_rows, naming, compared)
     return lines
@@ -237,7 +318,7 @@ def _places(headers: tuple[str, ...], among: tuple[str, ...]) -> list[int]:
 
 
 def _row_differences(
-    table: Table, row: tuple[str, ...], old_rows: list[tuple[str, ...]], naming: list[int], compared: list[int]
+    table: Table, row: tuple[str, ...], old_rows: list[tuple[str, ...]], naming: list[int], compared: dict[int, float]
 ) -> list[str]:
     name = ", ".join(row[i] for i in naming)
     same = [old for old in old_rows if all(old[i] == row[i] for i in naming)]
@@ -246,8 +327,8 @@ def _row_differences(
     lines = [
         [
             f"{table.heading}: {name}: {table.headers[i] or 'figure'}: {old[i]} in the page, now {row[i]}"
-            for i in compared
-            if not agree(old[i], row[i])
+            for i, factor in compared.items()
+            if not agree(old[i], row[i], factor)
         ]
         for old in same
     ]
@@ -268,7 +349,7 @@ def sampled(name: str) -> list[str]:
                 said = ended.stderr.strip() or ended.stdout.strip() or f"status {ended.returncode}"
                 return [*lines, said.splitlines()[-1]]
             made = f"# {heading}\n\n{ended.stdout}" if heading else copy.read_text(encoding="utf-8")
-            lines += differences(text, made, page.names, page.ignored)
+            lines += differences(text, made, page.names, page.ignored, page.bands)
     return lines
 
 
