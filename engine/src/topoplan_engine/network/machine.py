@@ -27,10 +27,11 @@ from topoplan.arrays import F64, I32, I64, i32, i64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.csr import expand, indptr, row_of_entry, select
+from topoplan_engine.csr import indptr, row_of_entry, select
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.host_paths import HostPaths, host_paths
 from topoplan_engine.network.host_ways import ways_through, zigzag
+from topoplan_engine.network.joining import Cables, Insides, Outside, joined_paths
 from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
@@ -96,6 +97,10 @@ def _place_of(ring: I64, members: list[I64]) -> I64:
     return place[ring]
 
 
+#: Of no pairs.
+_NOTHING_OUTSIDE = Outside(i64([0]), i64([0]), i32([]), i64([]), i64([]))
+
+
 class HostLinks(NamedTuple):
     """Numbers of the links of hosts behind those of a fabric; all hosts have equal blocks.
 
@@ -131,6 +136,11 @@ class MachineNetwork(Network):
         self.host_links = HostLinks(fabric.n_links, len(self.inside.bandwidth), self.inside.n_nics, planes)
         super().__init__(fabric, cluster)
         self.ports = Ports(fabric, cluster, self.inside, self.lanes)
+        leaving, entering = self.ports.leaving, self.ports.entering
+        self._cables = Cables(fabric.link_src, fabric.link_dst, self.lanes.number, *leaving, *entering)
+        inside, links = self.inside, self.host_links
+        ways = inside.ptr, inside.links, inside.own_ptr, inside.own_nics, inside.n_devices, inside.n_endpoints
+        self._insides = Insides(cluster.device_host, *ways, links.first, links.block, links.inside, links.lanes)
 
     def _endpoints(self) -> I32:
         """(D,) every device is one."""
@@ -158,98 +168,29 @@ class MachineNetwork(Network):
     def _routed(self, keys: I64) -> tuple[I64, NewRows]:
         """Find the paths of pairs of devices."""
         src, dst = self._devices_of(keys)
-        hosts = self.cluster.device_host.astype(np.int64)
-        in_one_host = hosts[src] == hosts[dst]
-        counts, rows = np.ones(len(keys), dtype=np.int64), []
-        outer_pairs = np.flatnonzero(~in_one_host)
-        if len(outer_pairs):
-            a, b = src[outer_pairs], dst[outer_pairs]
-            chosen = self.ports.choose(a, b)
-            ways = self.ports.paths(a, b, chosen)
-            counts[outer_pairs] = np.diff(ways.pair_ptr)
-            pair = np.repeat(np.arange(len(a)), counts[outer_pairs])
-            joined = self._joined(a[pair], b[pair], ways.path_ptr, ways.links, Chosen(*(nic[pair] for nic in chosen)))
-            rows.append((outer_pairs[pair], ways.weight, *joined))
-        inner_pairs = np.flatnonzero(in_one_host)
-        if len(inner_pairs):
-            way = self._way(hosts[src[inner_pairs]], self._place(src[inner_pairs]), self._place(dst[inner_pairs]))
-            rows.append((inner_pairs, np.ones(len(inner_pairs)), *way))
-        return counts, self._new_rows(keys, counts, rows, ~in_one_host)
-
-    def _new_rows(self, keys: I64, counts: I64, parts: list[tuple[I64, F64, I64, I64]], draws: I64) -> NewRows:
-        """Put paths of pairs, in parts, in the order of the pairs; ``draws``: (k,) which pairs are of two hosts."""
-        pair = np.concatenate([part[0] for part in parts])
-        order = np.argsort(pair, kind="stable")
-        lengths = np.concatenate([part[2] for part in parts])
-        starts = indptr(lengths)[:-1]
-        _, entry = expand(starts[order], lengths[order])
-        links = i32(np.concatenate([part[3] for part in parts])[entry])
-        lengths, weight = i64(lengths[order]), np.concatenate([part[1] for part in parts])[order]
-        reachable = counts > 0
-        ends = np.cumsum(counts)
-        running = np.cumsum(weight)
-        before = np.repeat(np.concatenate([[0.0], running])[ends - counts], counts)
-        cumulative_weight = running - before
+        host = self.cluster.device_host
+        away = host[src] != host[dst]
+        counts, outside, weight = np.ones(len(keys), dtype=np.int64), _NOTHING_OUTSIDE, np.zeros(0)
+        if away.any():
+            chosen = self.ports.choose(src[away], dst[away])
+            ways = self.ports.paths(src[away], dst[away], chosen)
+            outside, weight = Outside(ways.pair_ptr, ways.path_ptr, ways.links, *chosen), ways.weight
+            counts[away] = np.diff(ways.pair_ptr)
+        if not away.all():
+            between_hosts, parts = np.repeat(away, counts), weight
+            weight = np.ones(len(between_hosts))
+            weight[between_hosts] = parts
+        lengths, links = joined_paths(src, dst, outside, self._cables, self._insides)
+        reachable, ends = counts > 0, np.cumsum(counts)
+        running = np.concatenate([[0.0], np.cumsum(weight)])
+        cumulative_weight = running[1:] - np.repeat(running[ends - counts], counts)
         cumulative_weight[ends[reachable] - 1] = 1.0  # rounding must not leave a draw without a path
-        pairs = np.where(draws, keys, -1)[reachable]
-        return NewRows(counts[reachable], lengths, links, self._sums(lengths, links), cumulative_weight, pairs)
+        pairs = np.where(away, keys, -1)[reachable]
+        return counts, NewRows(counts[reachable], lengths, links, self._sums(lengths, links), cumulative_weight, pairs)
 
     def _place(self, device: I64) -> I64:
         """Return the places of devices in their hosts."""
         return device % self.inside.n_devices
-
-    def _way(self, host: I64, start: I64, end: I64) -> tuple[I64, I64]:
-        """Return, of ways between endpoints of hosts, the number of links of each and the links."""
-        row = start * self.inside.n_endpoints + end
-        owner, entry = select(self.inside.ptr, row)
-        links = self.host_links.first + host[owner] * self.host_links.block + self.inside.links[entry]
-        return np.diff(self.inside.ptr)[row], links
-
-    def _joined(self, src: I64, dst: I64, path_ptr: I64, links: I32, chosen: Chosen) -> tuple[I64, I64]:
-        """Put the links of hosts on the way of paths of the fabric, one for each pair of devices.
-
-        Between two links that meet at a host the message passes NICs and links of it.
-
-        Returns:
-            (p,) links of each path, and these.
-        """
-        fabric, devices, nics = self.fabric, self.inside.n_devices, self.host_links
-        lengths = np.diff(path_ptr)
-        path = np.repeat(np.arange(len(lengths)), lengths)
-        is_first, is_last = np.zeros(len(links), dtype=bool), np.zeros(len(links), dtype=bool)
-        is_first[path_ptr[:-1]], is_last[path_ptr[1:] - 1] = True, True
-        out = self._nic_of(self.ports.leaving, links, src[path], chosen.leaves[path], is_first)
-        into = self._nic_of(self.ports.entering, links, dst[path], chosen.arrives[path], is_last)
-        tails, heads = fabric.link_src[links].astype(np.int64), fabric.link_dst[links].astype(np.int64)
-        start = np.where(is_first, self._place(src[path]), np.roll(into, 1) + devices)
-        pieces: list[tuple[I64, I64, I64]] = []  # place of a link's piece in the order, owner link, links
-        at_out, at_in, lane = np.flatnonzero(out >= 0), np.flatnonzero(into >= 0), self.lanes.number[links]
-        counts, ways = self._way(tails[at_out], start[at_out], out[at_out] + devices)
-        pieces.append((np.repeat(5 * at_out, counts), np.repeat(at_out, counts), ways))
-        pieces.append((5 * at_out + 1, at_out, nics.nic(tails[at_out], out[at_out], lane[at_out], 0)))
-        pieces.append((5 * np.arange(len(links)) + 2, np.arange(len(links)), links.astype(np.int64)))
-        pieces.append((5 * at_in + 3, at_in, nics.nic(heads[at_in], into[at_in], lane[at_in], 1)))
-        ends = np.flatnonzero(is_last)
-        counts, ways = self._way(heads[ends], into[ends] + devices, self._place(dst[path[ends]]))
-        pieces.append((np.repeat(5 * ends + 4, counts), np.repeat(ends, counts), ways))
-        order = np.argsort(np.concatenate([piece[0] for piece in pieces]), kind="stable")
-        owner = path[np.concatenate([piece[1] for piece in pieces])[order]]
-        return np.bincount(owner, minlength=len(lengths)), np.concatenate([piece[2] for piece in pieces])[order]
-
-    def _nic_of(self, rows: tuple[I64, I64], links: I32, device: I64, chosen: I64, at_end: I64) -> I64:
-        """Return the NIC that each link of some paths leaves or enters a host by; -1 where it does not.
-
-        At the ends of a path it is the chosen one, else that of the device if it is one of the link's NICs, else the
-        link's NICs take devices in turn.
-        """
-        first, last = rows[0][links], rows[1][links]
-        own_nic = np.full(len(links), -1, dtype=np.int64)
-        own_nic[at_end] = self.inside.own_nics[self.inside.own_ptr[self._place(device[at_end])]]
-        usual = first + self._place(device) % np.maximum(last - first + 1, 1)
-        nic = np.where((own_nic >= first) & (own_nic <= last), own_nic, usual)
-        nic = np.where(at_end & (chosen >= 0), chosen, nic)
-        result: I64 = np.where(first < 0, -1, nic)
-        return result
 
     # ── Spreading ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -510,10 +451,10 @@ class MachineNetwork(Network):
             stops, jumps = walk.links.shape
             src, dst = walk.order[walk.last], np.roll(walk.order, -1)[walk.last]
             pointers, links = np.arange(stops + 1) * jumps, i32(walk.links.ravel())
-            lengths, way = self._joined(src, dst, pointers, links, walk.chosen)
-            sums = self._sums(i64(lengths), i32(way))
+            outside = Outside(np.arange(stops + 1), pointers, links, *walk.chosen)
+            lengths, way = joined_paths(src, dst, outside, self._cables, self._insides)
             one_path, no_pair = np.ones(stops, dtype=np.int64), np.full(stops, -1)
-            yield NewRows(one_path, i64(lengths), i32(way), sums, np.ones(stops), no_pair)
+            yield NewRows(one_path, lengths, way, self._sums(lengths, way), np.ones(stops), no_pair)
 
     def _owner(self, members: I32, nic: int) -> int:
         """Return the device of a group's members in one host that a NIC belongs to, else the first of them."""

@@ -23,6 +23,7 @@ from topoplan.arrays import F64, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.collective import CollectiveGroup, CollectiveRounds
 from topoplan_engine.csr import select
+from topoplan_engine.network.round_loads import bytes_on_links, longest_delays
 from topoplan_engine.network.tables import Network
 
 __all__ = ["RoundsPrice", "grouped", "grouped_rows", "priced", "priced_groups"]
@@ -146,15 +147,17 @@ def _priced(network: Network, members: I32, messages: _Messages, rounds: Collect
     """Return the prices of groups (G, n)."""
     paths = _Paths.of(network, members, messages)
     seconds, loads = np.zeros(len(members)), [paths.nothing]
-    step = np.unique(messages.step)
+    step, turns = np.unique(messages.step), messages.turn >= 0
+    entries = _Entries.of(network, paths.rows) if turns.any() and not rounds.overlaps else None
     for number in step.tolist() if not rounds.overlaps else []:
         rows = messages.step == number
         for among, times in _alike(messages, rows):
             loads.append(paths.load(among, np.full(len(among), times)))
             seconds += paths.seconds(loads[-1])
-        turned, of_turns = paths.turned(np.flatnonzero(rows & (messages.turn >= 0)))
-        loads.append(turned)
-        seconds += of_turns
+        if entries is not None and (rows & turns).any():
+            turned, of_turns = paths.turned(np.flatnonzero(rows & turns), entries)
+            loads.append(turned)
+            seconds += of_turns
     if rounds.overlaps:
         loads.append(paths.load(np.arange(len(messages.source)), messages.times))
         seconds = paths.seconds(loads[-1])
@@ -270,16 +273,41 @@ def _alike(messages: _Messages, of_step: np.ndarray) -> list[tuple[I64, float]]:
     return rounds
 
 
+class _Entries(NamedTuple):
+    """The links of all pairs of all groups, one after the other: i entries.
+
+    Attributes:
+        ptr: (G x pairs + 1,) those of each pair of each group.
+        place, cells: (i,) the cell of each, and the different ones.
+        weight: (i,) share of a message.
+    """
+
+    ptr: I64
+    place: I64
+    cells: I64
+    weight: F64
+
+    @classmethod
+    def of(cls, network: Network, rows: I32) -> _Entries:
+        """List those of (G, pairs) rows of paths."""
+        paths = network.paths
+        owner, path = select(paths.row_ptr, rows.ravel())
+        first = np.append(True, owner[1:] != owner[:-1]) if len(owner) else np.zeros(0, bool)
+        weight = np.diff(paths.cumulative_weight[path], prepend=0.0)
+        weight[first] = paths.cumulative_weight[path][first]
+        of_path, entry = select(paths.path_ptr, path)
+        owner, links = owner[of_path], paths.links[entry]
+        cells, place = np.unique(owner // max(1, rows.shape[1]) * network.n_links + links, return_inverse=True)
+        return cls(np.searchsorted(owner, np.arange(rows.size + 1)), place.ravel(), cells, weight[of_path])
+
+
 class _Paths(NamedTuple):
     """Which links messages cross: those between members on rows of paths, those with switches on a tree of links.
 
     Attributes:
         network, members, messages: what they are of; G groups.
-        pairs: pairs of members between which messages are sent.
+        rows: (G, pairs) of paths of the pairs of members between which messages are sent.
         pair: (m,) which of these a message is of; -1 with switches.
-        owner, link, weight: (i,) the links of each pair of each group (group x pairs + pair), and its share of traffic
-            on each.
-        place, cells: (i,) the cell of each of these, and the different ones.
         delay: (G, m) seconds of the longest path.
         leaves: (m,) whether it leaves a host.
         member: (m,) of a message with switches; else -1.
@@ -289,13 +317,8 @@ class _Paths(NamedTuple):
     network: Network
     members: I32
     messages: _Messages
-    pairs: int
+    rows: I32
     pair: I64
-    owner: I64
-    link: I32
-    weight: F64
-    place: I64
-    cells: I64
     delay: F64
     leaves: np.ndarray
     member: I64
@@ -308,17 +331,11 @@ class _Paths(NamedTuple):
         keys, place = np.unique(messages.source[direct] * n + messages.target[direct], return_inverse=True)
         source, target = np.divmod(keys, n)
         rows = network.rows_between(members[:, source].ravel(), members[:, target].ravel())
-        paths = network.paths
-        owner, path = select(paths.row_ptr, rows)
-        first = np.append(True, owner[1:] != owner[:-1]) if len(owner) else np.zeros(0, bool)
-        weight = np.diff(paths.cumulative_weight[path], prepend=0.0)
-        weight[first] = paths.cumulative_weight[path][first]
-        of_path, entry = select(paths.path_ptr, path)
         count = len(messages.source)
         delay, leaves = np.zeros((groups, count)), np.zeros(count, dtype=bool)
-        longest = np.maximum.reduceat(paths.delay[path], np.flatnonzero(first)) if len(owner) else np.zeros(0)
+        rows_of_groups = rows.reshape(groups, len(keys))
+        delay[:, direct] = longest_delays(rows, network.paths).reshape(groups, len(keys))[:, place.ravel()]
         host = network.cluster.device_host[members[0]]
-        delay[:, direct] = longest.reshape(groups, len(keys))[:, place.ravel()]
         leaves[direct] = (host[source] != host[target])[place.ravel()]
         pair, member = np.full(count, -1), np.full(count, -1)
         pair[direct] = place.ravel()
@@ -328,10 +345,7 @@ class _Paths(NamedTuple):
             switched = np.flatnonzero(pair < 0)
             member[switched] = np.minimum(messages.source[switched], messages.target[switched])
             delay[:, switched], leaves[switched] = tree.delay[:, None], tree.between_hosts
-        owner, link = owner[of_path], paths.links[entry]
-        cells, of_entry = np.unique(owner // max(1, len(keys)) * network.n_links + link, return_inverse=True)
-        columns = len(keys), pair, owner, link, weight[of_path], of_entry.ravel(), cells
-        return cls(network, members, messages, *columns, delay, leaves, member, tree)
+        return cls(network, members, messages, rows_of_groups, pair, delay, leaves, member, tree)
 
     @property
     def nothing(self) -> _Loads:
@@ -342,11 +356,8 @@ class _Paths(NamedTuple):
         """Return bytes on links for a byte of the tensor, of messages that are each sent so many times."""
         nbytes: F64 = self.messages.share[rows] * times
         direct = self.pair[rows] >= 0
-        of_pair = np.bincount(self.pair[rows][direct], nbytes[direct], minlength=self.pairs)
-        on_links = of_pair[self.owner % max(1, self.pairs)] * self.weight
-        load = np.bincount(self.place, on_links, minlength=len(self.cells)).astype(np.float64)
-        used = np.flatnonzero(load)
-        loads = [_Loads(self.cells[used], load[used])]
+        of_pair = np.bincount(self.pair[rows][direct], nbytes[direct], minlength=self.rows.shape[1]).astype(np.float64)
+        loads = [_Loads(*bytes_on_links(self.rows, of_pair, self.network.paths))]
         if self.tree is not None and not direct.all():
             m, switched = self.messages, rows[~direct]
             up = m.source[switched] < m.target[switched]  # switches have the highest number
@@ -362,36 +373,33 @@ class _Paths(NamedTuple):
         np.maximum.at(seconds, group, loads.load / self.network.bandwidth[link])
         return seconds
 
-    def turned(self, rows: I64) -> tuple[_Loads, F64]:
+    def turned(self, rows: I64, entries: _Entries) -> tuple[_Loads, F64]:
         """Return bytes on links of messages whose target moves on, and (G,) the seconds of their rounds together."""
-        messages, groups = self.messages, len(self.members)
-        seconds, loads = np.zeros(groups), [self.nothing]
-        if not len(rows):
-            return self.nothing, seconds
-        ptr = np.searchsorted(self.owner, np.arange(groups * self.pairs + 1))
+        messages, groups, pairs = self.messages, *self.rows.shape
+        seconds = np.zeros(groups)
         turns, number = np.unique(messages.turn[rows], return_inverse=True)
-        bandwidth = self.network.bandwidth[self.cells % self.network.n_links]
-        group = self.cells // self.network.n_links
-        at_a_time, times = max(1, _MOST_LOADS // max(1, len(self.cells))), float(messages.times[rows[0]])
-        total = np.zeros(len(self.cells))
+        bandwidth = self.network.bandwidth[entries.cells % self.network.n_links]
+        group = entries.cells // self.network.n_links
+        cells = len(entries.cells)
+        at_a_time, times = max(1, _MOST_LOADS // max(1, cells)), float(messages.times[rows[0]])
+        total = np.zeros(cells)
         for first in range(0, len(turns), at_a_time):
             among = np.flatnonzero((number >= first) & (number < first + at_a_time))
-            pair = (np.arange(groups)[:, None] * self.pairs + self.pair[rows[among]]).ravel()
-            message, entry = select(ptr, pair)
+            pair = (np.arange(groups)[:, None] * pairs + self.pair[rows[among]]).ravel()
+            message, entry = select(entries.ptr, pair)
             row = among[message % len(among)]
-            place = (number[row] - first) * len(self.cells) + self.place[entry]
-            nbytes = messages.share[rows[row]] * self.weight[entry]
+            place = (number[row] - first) * cells + entries.place[entry]
+            nbytes = messages.share[rows[row]] * entries.weight[entry]
             count = min(at_a_time, len(turns) - first)
-            load = np.bincount(place, nbytes, minlength=count * len(self.cells)).reshape(count, -1)
+            load = np.bincount(place, nbytes, minlength=count * cells).reshape(count, -1)
             total += load.sum(axis=0) * times
             longest = np.zeros((count, groups))
-            if len(self.cells):
+            if cells:
                 starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
                 longest[:, group[starts]] = np.maximum.reduceat(load / bandwidth, starts, axis=1)
             seconds += longest.sum(axis=0) * times
         used = np.flatnonzero(total)
-        loads.append(_Loads(self.cells[used], total[used]))
-        return loads[-1], seconds
+        return _Loads(entries.cells[used], total[used]), seconds
 
 
 class _Tree(NamedTuple):

@@ -9,13 +9,15 @@ depends on its size: the folding gets a flow for each of those that do, the fold
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64, f64, i8, i32, i64
 from topoplan.model.taskgraph import TaskGraph, TaskKind
-from topoplan_engine.csr import indptr, select
+from topoplan_engine.csr import frozen, indptr
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
@@ -108,7 +110,7 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
     rows, ring = entities.path_set[is_transfer], entities.ring[~is_transfer]
     most = int((paths.path_ptr[paths.row_ptr[rows + 1]] - paths.path_ptr[paths.row_ptr[rows]]).sum())
     most += int((rings.load_ptr[ring + 1] - rings.load_ptr[ring]).sum())
-    after = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
+    after, exact = (np.empty(most, np.int32), np.empty(most, np.int64)), True
     load_ptr = np.zeros(len(is_transfer) + 1, np.int64)
     for start in range(0, len(is_transfer), _AT_A_TIME):
         sent = is_transfer[start : start + _AT_A_TIME]
@@ -120,18 +122,21 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
         first[sent], first[~sent] = ptr[:-1], rings.load_ptr[ring]
         lengths[sent], lengths[~sent] = np.diff(ptr), rings.load_ptr[ring + 1] - rings.load_ptr[ring]
         load_ptr[start + 1 : end + 1] = load_ptr[start] + np.cumsum(lengths)
-        _copy_rows(sent, first, tuple(listed), (rings.load_links, rings.load), load_ptr[start : end + 1], after)
-    total = load_ptr[-1]
-    return load_ptr, after[0][:total], after[1][:total], after[2][:total]
+        rows_of = tuple(listed), (rings.load_links, rings.load)
+        exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], after)
+    links, loads = (column[: load_ptr[-1]] for column in after)
+    return load_ptr, frozen(links), loads, loads if exact else -(-loads // GRAIN) * GRAIN
 
 
 @kernel
-def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_ptr: I64, after: Any) -> None:
-    """Write links, loads and shares of flows, which are rows of transfers or of rings that begin at ``first``.
+def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_ptr: I64, after: Any) -> bool:
+    """Write links and loads of flows, which are rows of transfers or of rings that begin at ``first``.
 
-    Shares are loads rounded as sharing rounds them.
+    Returns:
+        Whether all loads are shares: those are loads rounded as sharing rounds them.
     """
-    links, loads, shares = after
+    links, loads = after
+    exact = True
     for flow in range(len(is_transfer)):
         for i in range(load_ptr[flow + 1] - load_ptr[flow]):
             place, before = load_ptr[flow] + i, first[flow] + i
@@ -139,7 +144,8 @@ def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_pt
                 links[place], loads[place] = transfers[0][before], transfers[1][before]
             else:
                 links[place], loads[place] = rings[0][before], rings[1][before]
-            shares[place] = -(-loads[place] // GRAIN) * GRAIN
+            exact &= loads[place] % GRAIN == 0
+    return exact
 
 
 def _with_variants(
@@ -160,24 +166,32 @@ def _with_variants(
             flows.setdefault((int(taskgraph.group[task]), kind.variant), (task, kind))
     if not flows:
         return loads
-    task = np.append(loads.task, [task for task, _ in flows.values()])
-    prices, units = [kind.price for _, kind in flows.values()], np.concatenate([k.units for _, k in flows.values()])
+    added = sorted(flows.values(), key=lambda flow: flow[0])
+    task = np.append(loads.task, [task for task, _ in added])
+    prices, units = [kind.price for _, kind in added], [kind.units for _, kind in added]
     order = np.argsort(task, kind="stable")
     lengths = np.append(np.diff(loads.load_ptr), [len(price.links) for price in prices])
-    _, entry = select(indptr(lengths), order)
-    links = np.append(loads.links, np.concatenate([price.links for price in prices]))
-    shares = np.append(loads.shares, -(-units // GRAIN) * GRAIN)
+    cuts = loads.load_ptr[np.searchsorted(loads.task, [task for task, _ in added], "right")].tolist()
+    shares = [-(-each // GRAIN) * GRAIN for each in units]
     constants = np.array([(p.latency, p.seconds_per_byte, p.load.max(), p.inside, p.between, p.part) for p in prices])
     before = np.pad(loads.constants, ((0, 0), (0, constants.shape[1] - loads.constants.shape[1])))
     return loads._replace(
         task=i32(task[order]),
         load_ptr=indptr(lengths[order]),
-        links=i32(links[entry]),
-        loads=np.append(loads.loads, units)[entry],
-        shares=shares[entry],
-        variant=np.append(loads.variant, [kind.variant for _, kind in flows.values()])[order],
+        links=frozen(_inserted(loads.links, cuts, [price.links for price in prices])),
+        loads=_inserted(loads.loads, cuts, units),
+        shares=_inserted(loads.shares, cuts, shares),
+        variant=np.append(loads.variant, [kind.variant for _, kind in added])[order],
         constants=np.concatenate([before, constants])[order],
     )
+
+
+def _inserted(column: NDArray[Any], cuts: list[int], added: list[I64]) -> NDArray[Any]:
+    """Return a column with entries added where it is cut, ascending; without a column of where each entry goes."""
+    parts = [column[: cuts[0]]]
+    for each, (begin, end) in zip(added, itertools.pairwise([*cuts, len(column)]), strict=True):
+        parts += [each, column[begin:end]]
+    return np.concatenate(parts, dtype=column.dtype, casting="same_kind")
 
 
 def selections(taskgraph: TaskGraph, network: Network, algorithms: CollectiveChoice) -> list[tuple[int, str]]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, i32
-from topoplan_engine.csr import expand, indptr, select
+from topoplan.arrays import F64, I32, I64
+from topoplan_engine.csr import expand, frozen, indptr, select
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
@@ -125,14 +125,16 @@ def _merged(
     per_route = np.diff(limits.ptr)[added.route]
     most = len(loads.links) + 2 * int(per_route.sum())
     load_ptr = np.zeros(len(loads.task) + 1, np.int64)
-    links, units, shares = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
+    links, units = np.empty(most, np.int32), np.empty(most, np.int64)
+    shares = units if loads.shares is loads.loads else np.empty(most, np.int64)
     before = _Rows(loads.load_ptr, loads.links, loads.loads, loads.shares)
     routes = _Rows(limits.ptr, limits.links, limits.shares, limits.shares)
     after = _Rows(load_ptr, links, units, shares)
     _merge(stays, spread, before, added, routes, at_hosts, np.zeros(len(loads.bandwidth)), after)
     end = load_ptr[-1]
+    loaded = units[:end]
     return loads._replace(
-        load_ptr=load_ptr, links=i32(links[:end]), loads=units[:end].copy(), shares=shares[:end].copy()
+        load_ptr=load_ptr, links=frozen(links[:end]), loads=loaded, shares=loaded if shares is units else shares[:end]
     )
 
 
