@@ -328,3 +328,27 @@ def test_ways_through_a_host_begin_and_end_once_at_every_nic(owners):
     used = [link for way in ways for link in zip(way.tolist(), way.tolist()[1:], strict=False)]
     assert (count % 2 and len(nics) % 2) or len(set(used)) == len(used)
     assert ways_through(nics, count + 1) == []
+
+
+@pytest.mark.parametrize(
+    ("joined", "least"),
+    [
+        ([(leaf, 8 + spine) for leaf in range(8) for spine in range(2)], 4),  # leaves under two spines
+        ([(leaf, 8 + leaf // 4) for leaf in range(8)], 4),  # of which each has a half of the rails
+        ([(leaf, (leaf + 1) % 8) for leaf in range(8)], 3),  # leaves in a ring
+    ],
+)
+def test_the_nics_are_those_that_a_search_among_all_finds(joined, least):
+    model, hosts = host(4), 4
+    # Hosts 0 and 1 are on leaves 0 to 3, the others on leaves 4 to 7, a NIC on each.
+    ends = [(number, hosts + 4 * (number // 2) + nic) for number in range(hosts) for nic in range(4)]
+    ends += [(hosts + a, hosts + b) for a, b in joined]
+    links = ends + [(b, a) for a, b in ends]
+    fabric = Fabric.from_links(name="rails", n_hosts=hosts, n_switches=10, links=links, bandwidth=NIC, latency=0.0)
+    source, target = np.divmod(np.arange(16 * 16), 16)
+    away = source // 4 != target // 4
+    network, all_searched = (MachineNetwork(fabric, cluster(hosts, model)) for _ in range(2))
+    assert network.ports._least_links == least
+    all_searched.ports._least_links = 0
+    chosen, wanted = (each.ports.choose(source[away], target[away]) for each in (network, all_searched))
+    assert np.array_equal(chosen, wanted)

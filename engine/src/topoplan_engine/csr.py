@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from topoplan.arrays import I32, I64
 
-__all__ = ["append", "expand", "frozen", "indptr", "row_of_entry", "select"]
+__all__ = ["GrowingColumns", "append", "expand", "frozen", "indptr", "row_of_entry", "select"]
+
+#: Elements from which on a column has room to grow.
+_LONG = 1 << 16
 
 
 def indptr(lengths: Any, dtype: Any = np.int64) -> Any:
@@ -45,6 +48,29 @@ def select(pointers: I32 | I64, rows: I32 | I64) -> tuple[I64, I64]:
 def append(column: NDArray[Any], *more: NDArray[Any]) -> NDArray[Any]:
     """Append to a column; the result is read-only, as `topoplan.arrays` wants it, without a second copy."""
     return frozen(np.concatenate([column, *more], dtype=column.dtype, casting="same_kind"))
+
+
+class GrowingColumns:
+    """Columns that are often appended to: long ones are views of rooms with space to spare, which is written once."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, NDArray[Any]] = {}
+        self._ends: dict[str, int] = {}
+
+    def append(self, name: str, column: NDArray[Any], *more: NDArray[Any]) -> NDArray[Any]:
+        """Do what `append` does to the column of a name, which is what was returned for it the last time."""
+        total = len(column) + sum(map(len, more))
+        if total < _LONG:
+            return append(column, *more)
+        room, end = self._rooms.get(name), len(column)
+        if room is None or self._ends[name] != end or len(room) < total:
+            room = self._rooms[name] = np.empty(total + total // 2, column.dtype)
+            room[:end] = column
+        for part in more:
+            room[end : end + len(part)] = part
+            end += len(part)
+        self._ends[name] = end
+        return frozen(room[:end])
 
 
 def frozen(column: NDArray[Any]) -> NDArray[Any]:

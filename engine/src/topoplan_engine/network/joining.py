@@ -148,7 +148,7 @@ def _add_path(
         if nic >= 0:
             end = _add(joined, _link_of(insides, host, nic, cables.lane[link], 1), end)
         place = nic + insides.devices
-    return _add_way(insides, host, place, target, joined, end)
+    return int(_add_way(insides, host, place, target, joined, end))
 
 
 @inline_kernel
@@ -162,11 +162,11 @@ def _nic_of(first: int, last: int, place: int, chosen: int, at_end: bool, inside
         return -1
     if at_end:
         if chosen >= 0:
-            return chosen
-        own = insides.own_nics[insides.own_ptr[place]]
+            return int(chosen)
+        own = int(insides.own_nics[insides.own_ptr[place]])
         if first <= own <= last:
-            return int(own)
-    return first + place % max(last - first + 1, 1)
+            return own
+    return int(first + place % max(last - first + 1, 1))
 
 
 @inline_kernel

@@ -84,6 +84,7 @@ class Ports:
             self._router = self._nearest = Router(self._graph)
             self._out, self._in = (self._places(end) for end in (self._graph.link_src, self._graph.link_dst))
             self._links_between = PairTable()
+            self._least_links = self._least_between()
 
     def _rows(self, host: I32, neighbour: I32) -> _Rows:
         """Give the cables at hosts, which are sorted by their other ends, to NICs in order."""
@@ -174,6 +175,21 @@ class Ports:
         result: I64 = place.reshape(self.fabric.n_hosts, self._n_nics)
         return result
 
+    def _least_between(self) -> int:
+        """Return links that any two ports of different places are apart at least.
+
+        These are 2 where ports have several switches, of which some may be the same, 3 where switches of ports are
+        joined to each other, and else 4.
+        """
+        graph, hosts = self._graph, self._graph.n_hosts
+        at_port = np.zeros(graph.n_nodes, dtype=bool)
+        for ends, others in ((graph.link_src, graph.link_dst), (graph.link_dst, graph.link_src)):
+            ports = ends < hosts
+            if (np.bincount(ends[ports], minlength=1) > 1).any():
+                return 2
+            at_port[others[ports]] = True
+        return 3 if (at_port[graph.link_src] & at_port[graph.link_dst]).any() else 4
+
     @property
     def graph(self) -> tuple[Fabric, I64]:
         """The network with ports in place of hosts, and the link of the fabric that each of its links is."""
@@ -201,6 +217,8 @@ class Ports:
             on_rail = is_same.any(axis=1)
             leaves[pairs[on_rail]] = np.where(same_rail, peer_nic[pairs], np.argmax(is_same, axis=1))[on_rail]
             pairs = pairs[~on_rail]
+        if len(pairs) and self._over_nvlink:  # no other NIC is nearer than the least there can be
+            pairs = pairs[self._between(out_place[pairs], in_place[pairs]) > self._least_links]
         if len(pairs):
             candidates = self._out[host[pairs]] if self._over_nvlink else out_place[pairs, None]
             links = self._between(candidates, in_place[pairs, None])

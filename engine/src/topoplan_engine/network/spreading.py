@@ -37,6 +37,8 @@ __all__ = ["AtHosts", "Limiting", "Routes", "Spreading", "Ways"]
 
 #: Shares of links that are written at a time.
 _AT_A_TIME = 1 << 20
+#: Parts of so many shares that are kept of one walk: some tens of MB.
+_MOST_KEPT = 8
 #: Shares are equal if they are so in units of this, and a link is full where rounding alone keeps it from that.
 _SHARE, _ROUNDING = float(1 << 32), 1e-9
 
@@ -152,6 +154,7 @@ class Spreading:
             interfaces: by which a message leaves its host at a time (`topoplan_engine.network.stripes`).
         """
         self._of_stripes, self.drawn = 1 / interfaces, fabric
+        self._last_walk: tuple[I64, I64, list[_Shares]] | None = None
         graph, self._link, self._also = ways or Ways.of(fabric)
         self.doors = doors = Doors(graph)
         tails, heads = graph.link_src.astype(np.int64), graph.link_dst.astype(np.int64)
@@ -210,11 +213,14 @@ class Spreading:
             order = np.lexsort((target, source))
             by_hosts, by_links, widest = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
             narrowed = np.minimum(hosts, np.where(links > 0, links, np.inf))
-            for part in self._walk(core, source[order], target[order]):
+            is_onward = core is self._onward
+            for part in (
+                self._onward_walk(source, target) if is_onward else self._walk(core, source[order], target[order])
+            ):
                 several = several or bool((part.parts < self._of_stripes - _ROUNDING).any())
                 of_part = order[part.first : part.first + len(part.ptr) - 1]
                 _survey(part.ptr, part.links, part.parts, source[of_part], hosts, narrowed, by_hosts, by_links, widest)
-                if core is self._onward:
+                if is_onward:
                     _number(part.ptr, part.links, part.parts, of_part, number)
             is_source = np.zeros(self._nodes, dtype=bool)
             is_source[source] = True
@@ -233,7 +239,7 @@ class Spreading:
         """(E,) bytes that cross each link on routes, given (R,) source, target and bytes of these."""
         order = np.lexsort((target, source))
         total = np.zeros(len(self._bandwidth))
-        for part in self._walk(self._onward, source[order], target[order]):
+        for part in self._onward_walk(source, target):
             lengths = np.diff(part.ptr)
             sent = np.repeat(nbytes[order[part.first : part.first + len(lengths)]], lengths)
             total += np.bincount(part.links, sent * part.parts, len(total))
@@ -246,7 +252,7 @@ class Spreading:
         """Return some links of all routes."""
         order = np.lexsort((routes.target, routes.source))
         rows, links, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-        for part in self._walk(self._onward, routes.source[order], routes.target[order]) if listed.any() else ():
+        for part in self._onward_walk(routes.source, routes.target) if listed.any() else ():
             is_listed = listed[part.links]
             number = np.repeat(np.arange(len(part.ptr) - 1), np.diff(part.ptr))
             rows.append(order[part.first + number[is_listed]])
@@ -256,6 +262,20 @@ class Spreading:
         sort = np.argsort(row, kind="stable")
         ptr = indptr(np.bincount(row, minlength=len(routes.source)))
         return Limiting(ptr, np.concatenate(links)[sort], np.concatenate(shares)[sort], several)
+
+    def _onward_walk(self, source: I64, target: I64) -> Iterator[_Shares]:
+        """Yield what `_walk` does from sources on; that of the last routes is kept, unless it is large."""
+        if self._last_walk is not None and self._last_walk[0] is source and self._last_walk[1] is target:
+            yield from self._last_walk[2]
+            return
+        self._last_walk = None
+        order, parts = np.lexsort((target, source)), list[_Shares]()
+        for part in self._walk(self._onward, source[order], target[order]):
+            if len(parts) < _MOST_KEPT:
+                parts.append(part)
+            yield part
+        if len(parts) < _MOST_KEPT:
+            self._last_walk = source, target, parts
 
     def _walk(self, core: Core, source: I64, target: I64) -> Iterator[_Shares]:
         """Yield the shares of links on routes that are sorted by their sources; all of one source at a time."""

@@ -38,7 +38,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.cache import LruCache
-from topoplan_engine.csr import append, expand, frozen, indptr, row_of_entry, select
+from topoplan_engine.csr import GrowingColumns, append, expand, frozen, indptr, row_of_entry, select
 from topoplan_engine.kernels.clock import routing
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.answered import AnsweredPairs, rows_of
@@ -176,7 +176,7 @@ class Network:
         self.load_rows: dict[Any, int] = {}
         #: Ring groups of all groups of a task graph, by their columns.
         self._group_lists: LruCache[tuple[bytes, bytes, bool], I32] = LruCache(_LISTS)
-        self.paths = self._inside_paths()
+        self.paths, self._growing = self._inside_paths(), GrowingColumns()
         wide, narrow = i64(np.zeros(0)), i32(np.zeros(0))  # of no rings
         loads = i64(np.zeros(1)), narrow, wide, i8(np.zeros(0)), i64(np.arange(self.n_links))
         self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
@@ -415,19 +415,19 @@ class Network:
 
     def _append(self, *rows: NewRows) -> None:
         """Append rows of paths."""
-        old = self.paths
-        paths_of_row = np.concatenate([part.paths_of_row for part in rows])
-        links_of_path = np.concatenate([part.links_of_path for part in rows])
-        self.paths = old._replace(
-            row_ptr=append(old.row_ptr, old.row_ptr[-1] + np.cumsum(paths_of_row)),
-            path_ptr=append(old.path_ptr, old.path_ptr[-1] + np.cumsum(links_of_path)),
-            links=append(old.links, *(part.links for part in rows)),
-            delay=append(old.delay, *(part.sums["delay"] for part in rows)),
-            per_byte=append(old.per_byte, *(part.sums["per_byte"] for part in rows)),
-            slowest=append(old.slowest, *(part.sums["slowest"] for part in rows)),
-            cumulative_weight=append(old.cumulative_weight, *(part.cumulative_weight for part in rows)),
-            pair=append(old.pair, *(part.pair for part in rows)),
-        )
+        old, grown = self.paths, self._growing.append
+        columns: dict[str, list[Any]] = {}
+        columns |= {name: [part.sums[name] for part in rows] for name in ("delay", "per_byte", "slowest")}
+        columns["cumulative_weight"] = [part.cumulative_weight for part in rows]
+        columns["links"] = [part.links for part in rows]
+        columns["pair"] = [part.pair for part in rows]
+        for name, counts in (
+            ("row_ptr", [part.paths_of_row for part in rows]),
+            ("path_ptr", [part.links_of_path for part in rows]),
+        ):
+            columns[name] = [getattr(old, name)[-1] + np.cumsum(np.concatenate(counts))]
+        new: dict[str, Any] = {name: grown(name, getattr(old, name), *more) for name, more in columns.items()}
+        self.paths = old._replace(**new)
 
     def _sums(self, lengths: I64, links: I32) -> dict[str, F64]:
         """Delay, seconds per byte and smallest bandwidth of paths with these numbers of links."""

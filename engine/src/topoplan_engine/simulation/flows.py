@@ -149,7 +149,7 @@ def _build(of_tasks: Any, of_traffic: Any, of_paths: Any, of_rings: Any, stepped
         np.empty(count),
         np.full(count, LOAD, np.int64),
     )
-    n_caps = _write_all(m, entities)
+    n_caps = _write_all(m, entities, np.full(len(rings.load_ptr), -1, np.int64))
     e = entities
     flowing = (e.of_task, e.task, e.path_set, e.ring, e.drawn, e.drawn_flows, e.latencies, e.slot_ptr, e.volume)
     return (
@@ -187,8 +187,11 @@ def _entity_count(m: _Messages, t: int) -> int:
 
 
 @inline_kernel
-def _write_all(m: _Messages, entities: Entities) -> int:
-    """Write all columns; return how many rows of ``caps`` are written."""
+def _write_all(m: _Messages, entities: Entities, last_of_ring: I64) -> int:
+    """Write all columns; return how many rows of ``caps`` are written.
+
+    ``last_of_ring`` is room: the last entity of each ring, -1 of those that have none yet.
+    """
     n_caps = 0
     packets_before, load_before = -1.0, LOAD  # of the transfer before: most that follow each other are alike
     for t in range(len(m.tasks.kind)):
@@ -196,7 +199,7 @@ def _write_all(m: _Messages, entities: Entities) -> int:
         if entities.of_task[t + 1] == e:
             continue
         if m.tasks.kind[t] == _COLLECTIVE:
-            n_caps = _write_collective(m, entities, t, n_caps)
+            n_caps = _write_collective(m, entities, t, n_caps, last_of_ring)
             continue
         entities.task[e] = t
         entities.path_set[e] = m.traffic.row[t]
@@ -213,7 +216,7 @@ def _write_all(m: _Messages, entities: Entities) -> int:
 
 
 @inline_kernel
-def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int) -> int:
+def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int, last_of_ring: I64) -> int:
     """Write the rings of a task, or their flows; return how many rows of ``caps`` are written."""
     group, first = m.traffic.ring[t], entities.of_task[t]
     members = m.rings.members[group]
@@ -235,7 +238,7 @@ def _write_collective(m: _Messages, entities: Entities, t: int, n_caps: int) -> 
                 _write_drawn_ring(m, entities, e, flows, rounds)
             else:
                 entities.ring[e] = m.rings.ring[group] + e - first
-                n_caps = _write_coupled_ring(m, entities, e, flows, rounds, n_caps)
+                n_caps = _write_coupled_ring(m, entities, e, flows, rounds, n_caps, last_of_ring)
     return n_caps
 
 
@@ -279,9 +282,26 @@ def _write_drawn_ring(m: _Messages, entities: Entities, e: int, first: int, roun
 
 
 @inline_kernel
-def _write_coupled_ring(m: _Messages, entities: Entities, e: int, first: int, rounds: int, n_caps: int) -> int:
-    """Write latencies, links and rates of a coupled ring; ``first`` is its first flow; return as `_write_all`."""
-    ring, paths, rings = entities.ring[e], m.paths, m.rings
+def _write_coupled_ring(
+    m: _Messages, entities: Entities, e: int, first: int, rounds: int, n_caps: int, last_of_ring: I64
+) -> int:
+    """Write latencies, links and rates of a coupled ring; ``first`` is its first flow; return as `_write_all`.
+
+    On the wire they are those of the last entity of the ring, if that is of an equal collective: of as many rounds.
+    """
+    ring, before = entities.ring[e], last_of_ring[entities.ring[e]]
+    last_of_ring[ring] = e
+    is_known = m.wire and before >= 0
+    if is_known and m.tasks.collective[entities.task[before]] == m.tasks.collective[entities.task[e]]:
+        entities.setup_latency[e] = entities.setup_latency[before]
+        entities.drain_latency[e] = entities.drain_latency[before]
+        entities.max_rate[e] = entities.max_rate[before]
+        entities.slot_ptr[e + 1] = entities.slot_ptr[e] + entities.slot_ptr[before + 1] - entities.slot_ptr[before]
+        if entities.cap[before] >= 0:
+            entities.cap[e], entities.caps[n_caps] = n_caps, entities.caps[entities.cap[before]]
+            n_caps += 1
+        return n_caps
+    paths, rings = m.paths, m.rings
     members = rings.members[m.traffic.ring[entities.task[e]]]
     longest_of_all, way = 0.0, WayRound(0.0, np.inf, 0.0, 0.0)
     turns = rounds // (members - 1) if m.wire else 1

@@ -68,12 +68,19 @@ def _of_equal_times(link: I64, flow: I64, seconds: F64) -> tuple[I64, I64]:
 def _front(times: F64) -> I64:
     """(K,) the kind of links that represents each one, given the (K, F) seconds that flows keep them busy."""
     front: list[int] = []
+    limits = np.empty((64, times.shape[1]))  # of the front, with room for more
     represents = np.empty(len(times), np.int64)
     for number in np.lexsort((np.arange(len(times)), -times.sum(axis=1))).tolist():
-        below = np.flatnonzero((times[number] <= times[front] * (1 + 1e-9)).all(axis=1))
-        if not len(below):
-            front.append(number)
-        represents[number] = front[below[0]] if len(below) else number
+        is_below = (times[number] <= limits[: len(front)]).all(axis=1)
+        first = int(is_below.argmax()) if len(front) else 0
+        if len(front) and is_below[first]:
+            represents[number] = front[first]
+            continue
+        if len(front) == len(limits):
+            limits = np.concatenate([limits, np.empty_like(limits)])
+        limits[len(front)] = times[number] * (1 + 1e-9)
+        front.append(number)
+        represents[number] = number
     return represents
 
 

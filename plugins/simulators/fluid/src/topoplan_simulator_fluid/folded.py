@@ -110,7 +110,7 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
     rows, ring = entities.path_set[is_transfer], entities.ring[~is_transfer]
     most = int((paths.path_ptr[paths.row_ptr[rows + 1]] - paths.path_ptr[paths.row_ptr[rows]]).sum())
     most += int((rings.load_ptr[ring + 1] - rings.load_ptr[ring]).sum())
-    after, exact = (np.empty(most, np.int32), np.empty(most, np.int64)), True
+    links, loads, exact = np.empty(most, np.int32), np.empty(most, np.int64), True
     load_ptr = np.zeros(len(is_transfer) + 1, np.int64)
     for start in range(0, len(is_transfer), _AT_A_TIME):
         sent = is_transfer[start : start + _AT_A_TIME]
@@ -123,8 +123,8 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
         lengths[sent], lengths[~sent] = np.diff(ptr), rings.load_ptr[ring + 1] - rings.load_ptr[ring]
         load_ptr[start + 1 : end + 1] = load_ptr[start] + np.cumsum(lengths)
         rows_of = tuple(listed), (rings.load_links, rings.load)
-        exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], after)
-    links, loads = (column[: load_ptr[-1]] for column in after)
+        exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], (links, loads))
+    links, loads = links[: load_ptr[-1]], loads[: load_ptr[-1]]
     return load_ptr, frozen(links), loads, loads if exact else -(-loads // GRAIN) * GRAIN
 
 
