@@ -163,9 +163,9 @@ def _nic_of(first: int, last: int, place: int, chosen: int, at_end: bool, inside
     if at_end:
         if chosen >= 0:
             return int(chosen)
-        own = int(insides.own_nics[insides.own_ptr[place]])
-        if first <= own <= last:
-            return own
+        own_nic = int(insides.own_nics[insides.own_ptr[place]])
+        if first <= own_nic <= last:
+            return own_nic
     return int(first + place % max(last - first + 1, 1))
 
 

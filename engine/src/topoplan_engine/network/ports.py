@@ -183,11 +183,11 @@ class Ports:
         """
         graph, hosts = self._graph, self._graph.n_hosts
         at_port = np.zeros(graph.n_nodes, dtype=bool)
-        for ends, others in ((graph.link_src, graph.link_dst), (graph.link_dst, graph.link_src)):
+        for ends, far_ends in ((graph.link_src, graph.link_dst), (graph.link_dst, graph.link_src)):
             ports = ends < hosts
             if (np.bincount(ends[ports], minlength=1) > 1).any():
                 return 2
-            at_port[others[ports]] = True
+            at_port[far_ends[ports]] = True
         return 3 if (at_port[graph.link_src] & at_port[graph.link_dst]).any() else 4
 
     @property

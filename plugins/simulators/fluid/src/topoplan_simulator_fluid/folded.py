@@ -110,7 +110,7 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
     rows, ring = entities.path_set[is_transfer], entities.ring[~is_transfer]
     most = int((paths.path_ptr[paths.row_ptr[rows + 1]] - paths.path_ptr[paths.row_ptr[rows]]).sum())
     most += int((rings.load_ptr[ring + 1] - rings.load_ptr[ring]).sum())
-    links, loads, exact = np.empty(most, np.int32), np.empty(most, np.int64), True
+    links, loads, is_exact = np.empty(most, np.int32), np.empty(most, np.int64), True
     load_ptr = np.zeros(len(is_transfer) + 1, np.int64)
     for start in range(0, len(is_transfer), _AT_A_TIME):
         sent = is_transfer[start : start + _AT_A_TIME]
@@ -123,9 +123,9 @@ def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64,
         lengths[sent], lengths[~sent] = np.diff(ptr), rings.load_ptr[ring + 1] - rings.load_ptr[ring]
         load_ptr[start + 1 : end + 1] = load_ptr[start] + np.cumsum(lengths)
         rows_of = tuple(listed), (rings.load_links, rings.load)
-        exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], (links, loads))
+        is_exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], (links, loads))
     links, loads = links[: load_ptr[-1]], loads[: load_ptr[-1]]
-    return load_ptr, frozen(links), loads, loads if exact else -(-loads // GRAIN) * GRAIN
+    return load_ptr, frozen(links), loads, loads if is_exact else -(-loads // GRAIN) * GRAIN
 
 
 @kernel
@@ -136,7 +136,7 @@ def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_pt
         Whether all loads are shares: those are loads rounded as sharing rounds them.
     """
     links, loads = after
-    exact = True
+    is_exact = True
     for flow in range(len(is_transfer)):
         for i in range(load_ptr[flow + 1] - load_ptr[flow]):
             place, before = load_ptr[flow] + i, first[flow] + i
@@ -144,8 +144,8 @@ def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_pt
                 links[place], loads[place] = transfers[0][before], transfers[1][before]
             else:
                 links[place], loads[place] = rings[0][before], rings[1][before]
-            exact &= loads[place] % GRAIN == 0
-    return exact
+            is_exact &= loads[place] % GRAIN == 0
+    return is_exact
 
 
 def _with_variants(
