@@ -189,8 +189,8 @@ def _with_variants(
 def _inserted(column: NDArray[Any], cuts: list[int], added: list[I64]) -> NDArray[Any]:
     """Return a column with entries added where it is cut, ascending; without a column of where each entry goes."""
     parts = [column[: cuts[0]]]
-    for each, (begin, end) in zip(added, itertools.pairwise([*cuts, len(column)]), strict=True):
-        parts += [each, column[begin:end]]
+    for each, (first, end) in zip(added, itertools.pairwise([*cuts, len(column)]), strict=True):
+        parts += [each, column[first:end]]
     return np.concatenate(parts, dtype=column.dtype, casting="same_kind")
 
 
