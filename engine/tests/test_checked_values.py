@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import attrs
 import numpy as np
 import pytest
@@ -106,6 +108,16 @@ def test_rounds_that_cannot_be(rounds, message):
     algorithm = made(CollectiveAlgorithm, "rounds", lambda *_: CollectiveRounds(**given))
     with pytest.raises(TopoplanError, match=f"^collective 'mine'.*: rounds returned .*{message}"):
         build_rounds(algorithm, Collective.ALL_REDUCE, CollectiveGroup((1, 1)))
+
+
+def test_an_all_to_all_has_a_tensor_of_each_member():
+    # Chunk n i + j is what member i has for member j: member 1 of two sends chunk 2, and has no chunk 4.
+    for last, message in ((2, None), (4, r"chunk is 4 \(must be 0 to 3\)")):
+        rounds = CollectiveRounds(chunks=2, source=[0, 1], target=[1, 0], chunk=[1, last])
+        algorithm = made(CollectiveAlgorithm, "rounds", lambda *_, rounds=rounds: rounds)
+        expected = pytest.raises(TopoplanError, match=message) if message else contextlib.nullcontext()
+        with expected:
+            assert build_rounds(algorithm, Collective.ALL_TO_ALL, CollectiveGroup((1, 1))) is rounds
 
 
 def test_a_pass_order_that_cannot_be_names_its_schedule():

@@ -57,7 +57,7 @@ def build_rounds(algorithm: CollectiveAlgorithm, collective: Collective, group: 
         PluginError: they are none among the members of the group.
     """
     rounds = _built(algorithm, lambda: algorithm.rounds(collective, group))
-    if reason := _why_no_rounds(rounds, group):
+    if reason := _why_no_rounds(rounds, collective, group):
         raise PluginError(f"{_who(algorithm)}: rounds returned {reason}")
     return rounds
 
@@ -111,17 +111,18 @@ def _why_no_operator(operator: Operator) -> str:
     return ""
 
 
-def _why_no_rounds(rounds: CollectiveRounds, group: CollectiveGroup) -> str:
+def _why_no_rounds(rounds: CollectiveRounds, collective: Collective, group: CollectiveGroup) -> str:
     """Say what of messages can be none among the members of a group; empty if all can."""
     if not _is_count(rounds.chunks):
         return f"{shown(rounds.chunks)} chunks (must be a whole number of at least 1)"
+    n_chunks = rounds.chunks * (group.n_members if collective is Collective.ALL_TO_ALL else 1)  # of all tensors
     if not len(rounds.source):
         return "no message"
     for field, minimum, maximum in (
         ("source", 0, group.n_members),
         ("target", 0, group.n_members),
-        ("chunk", 0, rounds.chunks - 1),
-        ("count", 1, rounds.chunks),
+        ("chunk", 0, n_chunks - 1),
+        ("count", 1, n_chunks),
         ("repeats", 1, None),
     ):
         column = getattr(rounds, field)
