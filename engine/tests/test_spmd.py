@@ -152,6 +152,18 @@ def test_slices_of_slices_are_put_together_from_within():
     assert mesh_steps((shard(0), shard(0)), (REPLICATED, shard(0)), (2, 4)) is None
 
 
+def test_slices_are_exchanged_where_they_are_smallest():
+    """To experts that four devices have parts of, and back: the all-to-alls carry a quarter of the tensor's slices."""
+    there = mesh_steps((shard(0), shard(2)), (shard(1), REPLICATED), (2, 4))
+    back = mesh_steps((shard(1), PARTIAL), (shard(0), shard(2)), (2, 4))
+    assert there is not None
+    assert back is not None
+    exchange, gather = ((Collective.ALL_TO_ALL, (0,), 1 / 4), (Collective.ALL_GATHER, (1,), 1 / 2))
+    assert [(step.step.collective, step.axes, step.share) for step in there[0]] == [exchange, gather]
+    scatter = (Collective.REDUCE_SCATTER, (1,), 1 / 2)
+    assert [(step.step.collective, step.axes, step.share) for step in back[0]] == [scatter, exchange]
+
+
 def test_the_gradient_of_a_replicated_parameter_is_summed_over_the_whole_mesh_at_once():
     steps = mesh_steps((PENDING_GRADIENT, PENDING_GRADIENT), (REPLICATED, REPLICATED), (2, 4))
     assert steps is not None

@@ -36,6 +36,7 @@ from topoplan_engine.experts import expert_dims
 from topoplan_engine.lowering.gather_units import GatherUnits, stage_units
 from topoplan_engine.partition import multiplies
 from topoplan_engine.recomputation import latent_projections
+from topoplan_engine.sharding.mesh import exchanges
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph
 from topoplan_engine.trainer_kernels import TrainerKernels, kernels_of
@@ -159,8 +160,9 @@ def _gathered_input(stage: StageGraph, op: int) -> float:
                 for u, output, v, k in stage.graph.edges.reshape(-1, 4).tolist()
                 if (u, output, v) == (reshard.op, reshard.output, op)
             )
-            slices = pieces(stage.program, stage.program.wanted(op, argument))
-            if slices < pieces(stage.program, stage.program.made(reshard.op, reshard.output)):
+            source, target = stage.program.made(reshard.op, reshard.output), stage.program.wanted(op, argument)
+            slices = pieces(stage.program, target)
+            if slices < pieces(stage.program, source) and not exchanges(source, target):
                 total += reshard.nbytes / slices
     return total
 
@@ -169,17 +171,22 @@ def kept_in_other_slices(stage: StageGraph) -> F64:
     """(n,) bytes of the batch that a device keeps of each operator's outputs beyond those that it makes of them.
 
     Less where devices make terms of a sum and read slices of it.  What is gathered for an operator is gathered again
-    for its backward pass, as Megatron-LM does; with DTensors (torchtitan) it is kept as the operator reads it.
+    for its backward pass, as Megatron-LM does, unless it came in exchange for other slices; with DTensors (torchtitan)
+    it is kept as the operator reads it.
     """
     read: dict[tuple[int, int], set[int]] = {}
+    as_read = set[tuple[int, int]]()  # what is kept of these is as they are read
     for u, output, v, k in stage.graph.edges.reshape(-1, 4).tolist():
         if stage.position[u] >= 0 and stage.backward[v] and k in stage.arguments_read[v]:
-            read.setdefault((u, output), set()).add(pieces(stage.program, stage.program.wanted(v, k)))
+            source, target = stage.program.made(u, output), stage.program.wanted(v, k)
+            read.setdefault((u, output), set()).add(pieces(stage.program, target))
+            if _has_units(stage) or exchanges(source, target):
+                as_read.add((u, output))
     more = np.zeros(sum(position >= 0 for position in stage.position))
     for (u, output), slices in read.items():
         nbytes = stage.graph.operators[u].outputs[output].nbytes
         n_slices = pieces(stage.program, stage.program.made(u, output))
-        most = sum(nbytes / each for each in slices) if _has_units(stage) else nbytes / max(*slices, n_slices)
+        most = sum(nbytes / each for each in slices) if (u, output) in as_read else nbytes / max(*slices, n_slices)
         more[stage.position[u]] += most - nbytes / n_slices
     return more
 

@@ -528,8 +528,9 @@ def _weights_of(stage: StageGraph) -> dict[Reshard, tuple[list[Weights], list[We
 
 
 def _is_gathered(reshard: Reshard) -> bool:
-    """Whether slices of a tensor are put together."""
-    return any(step.step.collective is Collective.ALL_GATHER for step in reshard.forward)
+    """Whether slices of a tensor are put together, and were not exchanged before: what came in exchange is kept."""
+    collectives = {step.step.collective for step in reshard.forward}
+    return Collective.ALL_GATHER in collectives and Collective.ALL_TO_ALL not in collectives
 
 
 class _Direct(NamedTuple):

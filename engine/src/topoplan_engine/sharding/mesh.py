@@ -14,7 +14,7 @@ from topoplan.arrays import I64, i64
 from topoplan.model.sharding import REPLICATED, Holding, MeshSharding, Sharding
 from topoplan_engine.sharding.resharding import CollectiveStep, convert
 
-__all__ = ["AnyMeshStep", "MeshStep", "any_mesh_steps", "mesh_groups", "mesh_steps"]
+__all__ = ["AnyMeshStep", "MeshStep", "any_mesh_steps", "exchanges", "mesh_groups", "mesh_steps"]
 
 
 @attrs.frozen
@@ -48,7 +48,8 @@ def mesh_steps(
     """Return the steps from ``source`` to ``target`` on a mesh, and those of the gradients; None if there are none.
 
     Axes of the mesh come one after the other, in the first order in which slices of slices are joined before the
-    slices that they belong to; axes along which everything is summed come together.  With ``any_order`` an all-to-all
+    slices that they belong to; axes along which everything is summed come together.  An all-to-all comes after what
+    makes slices of sums, and before what gathers slices: it then sends the least.  With ``any_order`` an all-to-all
     may make slices that a later axis slices, too: which ones devices then have, their order says, not that of axes.
     With ``stored`` this is a weight that is stored in slices of the slices that its operator uses, whatever the order
     of axes, as in PyTorch's FSDP2 beside tensor parallelism: joining them gives back the slice of the operator.
@@ -77,7 +78,7 @@ def any_mesh_steps(
 ) -> tuple[tuple[AnyMeshStep, ...], tuple[AnyMeshStep, ...]] | None:
     """Return the steps of `mesh_steps`, which depend on the sizes of axes by their shares alone."""
     summed = _summed_axes(source, target)
-    for order in itertools.permutations([axis for axis in range(len(source)) if axis not in summed[1:]]):
+    for order in itertools.permutations(_smallest_first(source, target, summed)):
         current = list(source)
         forward: list[AnyMeshStep] = []
         backward: list[AnyMeshStep] = []
@@ -95,6 +96,21 @@ def any_mesh_steps(
         else:
             return tuple(forward), tuple(backward)
     return None
+
+
+def _smallest_first(source: MeshSharding, target: MeshSharding, summed: tuple[int, ...]) -> list[int]:
+    """Return axes, of those that are summed together the first, in the order that sends the least."""
+    axes = [axis for axis in range(len(source)) if axis not in summed[1:]]
+    if not exchanges(source, target):
+        return axes
+    # What makes slices is -1: a device has less by it; what gathers them is 1.
+    growth = [before.sliced - after.sliced for before, after in zip(source, target, strict=True)]
+    return sorted(axes, key=lambda axis: growth[axis])
+
+
+def exchanges(source: MeshSharding, target: MeshSharding) -> bool:
+    """Say whether devices exchange slices along an axis of a mesh, as tokens travel to their experts."""
+    return any(before.sliced and after.sliced and before != after for before, after in zip(source, target, strict=True))
 
 
 def _summed_axes(source: MeshSharding, target: MeshSharding) -> tuple[int, ...]:

@@ -265,7 +265,7 @@ def test_an_mlp_that_runs_again_gathers_again_and_sums_nothing(model):
 def test_memory_of_modules_that_run_again(model):
     """Of an MLP of Llama what is as wide as its inner layer is not kept: gate, its SiLU, up and their product.
 
-    One of them is there again while a backward pass runs, so that a batch of one sample keeps three layers' worth less.
+    One of them may be there again at the peak, while a backward pass runs: three to four layers' worth less are kept.
     """
     graph = model("llama", 2)
     cluster = build_cluster(ClusterOptions(servers=1, device="h100"), Host.discover())
@@ -275,7 +275,7 @@ def test_memory_of_modules_that_run_again(model):
         for recompute in ("none", "modules:mlp", "modules:mlp.act_fn")
     ]
     wide = 2 * 2 * POSITIONS * 128
-    assert kept[0] - kept[1] == pytest.approx((LAYERS - 1) * 4 * wide, abs=2 * wide)
+    assert (LAYERS - 1) * 4 * wide <= kept[0] - kept[1] <= LAYERS * 4 * wide
     assert kept[2] == kept[0], "the product reads what the SiLU makes"
 
 

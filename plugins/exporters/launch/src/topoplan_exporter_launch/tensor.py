@@ -122,13 +122,22 @@ def _check_messages(graph: OperatorGraph, program: SpmdProgram, axis: int, seque
     for u, out, v, into in graph.edges.reshape(-1, 4).tolist():
         output, target_form = program.made(u, out)[axis], program.wanted(v, into)[axis]
         to_experts = dealt and experts[u] >= 0 and experts[v] >= 0
-        if output == target_form or to_experts or is_sent(output, target_form, sequence=sequence):
+        routed = sequence and _is_routed(graph.operators[u], graph.operators[v], output, target_form)
+        if output == target_form or to_experts or routed or is_sent(output, target_form, sequence=sequence):
             continue
         raise target.refusal(
             graph.operators[v],
             f"wants input {graph.operators[v].inputs[into].name!r} as {_form(target_form)}, "
             f"but {graph.operators[u].name!r} makes {_form(output)}",
         )
+
+
+def _is_routed(source: Operator, target: Operator, output: Sharding, target_form: Sharding) -> bool:
+    """Say whether devices that have parts of experts gather the tokens that they dispatched, or sum the answers."""
+    to_whole, from_sum = target_form.holding is Holding.REPLICATED, output.holding is Holding.PARTIAL
+    return (source.kind == "dispatch" and output.sliced and to_whole) or (
+        target.kind == "combine" and from_sum and target_form.sliced
+    )
 
 
 def is_sent(output: Sharding, target_form: Sharding, *, sequence: bool) -> bool:

@@ -45,6 +45,7 @@ from topoplan_searcher_stated.megatron import (
     position_rules,
     queries_rules,
     reads_rows,
+    routed_rules,
     sample_rules,
     tensor_rules,
 )
@@ -89,7 +90,8 @@ class Rules:
 
     @functools.cache  # noqa: B019  of one search, as long as it lives
     def _on_axes(self, axes: tuple[str, ...], tp: int, sequence: bool, by_heads: bool) -> MeshRules:
-        along = {axis: self._along(axis, tp, sequence, by_heads) for axis in axes}
+        routed = sequence and any(axis.startswith("ep") for axis in axes)
+        along = {axis: self._along(axis, tp, sequence, by_heads, routed) for axis in axes}
         copied: frozenset[int] = frozenset()
         if "kv" in axes:
             copied = copied_operators(self.graph, along["kv"])
@@ -97,7 +99,7 @@ class Rules:
         return MeshRules(axes, list(zip(*along.values(), strict=True)), copied)
 
     @functools.cache  # noqa: B019
-    def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool) -> Sequence[Signature]:
+    def _along(self, axis: str, tp: int, sequence: bool, by_heads: bool, routed: bool) -> Sequence[Signature]:
         graph = self.graph
         if axis in ("tp", "ep-tp", "edp-tp", "kv"):
             rules = tensor_rules(graph, tp, sequence=sequence, whole_tables=self._whole_tables)
@@ -106,7 +108,9 @@ class Rules:
             if axis == "edp-tp":
                 return copied_expert_rules(graph, rules)
             tokens = Tokens.POSITIONS if sequence else Tokens.ALL
-            return expert_rules(graph, rules, tokens) if axis == "ep-tp" else rules
+            if axis == "ep-tp":
+                return expert_rules(graph, rules, tokens)
+            return routed_rules(graph, rules) if routed else rules
         if axis == "ep":
             return expert_rules(graph, sample_rules(graph))
         if axis == "ep-cp":

@@ -41,6 +41,7 @@ __all__ = [
     "positions_dims",
     "queries_rules",
     "reads_rows",
+    "routed_rules",
     "sample_rules",
     "tensor_rules",
 ]
@@ -233,6 +234,22 @@ def copied_expert_rules(graph: OperatorGraph, base: Sequence[Signature]) -> list
         routing_signature(op) or (_cut(op, slot) if slot >= 0 else rule)
         for op, slot, rule in zip(graph.operators, slots, base, strict=True)
     ]
+
+
+def routed_rules(graph: OperatorGraph, base: Sequence[Signature]) -> list[Signature]:
+    """Return signatures along a tensor axis beside one of experts: devices dispatch the tokens of their positions.
+
+    Each sends its own to the experts, and those that have parts of an expert gather what came for it: devices exchange
+    the tokens once, not once for each part.
+
+    Args:
+        graph: the model.
+        base: signatures of all else, which cut positions between matrices.
+
+    References:
+        ``MoEAlltoAllTokenDispatcher`` of Megatron-LM.
+    """
+    return [routing_signature(op) or rule for op, rule in zip(graph.operators, base, strict=True)]
 
 
 def positions_dims(graph: OperatorGraph) -> list[int]:
