@@ -17,6 +17,7 @@ from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.network.tables import Network
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.simulation.bounds import collective_bound
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_engine.simulation.folds import FoldedStates
 from topoplan_estimator_roofline import Roofline
@@ -172,6 +173,23 @@ def test_a_large_plan_reports_what_its_whole_iteration_is(tmp_path):
     for field in attrs.fields(type(parts)):
         name = field.name
         assert getattr(parts, name) == pytest.approx(getattr(whole_parts, name), rel=1e-6, abs=1e-12), name
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize(
+    "settings", [{"tp": 2}, {"tp": 2, "cp": 2}, {"tp": 4}, {"tp": 2, "pp": 2}, {"cp": 2, "zero": 3}]
+)
+def test_collectives_of_several_groups_of_a_host_bound_its_time(settings, hosts, model_of):
+    """Groups of a host send from devices of their own, at the same time: their seconds do not add up."""
+    graph, cluster = model_of("dense", 4, 64), cluster_of(hosts, 8)
+    fabric = fabric_of("bigswitch", cluster, {})
+    strategy, _ = strategy_of(Settings(**{"micro_batch": 1, **settings}), graph, cluster.n_devices)
+    taskgraph = StagedLowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
+    whole, outcome, folded = both(graph, cluster, fabric, strategy)
+    bound = collective_bound(folded.taskgraph, fabric, cluster, folded=folded)
+    assert 0 < bound <= outcome.makespan
+    assert bound == pytest.approx(collective_bound(taskgraph, fabric, cluster), rel=LARGEST)
+    assert_equal(whole, outcome)
 
 
 def test_a_price_does_not_depend_on_a_folded_plan_before(model_of):

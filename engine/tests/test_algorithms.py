@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import attrs
 import numpy as np
 import pytest
 
@@ -227,6 +228,23 @@ def test_protocols_trade_latency_for_bandwidth():
     assert by_protocol["ll"][0] < by_protocol["simple"][0]
     assert by_protocol["ll"][1] > by_protocol["simple"][1]
     assert by_protocol["auto"] == [by_protocol["ll"][0], by_protocol["simple"][1]]
+
+
+# Rings along all eight links of nine hosts, which a protocol leaves as they are.
+@pytest.mark.parametrize("text", ["", "all-reduce=auto", "all-gather=ring"])
+@pytest.mark.parametrize("topology", ["fully-connected", "torus", "topoopt", "bigswitch", "rail-only"])
+def test_a_protocol_leaves_the_rings_of_the_network(topology, text):
+    """What NCCL's protocol Simple takes beside the bytes: a base, 16 latencies, 1.4 times that on large tensors."""
+    fabric, cluster = built(9, 1, topology)
+    cluster = attrs.evolve(cluster, device_preset=("H100",) * 9)  # with the constants of NCCL's tuner alone
+    tasks = [collective(range(9), SIZE)]
+    by_links = seconds(fabric, cluster, tasks, protocol="none")
+    assert by_links == pytest.approx(2 * 8 / 9 * SIZE / NETWORK, rel=0.02)
+    expected = by_links + 1.4 * (8.4 + 16 * 14.0) * 1e-6
+    found = seconds(fabric, cluster, tasks, protocol="simple", algorithms=text)
+    assert found <= expected * (1 + 1e-6)
+    if text != "all-reduce=auto":  # that may have a faster one
+        assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_choices_say_which_collectives_may_stay_as_they_are():

@@ -10,7 +10,7 @@ use at the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +22,14 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.plugin.components import CollectiveAlgorithm
 from topoplan_engine.checked_values import build_rounds
 from topoplan_engine.network.exchanged import is_unequal
-from topoplan_engine.network.protocols import Protocol, tuning_of
+from topoplan_engine.network.protocols import Chosen, Protocol, tuning_of
 from topoplan_engine.network.rounds import RoundsPrice, grouped_rows, priced_groups
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.replaced import replaced
 
-__all__ = ["Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
+__all__ = ["Kept", "Selected", "WithAlgorithms", "selected", "tensor_bytes", "with_algorithms"]
 
 #: Algorithms, and rings of the network, are as fast if rounding alone tells them apart: the first one runs.
 _LESS, _MORE = 1 - 1e-9, 1 + 1e-9
@@ -58,10 +58,14 @@ class _Replacement(NamedTuple):
 
 
 class WithAlgorithms(NamedTuple):
-    """Entities, and (T,) the number of the algorithm that runs each task (`CollectiveChoice.variants`), 0 for none."""
+    """Entities, and (T,) the number of the algorithm that runs each task (`CollectiveChoice.variants`), 0 for none.
+
+    Rings of the network run tasks without one, which begin (T,) ``wait`` seconds later: what a protocol takes more.
+    """
 
     entities: Entities
     variant: I64
+    wait: F64
 
 
 class Selected(NamedTuple):
@@ -87,6 +91,12 @@ class Selected(NamedTuple):
         return units
 
 
+class Kept(NamedTuple):
+    """Rings of the network run a collective, after so many seconds, which a protocol takes beside their bytes."""
+
+    wait: float
+
+
 def with_algorithms(
     choice: CollectiveChoice, taskgraph: TaskGraph, entities: Entities, network: Network, ring_seconds: F64
 ) -> WithAlgorithms:
@@ -106,20 +116,20 @@ def with_algorithms(
     chosen &= (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.size > 0) & ~is_unequal(taskgraph)
     tasks = np.flatnonzero(chosen)
     tasks = tasks[np.diff(taskgraph.group_ptr)[taskgraph.group[tasks]] > 1]
-    variant = np.zeros(taskgraph.n_tasks, dtype=np.int64)
+    variant, wait = np.zeros(taskgraph.n_tasks, dtype=np.int64), np.zeros(taskgraph.n_tasks)
     if not len(tasks):
-        return WithAlgorithms(entities, variant)
+        return WithAlgorithms(entities, variant, wait)
     first, place, selections = selected(choice, taskgraph, tasks, network, ring_seconds)
     kinds = [_runnable(kind, taskgraph, task) for kind, task in zip(selections, tasks[first].tolist(), strict=True)]
-    stays = np.array([kind is None for kind in kinds])[place]
+    stays = np.array([isinstance(kind, Kept) for kind in kinds])[place]
     sizes = [tensor_bytes(Collective(taskgraph.collective[t]), int(taskgraph.size[t])) for t in tasks[first].tolist()]
     columns = np.array(
         [
-            (0.0, 0.0, 0.0, -1.0, 0.0) if kind is None else _replacement(kind, nbytes, network)
+            (kind.wait, 0.0, 0.0, -1.0, 0.0) if isinstance(kind, Kept) else _replacement(kind, nbytes, network)
             for kind, nbytes in zip(kinds, sizes, strict=True)
         ]
     )
-    variant[tasks] = columns[place, 4]
+    variant[tasks], wait[tasks[stays]] = columns[place, 4], columns[place[stays], 0]
     setup, volume, rate, row, _ = columns[place[~stays]].T
     values = {
         "path_set": -1,
@@ -131,12 +141,12 @@ def with_algorithms(
         "caps": rate,
     }
     ones = np.ones(len(row), dtype=np.int64)
-    return WithAlgorithms(replaced(entities, tasks[~stays], ones, values, network), variant)
+    return WithAlgorithms(replaced(entities, tasks[~stays], ones, values, network), variant, wait)
 
 
 def selected(
     choice: CollectiveChoice, taskgraph: TaskGraph, tasks: I64, network: Network, ring_seconds: F64
-) -> tuple[I64, I64, list[Selected | TopoplanError | None]]:
+) -> tuple[I64, I64, list[Selected | Kept | TopoplanError]]:
     """Return the algorithms that run some collectives.
 
     Args:
@@ -148,15 +158,14 @@ def selected(
 
     Returns:
         (k,) the first task of each group, collective and size, by its place in ``tasks``; (n,) which of these each
-        task is; and their algorithms, None where the rings of the network are as fast and may run it, or why no chosen
-        one can.
+        task is; and their algorithms, or that the rings of the network run it, or why no chosen one can.
     """
     priced = _prices_of(choice, taskgraph, tasks, network)
     keys = np.stack([taskgraph.group[tasks], taskgraph.collective[tasks], taskgraph.size[tasks]])
     _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     # Groups whose prices are equal have one algorithm, which is searched once: its number, or -1; latency, per byte.
     choices: dict[object, tuple[int, float, float]] = {}
-    selections: list[Selected | TopoplanError | None] = []
+    selections: list[Selected | Kept | TopoplanError] = []
     for task in tasks[first].tolist():
         collective, size = Collective(taskgraph.collective[task]), int(taskgraph.size[task])
         group = priced[int(collective), int(taskgraph.group[task])]
@@ -167,7 +176,7 @@ def selected(
             choices[key] = _fastest(choice, collective, size, group, preset, seconds)
         number, latency, per_byte = choices[key]
         if number < 0:
-            selections.append(None)
+            selections.append(Kept(latency))
             continue
         algorithm, price = group.prices[number]
         if isinstance(price, TopoplanError):
@@ -178,7 +187,7 @@ def selected(
     return first, place.ravel(), selections
 
 
-def _runnable(kind: Selected | TopoplanError | None, taskgraph: TaskGraph, task: int) -> Selected | None:
+def _runnable(kind: Selected | Kept | TopoplanError, taskgraph: TaskGraph, task: int) -> Selected | Kept:
     if isinstance(kind, TopoplanError):
         raise TopoplanError(f"{taskgraph.label(task)}: {kind}")
     return kind
@@ -253,33 +262,56 @@ def _fastest(
     preset: str,
     ring_seconds: float,
 ) -> tuple[int, float, float]:
-    """Return the number of the fastest algorithm, its latency and seconds for each byte; -1 where rings may stay.
+    """Return the number of the fastest algorithm, its latency and seconds for each byte; -1 where rings stay.
 
-    Where no algorithm can run, it is the first one, whose price says why.  Where none is chosen, rings stay.
+    The latency of these is what a protocol takes beside their seconds.  Where no algorithm can run, it is the first
+    one, whose price says why.  Where none is chosen, rings stay.
     """
     if not priced.prices:
         return -1, 0.0, 0.0
     nbytes, group = tensor_bytes(collective, size), priced.group
-    tuning = None if choice.protocol == "none" else tuning_of(preset)
+    fastest = None if choice.protocol == "none" else _protocols(choice.protocol, preset, nbytes, group)
     best: tuple[float, int, float, float] | None = None
     for number, (algorithm, price) in enumerate(priced.prices):
         if isinstance(price, TopoplanError):
             continue
         latency, per_byte = price.latency, price.seconds_per_byte
-        if tuning is not None:
-            only, hosts = _PROTOCOLS.get(choice.protocol), len(group.in_hosts)
-            _, latency, per_byte = tuning.fastest(
-                algorithm.tuned_as, price, nbytes, hosts=hosts, members=group.n_members, only=only
-            )
+        if fastest is not None:
+            _, latency, per_byte = fastest(algorithm.tuned_as, price)
         seconds = latency + per_byte * nbytes
         if best is None or seconds < best[0] * _LESS:
             best = seconds, number, latency, per_byte
     if best is None:
         return 0, 0.0, 0.0
     seconds, number, latency, per_byte = best
-    if choice.keeps(collective, group) and ring_seconds <= seconds * _MORE:
-        return -1, 0.0, 0.0
-    return number, latency, per_byte
+    if not choice.keeps(collective, group):
+        return number, latency, per_byte
+    if fastest is None:
+        return (-1, 0.0, 0.0) if ring_seconds <= seconds * _MORE else (number, latency, per_byte)
+    wait = _ring_wait(priced, ring_seconds, nbytes, fastest)
+    return (-1, wait, 0.0) if ring_seconds + wait < seconds * _LESS else (number, latency, per_byte)
+
+
+def _protocols(protocol: str, preset: str, nbytes: int, group: CollectiveGroup) -> Callable[[str, RoundsPrice], Chosen]:
+    """Return what says how the fastest protocol that may be used sends a tensor, given an algorithm and its price."""
+    tuning, only, hosts = tuning_of(preset), _PROTOCOLS.get(protocol), len(group.in_hosts)
+    return lambda name, price: tuning.fastest(name, price, nbytes, hosts=hosts, members=group.n_members, only=only)
+
+
+def _ring_wait(
+    priced: _PricedGroup, ring_seconds: float, nbytes: int, sent: Callable[[str, RoundsPrice], Chosen]
+) -> float:
+    """Return the seconds that rings of the network take more with a protocol; infinite where no algorithm is a ring.
+
+    They have as many latencies in a row as one ring in the order of the members, and bytes at their own rate.
+    """
+    rings = (price for algorithm, price in priced.prices if algorithm.tuned_as == "ring")
+    ring = next((price for price in rings if isinstance(price, RoundsPrice)), None)
+    if ring is None:
+        return float("inf")
+    latency = min(ring.latency, ring_seconds)
+    chosen = sent("ring", ring._replace(latency=latency, seconds_per_byte=(ring_seconds - latency) / nbytes))
+    return chosen.latency + chosen.seconds_per_byte * nbytes - ring_seconds
 
 
 def _replacement(kind: Selected, nbytes: int, network: Network) -> _Replacement:

@@ -94,6 +94,8 @@ def collective_bound(
             _sent_bytes(taskgraph, task, len(group.endpoints), len(members), transport),
         )
         same, copies = (1, 1) if folded is None else folded.groups_like(task)
+        if not group.between_hosts:  # other groups of this host send from other devices
+            same = 1
         interfaces[key], sent_bytes[key] = group, sent_bytes.get(key, 0) + count * same * sent
         every += count * copies * sent if group.between_hosts else 0
     if not sent_bytes:

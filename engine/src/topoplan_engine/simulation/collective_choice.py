@@ -85,7 +85,7 @@ class CollectiveChoice:
             if key in rules:
                 where = f"{key[0].label}@{key[1]}" if key[1] else key[0].label
                 raise TopoplanError(f"collective {shown(part)}: {where} is given twice")
-            rules[key] = _rule(host, key[0], names, has_latencies=self.protocol != "none")
+            rules[key] = _rule(host, key[0], names)
         for collective, shape in rules:
             if shape and collective in _RINGLESS and (collective, "") not in rules:
                 raise TopoplanError(
@@ -98,7 +98,7 @@ class CollectiveChoice:
                 if (collective, "") not in rules:
                     able = [cls.name for cls in host.components(CollectiveAlgorithm) if label in cls.collectives]
                     several = tuple(_made(host, name, label) for name in ring if name in able)
-                    rules[collective, ""] = _Rule(several, keeps_rings=False)
+                    rules[collective, ""] = _Rule(several, keeps_rings=collective not in _RINGLESS)
         return rules
 
     @functools.cached_property
@@ -115,7 +115,7 @@ class CollectiveChoice:
 
     @property
     def keeps_rings(self) -> frozenset[Collective]:
-        """Collectives that may stay as the network has them: with ``auto``, unless a protocol has other latencies.
+        """Collectives that may stay as the network has them: with ``auto``, and where a protocol alone is said.
 
         All-to-alls and broadcasts have no rings.
         """
@@ -170,13 +170,12 @@ def _collective_of(part: str) -> tuple[tuple[Collective, str], str]:
     return (LABELS[label], shape), names
 
 
-def _rule(host: Host, collective: Collective, names: str, *, has_latencies: bool) -> _Rule:
-    """Make the algorithms of a rule; ``has_latencies``: of a protocol, which rings of the network do not have."""
+def _rule(host: Host, collective: Collective, names: str) -> _Rule:
+    """Make the algorithms of a rule."""
     label = collective.label
     words = listed_components([names.replace("+", ",")], f"collective {label}")
     every = dict.fromkeys(word for name in words for word in (_all(host, label) if name == AUTO else [name]))
-    keeps = AUTO in words and not has_latencies and collective not in _RINGLESS
-    return _Rule(tuple(_made(host, name, label) for name in every), keeps)
+    return _Rule(tuple(_made(host, name, label) for name in every), AUTO in words and collective not in _RINGLESS)
 
 
 def _all(host: Host, label: str) -> list[str]:

@@ -220,10 +220,11 @@ def folded_loads(
         waits: whether collectives inside hosts have latencies (`topoplan_engine.simulation.inside_waits`).
     """
     entities, _ = _entities(folded.taskgraph, network)
-    variant = np.zeros(folded.taskgraph.n_tasks, dtype=np.int64)
+    variant, tasks = np.zeros(folded.taskgraph.n_tasks, dtype=np.int64), columns(folded.taskgraph)
     if algorithms:
-        seconds = processing_times(columns(folded.taskgraph), entities, network.paths, int(Transport.WIRE))
-        entities, variant = with_algorithms(algorithms, folded.taskgraph, entities, network, seconds)
+        seconds = processing_times(tasks, entities, network.paths, int(Transport.WIRE))
+        entities, variant, wait = with_algorithms(algorithms, folded.taskgraph, entities, network, seconds)
+        tasks = tasks._replace(seconds=f64(tasks.seconds + wait))
     entities = held_to_draws(folded, entities, variant == 0, network)
     flow = _flow_of(folded, entities, variant)
     lengths = np.diff(folded.load_ptr)
@@ -231,7 +232,7 @@ def folded_loads(
         load_ptr=i64(folded.load_ptr), load_links=i32(folded.links), load=i64(folded.shares)
     )
     changed = entities._replace(ring=flow, slot_ptr=indptr(lengths[flow] + (entities.cap >= 0)))
-    cluster, tasks = network.cluster, columns(folded.taskgraph)
+    cluster = network.cluster
     if waits:
         tasks = with_inside_waits(tasks, folded.taskgraph, cluster)
     return Prepared(tasks, changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS)

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32, I64, f64
 from topoplan.errors import TopoplanError, shown
 from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
@@ -141,7 +141,8 @@ class Model(NamedTuple):
         entities = self._with_direct(taskgraph, entities, network)
         if self.algorithms:
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
-            entities, _ = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
+            entities, _, wait = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
+            tasks = tasks._replace(seconds=f64(tasks.seconds + wait))
         if self.waits:
             tasks = with_inside_waits(tasks, taskgraph, network.cluster)
         rings = network.rings_in_full if self.stepped else network.rings
