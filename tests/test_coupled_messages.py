@@ -7,11 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from topoplan import Collective, TaskKind
+from topoplan import Collective, Fabric, TaskKind
+from topoplan.errors import FabricError
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import direct
-from topoplan_engine.simulation.coupled_messages import coupled_messages, drawn_paths, streams_of
+from topoplan_engine.simulation.coupled_messages import coupled_messages, streams_of
 from topoplan_engine.simulation.deferred import simulated_words
+from topoplan_engine.simulation.message_paths import drawn_paths, paths_of_messages
 from topoplan_samples.plans_drawn import cluster_of, fabric_of
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
 from topoplan_simulator_fluid import Fluid, model
@@ -158,6 +160,35 @@ def test_draws_of_a_message_do_not_change_with_other_messages(couple):
     several = np.diff(paths.row_ptr)[rows] > 1
     first = whole[several] == paths.row_ptr[rows[several]]
     assert 0.1 < first.mean() < 0.7  # not all the same way
+
+
+@pytest.mark.parametrize(("topology", "devices"), [("torus", 1), ("fattree", 2), ("dragonfly", 1), ("bigswitch", 2)])
+def test_messages_take_a_path_of_their_row_and_none_is_kept(topology, devices):
+    """A row of a large torus has 8 paths of some 32 links: of half a million messages they took 3 GB."""
+    cluster = cluster_of(16, devices)
+    fabric = fabric_of(topology, cluster, {"sides": (4, 4)} if topology == "torus" else {})
+    network, kept = Network(fabric, cluster), Network(fabric, cluster)
+    count = cluster.n_devices
+    src, dst = (ends.astype(np.int32) for ends in np.nonzero(np.ones((count, count), dtype=bool)))
+    stream = streams_of(src, dst, count)
+    before = len(network.paths.row_ptr)
+    ways = paths_of_messages(network, src, dst, stream)
+    assert len(network.paths.row_ptr) == before
+    path = drawn_paths(kept, kept.rows_between(src, dst).astype(np.int64), stream)
+    paths = kept.paths
+    assert (ways.lengths == np.diff(paths.path_ptr)[path]).all()
+    assert (ways.links == np.concatenate([paths.links[paths.path_ptr[k] : paths.path_ptr[k + 1]] for k in path])).all()
+    assert (ways.delay == paths.delay[path]).all()
+
+
+def test_messages_without_a_path_are_named():
+    one_way = Fabric.from_links(
+        name="cut", n_hosts=3, n_switches=0, links=[(0, 1), (1, 0)], bandwidth=1e9, latency=1e-6, max_paths=8
+    )
+    network = Network(one_way, cluster_of(3, 1))
+    src, dst = np.array([0, 0], np.int32), np.array([1, 2], np.int32)
+    with pytest.raises(FabricError, match="no path from host 0 to host 2"):
+        paths_of_messages(network, src, dst, streams_of(src, dst, 3))
 
 
 def test_messages_between_joins_are_one_flow_for_each_pair_of_joins():

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from topoplan.arrays import ARRAY_EQ, F64, I32, I64, f64, i32, i64
 from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric, Routes
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.hashing import GOLDEN, fraction, mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel
@@ -42,6 +43,9 @@ from topoplan_engine.network.nearest import (
 )
 
 __all__ = ["Paths", "Router", "full_routes", "paths"]
+
+#: Pairs of which one path is asked for at a time: some tenths of a second, after which a search may have to end.
+_AT_A_TIME = 1 << 16
 
 
 @attrs.frozen(kw_only=True)
@@ -117,6 +121,36 @@ class Router:
         for array in table:
             array.setflags(write=False)
         return Paths(**table._asdict())
+
+    def drawn(self, sources: I64, targets: I64, place: F64) -> tuple[I64, I32]:
+        """Return the links of one path of each pair of different hosts, of those that `paths` returns.
+
+        Args:
+            sources, targets: (k,) hosts; the fabric has no routes of its own.
+            place: (k,) in [0, 1), of the path among those of its pair.
+
+        Returns:
+            (k,) numbers of links, 0 where there is no path, and these links, pair by pair.
+
+        Raises:
+            Stopped: the search must end.
+        """
+        nodes, core = self._nodes, self._links
+        order = np.lexsort((nodes.core[targets], nodes.core[sources]))
+        pairs = _Pairs(order, sources, targets, np.full(len(sources), -1))
+        room = Scratch.of(self.fabric.n_nodes), Meeting.of(self.fabric.n_nodes)
+        counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
+        parts = [pairs._replace(order=order[k : k + _AT_A_TIME]) for k in range(0, len(order), _AT_A_TIME)]
+        for part in parts:
+            stop_if_wanted()
+            _count_paths(part, nodes, core, *room, self.fabric.max_paths, counts)
+        path_ptr = indptr(counts.length)
+        links = np.empty(path_ptr[-1], dtype=np.int32)
+        for part in parts:
+            stop_if_wanted()
+            _write_drawn(part, nodes, core, *room, counts, place, path_ptr, links)
+        links.setflags(write=False)
+        return counts.length, links
 
     def links_between(self, sources: I64, targets: I64) -> I64:
         """Return the links on a shortest path of each pair of hosts; -1 where there is none."""
@@ -328,6 +362,36 @@ def _write_paths(
     scratch.asked[:] = -1
 
 
+@kernel
+def _write_drawn(
+    pairs: _Pairs,
+    nodes: _Nodes,
+    core: Core,
+    scratch: Scratch,
+    meeting: Meeting,
+    counts: _Counts,
+    place: F64,
+    path_ptr: I64,
+    links: I32,
+) -> None:
+    """Write the links of one path of each pair, source by source: of those that are kept, the one at its place."""
+    first = 0
+    while first < len(pairs.order):
+        end = _same_source(pairs, nodes, first)
+        n_reached = _ask(pairs, nodes, core, scratch, meeting, first, end)
+        for k in range(first, end):
+            pair = pairs.order[k]
+            if n_reached < 0:
+                _reach(pairs, nodes, core, scratch, meeting, first, k)
+            if counts.kept[pair] > 0:
+                src, dst, n_paths = pairs.src[pair], pairs.dst[pair], counts.kept[pair]
+                rank = _rank(src, dst, counts.shortest[pair], n_paths, min(int(place[pair] * n_paths), n_paths - 1))
+                _write_path(nodes, core, scratch, links, src, dst, path_ptr[pair + 1], rank)
+        _forget(scratch, meeting, n_reached)
+        first = end
+    scratch.asked[:] = -1
+
+
 @inline_kernel
 def _copy_route(routes: _Table, row: int, table: _Table, pair: int) -> None:
     """Copy a row of the fabric's routes."""
@@ -342,31 +406,36 @@ def _copy_route(routes: _Table, row: int, table: _Table, pair: int) -> None:
 def _write_pair(
     pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, counts: _Counts, table: _Table, pair: int
 ) -> None:
-    """Write the paths of a pair: of all shortest ones, by rank, those at even distances from a hashed start."""
-    shortest, n_paths = counts.shortest[pair], counts.kept[pair]
-    start = np.floor(_hashed(pairs.src[pair], pairs.dst[pair]) * shortest) if n_paths < shortest else 0.0
+    """Write the paths of a pair."""
+    src, dst, n_paths = pairs.src[pair], pairs.dst[pair], counts.kept[pair]
     for j in range(n_paths):
         path = table.pair_ptr[pair] + j
         table.weight[path] = 1.0 / n_paths
-        rank = start + np.floor(j * shortest / n_paths)
-        if rank >= shortest:
-            rank -= shortest
-        _write_path(nodes, core, scratch, table, pairs.src[pair], pairs.dst[pair], path, rank)
+        rank = _rank(src, dst, counts.shortest[pair], n_paths, j)
+        _write_path(nodes, core, scratch, table.links, src, dst, table.path_ptr[path + 1], rank)
+
+
+@inline_kernel
+def _rank(src: int, dst: int, shortest: float, n_paths: int, j: int) -> float:
+    """Return which of all shortest paths is the j-th that is kept: they are at even distances from a hashed start."""
+    start = np.floor(_hashed(src, dst) * shortest) if n_paths < shortest else 0.0
+    rank = start + np.floor(j * shortest / n_paths)
+    return float(rank - shortest if rank >= shortest else rank)
 
 
 @inline_kernel
 def _write_path(
-    nodes: _Nodes, core: Core, scratch: Scratch, table: _Table, src: int, dst: int, path: int, rank: float
+    nodes: _Nodes, core: Core, scratch: Scratch, links: I32, src: int, dst: int, place: int, rank: float
 ) -> None:
-    """Write the links of the shortest path of a rank, from its end to its start.
+    """Write the links of the shortest path of a rank, from its end, before a place, to its start.
 
     Invariant: ``rank`` is that of the path to ``node`` among all shortest paths to it, which are sorted by their last
     link first.
     """
-    place, node = table.path_ptr[path + 1], nodes.core[dst]
+    node = nodes.core[dst]
     if node != dst:
         place -= 1
-        table.links[place] = nodes.down[dst]
+        links[place] = nodes.down[dst]
     while node != nodes.core[src]:
         last = -1
         for i in range(core.in_ptr[node], core.in_ptr[node + 1]):
@@ -377,10 +446,10 @@ def _write_path(
                     break
                 rank -= scratch.n_paths[before]
         place -= 1
-        table.links[place] = core.in_link[last]
+        links[place] = core.in_link[last]
         node = core.in_node[last]
     if nodes.core[src] != src:
-        table.links[place - 1] = nodes.up[src]
+        links[place - 1] = nodes.up[src]
 
 
 @inline_kernel

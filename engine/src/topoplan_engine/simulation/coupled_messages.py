@@ -28,13 +28,13 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64, U64, i32, i64
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
-from topoplan_engine.csr import append, frozen, indptr, select
+from topoplan_engine.csr import append, frozen, indptr
 from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.tables import LOAD, Network, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.message_paths import GOLDEN, MessagePaths, paths_of_messages
 from topoplan_engine.simulation.replaced import replaced
-from topoplan_engine.simulation.striped import stripes_of
 
 __all__ = [
     "MOST_MESSAGES",
@@ -43,7 +43,6 @@ __all__ = [
     "coupled_flows",
     "coupled_messages",
     "coupled_words",
-    "drawn_paths",
     "starts_of_coupled",
     "streams_of",
     "with_coupled_messages",
@@ -56,14 +55,6 @@ MOST_MESSAGES = 1 << 16
 _HOW_MUCH = (
     "beside a flow for each message DLRM on 64 to 256 hosts took 1.8 % less to 0.3 % more, and where the network alone "
     "decides, on 16 to 64 hosts, nine of ten within 11 %, all 17 % less to 23 % more"
-)
-
-#: The step of SplitMix64, and its two rounds (`topoplan_engine.kernels.hashing`): a draw needs no state.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-    (np.uint64(31), np.uint64(1)),
 )
 
 _ALL_TO_ALL = int(Collective.ALL_TO_ALL)
@@ -79,7 +70,7 @@ class CoupledMessages(NamedTuple):
         message: (M,) rows of the transfers, group by group.
         counts: (G,) how many each group has.
         src, dst, size: (M,) of the transfers.
-        stream: (M,) see `coupled_flows`.
+        stream: (M,) a number of each, from which it draws its path.
     """
 
     taskgraph: TaskGraph
@@ -147,7 +138,7 @@ def coupled_messages(taskgraph: TaskGraph, most: int) -> CoupledMessages | None:
         succ=i32(heads[np.argsort(tails, kind="stable")]),
     )
     src, dst, size = taskgraph.src[message], taskgraph.dst[message], taskgraph.size[message]
-    stream = passes[order].astype(np.uint64) * _GOLDEN + streams_of(src, dst, taskgraph.n_devices)
+    stream = passes[order].astype(np.uint64) * GOLDEN + streams_of(src, dst, taskgraph.n_devices)
     return CoupledMessages(joined, sender, message, np.bincount(group), src, dst, size, stream)
 
 
@@ -159,11 +150,10 @@ def with_coupled_messages(
     Raises:
         TopoplanError: there is no path for a message.
     """
-    rows = network.rows_between(coupled.src, coupled.dst).astype(np.int64)
     group, largest = np.repeat(np.arange(len(coupled.counts)), coupled.counts), _largest(coupled)
-    number, rows, share = stripes_of(rows, network)
-    share = share * (coupled.size / np.maximum(largest, 1)[group])[number]
-    flows = coupled_flows(rows, group[number], len(coupled.counts), share, network, coupled.stream[number])
+    ways = paths_of_messages(network, coupled.src, coupled.dst, coupled.stream)
+    share = coupled.size / np.maximum(largest, 1)[group]
+    flows = coupled_flows(ways, group, len(coupled.counts), share, network)
     rings = network.rings_in_full
     extended = rings._replace(
         load_ptr=append(rings.load_ptr, rings.load_ptr[-1] + flows.load_ptr[1:]),
@@ -182,31 +172,28 @@ def with_coupled_messages(
     return replaced(entities, coupled.sender, one_each, columns, network, extended), extended
 
 
-def coupled_flows(rows: I64, group: I64, n_groups: int, share: F64, network: Network, stream: U64) -> CoupledFlows:
-    """Couple the messages on (n,) rows of paths: those of each group, which come one after the other.
+def coupled_flows(ways: MessagePaths, group: I64, n_groups: int, share: F64, network: Network) -> CoupledFlows:
+    """Couple messages: those of each group, which come one after the other.
 
     Args:
-        rows: rows of `topoplan_engine.network.tables.PathColumns`.
-        group: (n,) ascending; none is empty.
+        ways: the paths of (k,) messages.
+        group: (k,) ascending; none is empty.
         n_groups: how many there are.
-        share: (n,) bytes of each over those of the largest message of its group.
+        share: (k,) bytes of each over those of the largest message of its group.
         network: whose paths these are.
-        stream: (n,) a number of each message, from which it draws its path.
     """
-    paths, path = network.paths, drawn_paths(network, rows, stream)
-    lengths = np.diff(paths.path_ptr)[path]
-    _, entry = select(paths.path_ptr, path)
+    paths, group, count = network.paths, group[ways.message], len(ways.message)
     load_ptr, links, load = ring_loads(
-        i32(np.arange(len(rows))),
+        i32(np.arange(count)),
         np.bincount(group, minlength=n_groups),
-        frozen(np.arange(len(rows) + 1)),
-        frozen(indptr(lengths)),
-        i32(paths.links[entry]),
-        frozen(np.ones(len(rows))),
+        frozen(np.arange(count + 1)),
+        frozen(indptr(ways.lengths)),
+        ways.links,
+        frozen(np.ones(count)),
         network.n_links,
-        share,
+        ways.share * share[ways.message],
     )
-    latency = np.maximum.reduceat(paths.delay[path], np.searchsorted(group, np.arange(n_groups)))
+    latency = np.maximum.reduceat(ways.delay, np.searchsorted(group, np.arange(n_groups)))
     max_rate = np.full(n_groups, np.inf)
     np.minimum.at(max_rate, np.repeat(np.arange(n_groups), np.diff(load_ptr)), paths.bandwidth[links] / (load / LOAD))
     return CoupledFlows(load_ptr, links, load, latency, max_rate)
@@ -216,23 +203,6 @@ def streams_of(src: I32, dst: I32, n_devices: int) -> U64:
     """(n,) a number of each message between two devices."""
     numbers: U64 = src.astype(np.uint64) * np.uint64(n_devices) + dst.astype(np.uint64)
     return numbers
-
-
-def drawn_paths(network: Network, rows: I64, stream: U64) -> I64:
-    """(n,) the path that each message takes of its row, drawn by the weights from a number of each."""
-    paths = network.paths
-    first, last = paths.row_ptr[rows], paths.row_ptr[rows + 1]
-    if not (last - first > 1).any():
-        return first
-    bits = (stream + np.uint64(1)) * _GOLDEN
-    for shift, factor in _ROUNDS:
-        bits = (bits ^ (bits >> shift)) * factor
-    place = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
-    # Weights ascend within a row and end at 1, so that rows one after the other are one ascending column.
-    owner, path = select(paths.row_ptr, rows)
-    ends = owner + paths.cumulative_weight[path]
-    chosen = np.searchsorted(ends, np.arange(len(rows)) + place, side="right")
-    return i64(np.minimum(path[np.minimum(chosen, len(path) - 1)], last - 1))
 
 
 def _largest(coupled: CoupledMessages) -> I64:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64, U64, i32
+from topoplan.arrays import F64, I32, I64, i32
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import expand, indptr
@@ -32,6 +32,7 @@ from topoplan_engine.network.machine import network_of
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.coupled_messages import coupled_flows, streams_of
 from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.message_paths import paths_of_messages
 from topoplan_engine.simulation.replaced import replaced
 from topoplan_engine.simulation.striped import stripes_of
 
@@ -152,17 +153,14 @@ def _flows_of_all(groups: list[_Group], times: I64, network: Network, most_flows
     return flows
 
 
-def _messages_of(group: _Group, network: Network, first: int = 0, last: int | None = None) -> tuple[I64, F64, F64, U64]:
-    """Return rows of paths of the messages of some members, or of their stripes, their scales, shares and streams."""
+def _messages_of(group: _Group, first: int = 0, last: int | None = None) -> tuple[I32, I32, F64]:
+    """Return the senders and receivers of the messages of some members, and their scales."""
     members = group.members
     sender, receiver = np.nonzero(~np.eye(len(members), dtype=bool)[first:last])
-    rows = network.rows_between(i32(members[first:last][sender]), i32(members[receiver])).astype(np.int64)
-    message, rows, share = stripes_of(rows, network)
     scales = np.ones(len(sender))
     if group.factors:
         scales = scales_of(group.factors, len(members))[first:last][sender, receiver]
-    stream = streams_of(members[first:last][sender], members[receiver], network.cluster.n_devices)
-    return rows, scales[message], share, stream[message]
+    return i32(members[first:last][sender]), i32(members[receiver]), scales
 
 
 def _coupled(group: _Group, network: Network) -> _Coupled:
@@ -194,8 +192,9 @@ def _loads_of(group: _Group, network: Network) -> tuple[I64, I64, float]:
     for first in range(0, size, step):
         stop_if_wanted()
         routed = network if step == size else network_of(network.fabric, network.cluster)
-        rows, scale, share, stream = _messages_of(group, routed, first, first + step)
-        part = coupled_flows(rows, np.zeros(len(rows), np.int64), 1, scale / largest * share, routed, stream)
+        src, dst, scale = _messages_of(group, first, first + step)
+        ways = paths_of_messages(routed, src, dst, streams_of(src, dst, network.cluster.n_devices))
+        part = coupled_flows(ways, np.zeros(len(src), np.int64), 1, scale / largest, routed)
         load[part.links] += part.load
         latency = max(latency, float(part.latency[0]))
     links = np.flatnonzero(load)
@@ -212,7 +211,9 @@ def _flows_of(group: _Group, network: Network) -> _GroupFlows:
     """Return the flows of a group, which the network keeps."""
     key = "direct", group.key
     if key not in network.prices:
-        rows, scale, share, _ = _messages_of(group, network)
+        src, dst, scale = _messages_of(group)
+        message, rows, share = stripes_of(network.rows_between(src, dst).astype(np.int64), network)
+        scale = scale[message]
         draws = np.diff(network.paths.row_ptr)[rows] > 1
         size = np.unique(scale, return_inverse=True)[1].ravel() if group.factors else np.zeros(len(rows), np.int64)
         different = distinct_columns(rows[~draws], size[~draws])

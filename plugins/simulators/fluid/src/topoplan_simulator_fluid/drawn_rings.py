@@ -18,8 +18,8 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, select
 from topoplan_engine.network.machine import network_of
 from topoplan_engine.network.tables import ONE_PATH, Network
-from topoplan_engine.simulation.coupled_messages import drawn_paths
 from topoplan_engine.simulation.flows import Entities
+from topoplan_engine.simulation.message_paths import drawn_paths
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
