@@ -1,7 +1,7 @@
 """CPU seconds of the first command on a new machine: with the kernels that packages bring along, and compiling them.
 
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
-    .venv/bin/python benchmarks/first_use.py --each
+    .venv/bin/python benchmarks/first_use.py --each [ROW ...]
 
     python tools/kernels.py && .venv/bin/python benchmarks/first_use.py dlrm16
 
@@ -129,12 +129,13 @@ def written_files():
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()} | {"study.toml": STUDY.encode()}
 
 
-def each():
-    """Print the table of all commands."""
+def each(names):
+    """Print the table of commands."""
     titles = ["command", "first, CPU s", "first, wall s", "again, CPU s", "compiler, CPU s", f"at most {MOST:g}"]
     print(markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n", flush=True)
     files = written_files()
-    for name, words in EACH.items():
+    for name in names:
+        words = EACH[name]
         with tempfile.TemporaryDirectory() as cache:
             settings = {"NUMBA_CACHE_DIR": cache, "NUMBA_OPT": "3"}
             (first, wall), (again, _) = (run_once(words, files, settings) for _ in range(2))
@@ -155,8 +156,10 @@ def main(names):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--each"]:
-        each()
+    if sys.argv[1:2] == ["--each"]:
+        if not set(sys.argv[2:]) <= set(EACH):
+            sys.exit(f"wanted: --each [ROW ...], of {'; '.join(EACH)}")
+        each(sys.argv[2:] or list(EACH))
         sys.exit()
     if not set(sys.argv[1:]) <= set(COMMANDS):
         sys.exit(f"wanted: [COMMAND ...], of {', '.join(COMMANDS)}")

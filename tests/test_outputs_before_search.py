@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import attrs
 import networkx as nx
 import pytest
 
 from topoplan import Fabric, Host, TopoplanError
-from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize, rebuilding
 from topoplan_engine.experiment import Choice
 from topoplan_exporter_flatbuffer import network, tables
 
@@ -128,6 +129,41 @@ def test_what_is_likely_to_be_refused_is_told_and_the_plan_is_kept(monkeypatch, 
     assert "the plan is kept in a.fbuf.json (topoplan show a.fbuf.json)" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fbuf.2.json", "a.fbuf.json"]
     assert json.loads((tmp_path / "a.fbuf.json").read_bytes())["strategy"]
+
+
+@pytest.mark.filterwarnings("default::topoplan.errors.TopoplanWarning")
+def test_very_many_tasks_of_a_plan_that_is_kept_are_left_out(monkeypatch, tmp_path, capsys):
+    """12.6 million tasks of a mixture of experts on 1,024 hosts were kept as 1.2 GB of JSON, by 10 GB of memory."""
+    monkeypatch.setattr(tables, "MOST_TASKS", 30)
+    monkeypatch.chdir(tmp_path)
+    words = ["optimize", "alexnet", "--servers", "4", "--budget", "3", "-s", "mcmc", "-x", "flatbuffer=a.fbuf"]
+    times = []
+    for most in (1 << 20, 30):
+        monkeypatch.setattr(rebuilding, "_MOST_LISTED", most)
+        with pytest.raises(SystemExit):
+            refused(words)
+        times.append(re.search(r"iteration time.*?(\S+ ms)", capsys.readouterr().out)[1])
+    kept = [json.loads((tmp_path / name).read_bytes()) for name in ("a.fbuf.json", "a.fbuf.2.json")]
+    lengths = [len(plan["taskgraph"]["kind"]) for plan in kept]
+    assert (lengths[0] > 30, lengths[1]) == (True, 1)
+    assert kept[0]["strategy"] == kept[1]["strategy"]
+    with pytest.raises(SystemExit, match="0"):
+        refused(["show", "a.fbuf.2.json"])
+    assert re.search(r"iteration time.*?(\S+ ms)", capsys.readouterr().out)[1] == times[0] == times[1]
+
+
+def test_without_a_search_the_plan_at_the_start_is_refused_before_it_is_simulated(monkeypatch, tmp_path, capsys):
+    from topoplan_exporter_flatbuffer import foreseen
+
+    for module in (tables, foreseen):
+        monkeypatch.setattr(module, "MOST_TASKS", 30)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        refused(["optimize", "alexnet", "--servers", "4", "--budget", "0", "-x", "flatbuffer=a.fbuf"])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: flatbuffer: of the plan that the search starts from ")
+    assert (said.out, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_a_plan_that_another_file_holds_is_not_kept_twice(monkeypatch, tmp_path):

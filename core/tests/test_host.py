@@ -309,6 +309,23 @@ def test_a_hook_may_have_a_function_of_another_name():
     assert [row.name for row in host.listing()] == ["ring"]
 
 
+def test_a_plugin_of_optional_hooks_alone_is_accepted():
+    """As pluggy's documentation says: a missing specification is no error then."""
+
+    @hookimpl(optionalhook=True)
+    def topoplan_of_a_later_version(run):
+        raise AssertionError
+
+    plugin = types.SimpleNamespace(topoplan_of_a_later_version=topoplan_of_a_later_version)
+    host, manager = Host(), pluggy.PluginManager("topoplan")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, "later")
+    manager.check_pending()
+    host.add(plugin, name="later")
+    host.hook.topoplan_run_started(run=None)
+    assert (host.broken, host.listing()) == ([], [])
+
+
 def test_hook_argument_that_does_not_exist_is_refused():
     @hookimpl
     def topoplan_run_started(run, colour):

@@ -209,16 +209,20 @@ def write_outputs(host: Host, plan: Plan, outputs: Outputs, lacks: str = "") -> 
 def keep_refused(host: Host, plan: Plan, outputs: Outputs, written: Written) -> str:
     """Write a plan that an output refused as JSON beside that file, so that no search is lost.
 
+    Very many tasks are left out; they follow from the strategy.
+
     Returns:
         The path; empty where nothing was refused, another file has the whole plan, or none can be written there.
     """
+    from topoplan_engine.rebuilding import kept_of
+
     if not written.refused or any(choice.name == _WHOLE and path in written.paths.values() for choice, path in outputs):
         return ""
     beside = next(path for _, path in outputs if path not in written.paths.values())
     names = (f"{beside}.json", *(f"{beside}.{number}.json" for number in range(2, 1000)))
     try:
         path = next(name for name in names if not Path(name).exists())  # a file of somebody else stays
-        _write(host.make(Exporter, _WHOLE, {}), plan, Path(path))
+        _write(host.make(Exporter, _WHOLE, {}), kept_of(plan), Path(path))
     except (TopoplanError, StopIteration):
         return ""
     return path

@@ -35,6 +35,7 @@ from topoplan_engine.training_costs import training_costs
 __all__ = [
     "folded_again",
     "is_folded",
+    "kept_of",
     "lowering_of",
     "recorded_simulator",
     "summarised",
@@ -42,7 +43,7 @@ __all__ = [
     "without_tasks",
 ]
 
-#: Tasks of the largest folded plan whose file lists them all: about 100 MB.
+#: Tasks of the largest plan that is folded, or kept, whose file lists them all: about 100 MB.
 _MOST_LISTED = 1 << 20
 #: Two times of one plan that differ by more than this share are those of two programs.
 _ROUNDING = 1e-6
@@ -52,6 +53,13 @@ def without_tasks(plan: Plan) -> Plan:
     """Return a plan with its model, strategy, fabric and provenance; in place of its tasks is one of no time."""
     tasks = _no_tasks(plan.cluster.n_devices)
     return attrs.evolve(plan, taskgraph=tasks, timeline=None, recording=None, history=None, memory=None)
+
+
+def kept_of(plan: Plan) -> Plan:
+    """Return what is kept of a plan for its own sake: not its tasks where these are many, and follow from the rest."""
+    if plan.taskgraph.n_tasks <= _MOST_LISTED or plan.strategy is None or plan.graph is None or is_folded(plan):
+        return plan
+    return without_tasks(plan)
 
 
 def is_folded(plan: Plan) -> bool:

@@ -128,9 +128,9 @@ def hooks_of(plugin: object) -> dict[str, Callable[..., Any]]:
             raise TopoplanError(f"{name}: hook {hook} is implemented already (one function for each hook)")
         if hook in hook_names:
             _check_options(name, hook, options, function)
-            hooks[hook] = function
         elif not options["optionalhook"]:
             raise TopoplanError(f"unknown hook {hook!r}{nearest(hook, hook_names)}")
+        hooks[hook] = function
     if not hooks:
         raise TopoplanError("provides nothing; it has no function named topoplan_... marked with @hookimpl")
     return hooks

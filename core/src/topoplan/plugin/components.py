@@ -371,7 +371,7 @@ class Exporter(Component):
         return ""
 
     def doubts(self, problem: Problem, start: State) -> str:
-        """Say, before the search, why the plan will probably not be written; empty if nothing speaks against it.
+        """Say, before the search, why the strategy at its start cannot be written; empty if nothing speaks against it.
 
         Args:
             problem: what is searched in.

@@ -33,7 +33,7 @@ _WORDS: dict[type[Any], str] = {
 def check_outputs_of(setup: SearchSetup) -> None:
     """Raise `TopoplanError` for an output that no plan of a search can be written to, and warn of what is likely.
 
-    Where nothing is searched, the plan is the strategy at the start, which the exporter itself judges afterwards.
+    Where nothing is searched, the plan is the strategy at the start: what an exporter doubts of it is certain.
     """
     if setup.experiment.run.budget != 0:
         for exporter in setup.formats:
@@ -52,6 +52,8 @@ def check_outputs_of(setup: SearchSetup) -> None:
         if why := exporter.refuses_problem(setup.problem, start.fabric if stays else None):
             raise TopoplanError(f"{exporter.name}: {why}")
         if doubt := exporter.doubts(setup.problem, start):
+            if setup.experiment.run.budget == 0:
+                raise TopoplanError(f"{exporter.name}: {doubt}")
             note = f"{exporter.name}: {doubt}; if the plan that is found is refused, it is kept as JSON"
             warnings.warn(TopoplanWarning(note), stacklevel=2)
 
