@@ -108,18 +108,22 @@ def _improve(chosen: tuple[BenchmarkProblem, ...], options: ProblemOptions, fold
         seeds = [int(seeds)] if seeds.isdigit() else []
     if not seeds or not all(isinstance(seed, int) for seed in seeds):
         raise TopoplanError(f"--seeds: expected a number or a range such as 1..10, got {options.seeds!r}")
+    stored = False
     with _ends_as_ctrl_c():
         for problem, seed in itertools.product(chosen, seeds):
             best, interrupted = improve(
                 problem, options.improve, budget=options.budget, seed=seed, host=host, folder=folder
             )
             if best is not None:
+                stored = True
                 path = folder / "plans" / f"{problem.name}.json.gz"
                 typer.echo(f"{problem.name}: {best.seconds * 1e3:.6g} ms, seed {seed}, stored in {path}", err=True)
             if interrupted:
                 note = f"what was better is in {folder}" if (folder / "best.csv").exists() else "nothing was better"
                 typer.echo(f"interrupted: {note}", err=True)
                 raise typer.Exit(_INTERRUPTED)
+    if not stored:
+        typer.echo(f"nothing was better than what is known: {folder} is as it was", err=True)
 
 
 @contextmanager
