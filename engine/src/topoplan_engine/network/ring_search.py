@@ -392,6 +392,9 @@ def _posa(n: int, links: list[tuple[int, int]], random: Random, steps: _Steps) -
         path = [random.randrange(n)]
         place = [-1] * n
         place[path[0]] = 0
+        unvisited = [len(links) for links in around]  # of each host's links, those to hosts that are not on the path
+        for host in around[path[0]]:
+            unvisited[host] -= 1
         for _ in range(20 * n):
             end = path[-1]
             steps.take(len(around[end]))
@@ -399,11 +402,11 @@ def _posa(n: int, links: list[tuple[int, int]], random: Random, steps: _Steps) -
                 return path
             new = [host for host in around[end] if place[host] < 0]
             if new:
-                host = min(
-                    new, key=lambda each: (sum(place[neighbour] < 0 for neighbour in around[each]), random.random())
-                )
+                host = min(new, key=lambda each: (unvisited[each], random.random()))
                 place[host] = len(path)
                 path.append(host)
+                for neighbour in around[host]:
+                    unvisited[neighbour] -= 1
                 continue
             turns = [place[host] + 1 for host in around[end] if place[host] < len(path) - 2]
             if not turns:
