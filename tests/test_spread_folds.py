@@ -248,7 +248,7 @@ def test_planes_take_what_whole_iterations_take_where_no_two_messages_meet(machi
         if topology == "rail-optimized":  # eight rails: a ring of drawn paths is as fast as one of them at best
             several = several[:1]
     fabric = fabric_of(topology, cluster, options)
-    compared = spreading_network(fabric, cluster)
+    compared = NetworkCache().for_folds(fabric, cluster)
     for settings in several:
         strategy, _ = strategy_of(settings, graph, cluster.n_devices)
         _, outcome = folded_on(compared, graph, cluster, strategy)
@@ -258,14 +258,31 @@ def test_planes_take_what_whole_iterations_take_where_no_two_messages_meet(machi
         assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
 
 
-def test_a_message_on_planes_is_as_fast_as_one_lane(model_of):
+@pytest.mark.parametrize("settings", [Settings(tp=4), Settings(tp=4, zero=1), Settings(tp=2, zero=3)], ids=str)
+@pytest.mark.parametrize("planes", ["2", "4"])
+def test_planes_that_keep_one_path_each_take_what_whole_iterations_take(planes, settings, model_of):
+    """A ring has one path on every plane, so that nothing draws; the paths of its members meet in the planes."""
+    graph, cluster = model_of("dense", 4, 64), slow_cluster(32, 4, 4)
+    fabric = fabric_of("multi-plane", cluster, {"of": "fattree/paths=1", "planes": planes})
+    strategy, _ = strategy_of(settings, graph, cluster.n_devices)
+    _, outcome = folded_on(NetworkCache().for_folds(fabric, cluster), graph, cluster, strategy)
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+    prepared = Model().prepare(lowering.lower(strategy), network_of(fabric, cluster))
+    assert not Model().draws(prepared)
+    whole = Model().simulate(prepared)
+    assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
+    np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=1e-9, atol=1.0)
+
+
+@pytest.mark.parametrize("plane", ["bigswitch", "fattree/paths=1"])
+def test_a_message_on_planes_is_as_fast_as_one_lane(plane, model_of):
     """By hand: what one stage sends the next one, and gets back, goes over half of an interface."""
     graph, cluster = model_of("dense", 4, 64), slow_cluster(2, 1, 1)
     strategy, _ = strategy_of(Settings(pp=2, micro_batch=64), graph, cluster.n_devices)
     seconds = []
-    for topology, options in (("multi-plane", {"of": "bigswitch", "planes": "2"}), ("bigswitch", {})):
+    for topology, options in (("multi-plane", {"of": plane, "planes": "2"}), ("bigswitch", {})):
         fabric = fabric_of(topology, cluster, options)
-        network = spreading_network(fabric, cluster) or Network(fabric, cluster)
+        network = NetworkCache().for_folds(fabric, cluster)
         folded, outcome = folded_on(network, graph, cluster, strategy)
         seconds.append(outcome.makespan)
     sent = folded.taskgraph.size[folded.taskgraph.kind == TaskKind.TRANSFER]

@@ -52,13 +52,14 @@ def network_of(fabric: Fabric, cluster: Cluster) -> Network:
 def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
     """Return a network whose messages load all equal paths, and keep one; None where none is such.
 
-    Paths are the shortest ones, and no ring of a group is wired.  Where hosts have insides, they hang on switches.
+    Paths are the shortest ones, several on each plane, and no ring of a group is wired.  Where hosts have insides, they
+    hang on switches.
     """
     is_star = fabric.n_links <= 2 * fabric.n_hosts
     if (
         is_star
         or fabric.routes is not None
-        or fabric.max_paths == 1
+        or fabric.max_paths <= lanes_of(fabric, cluster).most
         or fabric.rings
         or fabric.cycles
         or fabric.rings_along_links

@@ -34,7 +34,7 @@ from topoplan_engine.simulation.striped import with_stripes
 from topoplan_simulator_fluid.drawn_rings import held_to_draws
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
-from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_way, with_spread
+from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_path, with_rates_of_one_way, with_spread
 
 __all__ = ["folded_loads", "link_bytes", "message_loads", "on_loaded_links", "selections"]
 
@@ -57,7 +57,7 @@ def _entities(taskgraph: TaskGraph, network: Network) -> tuple[Entities, bool]:
     if network.spreading is not None:
         entities = with_rates_of_one_way(entities, network)
     else:
-        entities = with_stripes(taskgraph, entities, network)
+        entities = with_rates_of_one_path(with_stripes(taskgraph, entities, network), network)
     rows = entities.path_set[entities.path_set >= 0]
     return entities, draws or bool((np.diff(network.paths.row_ptr)[rows] > 1).any())
 

@@ -17,11 +17,12 @@ from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
 from topoplan_engine.network.doors import own_link
+from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.spreading import AtHosts, Limiting
 from topoplan_engine.network.tables import LOAD, Network
 from topoplan_engine.simulation.flows import Entities
 
-__all__ = ["on_routes", "with_rates_of_one_way", "with_spread"]
+__all__ = ["on_routes", "with_rates_of_one_path", "with_rates_of_one_way", "with_spread"]
 
 
 def with_spread(loads: MessageLoads, entities: Entities, network: Network) -> MessageLoads:
@@ -87,6 +88,31 @@ def with_rates_of_one_way(entities: Entities, network: Network) -> Entities:
     transfers, rate = transfers[slower], paths.slowest[path][place.ravel()][slower] * interfaces.most
     cap[transfers], max_rate[transfers] = len(caps) + np.arange(len(rate)), rate
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(caps, rate))
+
+
+def with_rates_of_one_path(entities: Entities, network: Network) -> Entities:
+    """Hold messages that load all kept paths at a time to the rate of one, the fastest: each would draw one."""
+    paths = network.paths
+    transfers = np.flatnonzero((entities.path_set >= 0) & (entities.cap < 0))
+    rows, place = np.unique(entities.path_set[transfers], return_inverse=True)
+    several = np.flatnonzero(np.diff(paths.row_ptr)[rows] > 1)
+    if not len(several):
+        return entities
+    once, columns = (
+        np.ones(len(several), np.int64),
+        (paths.row_ptr, paths.path_ptr, paths.links, paths.cumulative_weight),
+    )
+    ptr, links, loads = ring_loads(rows[several], once, *columns, network.n_links)
+    by_weight, path_rate = np.full((2, len(rows)), np.inf)
+    by_weight[several] = np.minimum.reduceat(paths.bandwidth[links] * (LOAD / loads), ptr[:-1])
+    owner, path = expand(paths.row_ptr[rows[several]], np.diff(paths.row_ptr)[rows[several]])
+    path_rate[several] = 0.0
+    np.maximum.at(path_rate, several[owner], paths.slowest[path])
+    some = (path_rate * (1 + 1e-9) < by_weight)[place.ravel()]
+    transfers, rate = transfers[some], path_rate[place.ravel()][some]
+    cap, max_rate = entities.cap.copy(), entities.max_rate.copy()
+    cap[transfers], max_rate[transfers] = len(entities.caps) + np.arange(len(rate)), rate
+    return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(entities.caps, rate))
 
 
 class _Added(NamedTuple):
