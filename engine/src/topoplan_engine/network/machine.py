@@ -287,10 +287,10 @@ class MachineNetwork(Network):
     def _orders(self, listed: I32) -> list[I64]:
         """Return the members of a group, by their numbers, in the order of each of its rings."""
         hosts, numbers = self.cluster.device_host[listed], np.arange(len(listed))
-        _, first, count = np.unique(hosts, return_index=True, return_counts=True)
+        _, first, lengths = np.unique(hosts, return_index=True, return_counts=True)
         if len(np.unique(listed)) < len(listed) or len(listed) == len(first):
             return [numbers]
-        on_host = np.split(np.argsort(hosts, kind="stable"), np.cumsum(count)[:-1])
+        on_host = np.split(np.argsort(hosts, kind="stable"), np.cumsum(lengths)[:-1])
         members = [on_host[place] for place in np.argsort(first).tolist()]
         fewest_members = min(map(len, members))
         if len(members) == 1:
