@@ -169,6 +169,27 @@ def test_a_tree_of_counted_ports_keeps_its_interfaces(host):
     assert spec.target.planned == pytest.approx(spec.target.cost, rel=1e-6)
 
 
+@pytest.mark.parametrize("machine", ["dgx-h100", "dgx-a100"])
+@pytest.mark.parametrize("name", ["fattree", "rail-only", "dragonfly"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_machine_keeps_its_interfaces(host, machine, name, whole):
+    """One of them would be behind the PCIe link of one GPU, whatever it costs."""
+    book = default_prices().catalogue() if whole else default_prices()
+    hosts = {"servers": 8, "machine": machine, "degree": 8, "interface-bandwidth-gbps": 400}
+    cluster, target = targets(host, book, "rail-optimized", name, **hosts)[name]
+    assert cluster.degree == 8
+    if not whole:
+        assert target.planned == pytest.approx(target.cost, rel=1e-6)
+    if (name, whole) == ("fattree", False):
+        # Rails of leaves and spines: an interface, 3 ports, 4 transceivers and 2 fibres; a tree of three levels:
+        # 1, 5, 6 and 3 for each.  Prices are those of 400 Gbps, in proportion; fibres have one.
+        rails = 1630 + 3 * 748 + 4 * 396 + 2 * 150
+        assert target.cost == pytest.approx(64 * rails)
+        assert cluster.interface_bandwidth_gbps == pytest.approx(
+            400 * (rails - 3 * 150) / (1630 + 5 * 748 + 6 * 396), rel=1e-6
+        )
+
+
 def test_links_inside_a_host_stay_as_they_are_and_the_rest_costs_the_same(host):
     cluster, target = targets(host, default_prices(), "topoopt", "rail")["rail"]
     assert target.planned == pytest.approx(target.cost, rel=1e-6)

@@ -5,11 +5,12 @@
 - *Equal cost.*  A network that has to cost as much as another one is built at the study's bandwidth, priced, and
   made faster or slower until it costs the same (`topoplan_studies.prices.affordable`); where its links do not all
   follow, it is built again and again until its bill comes as near as it gets.  One of switches that are not counted
-  port by port then has one interface a host, as fast as the money buys.  A network whose rates are its own (from a
+  port by port then has one interface a host, as fast as the money buys, unless a machine says what is inside hosts: its
+  interfaces stay as many as they are.  A network whose rates are its own (from a
   file) is scaled by its `Topology.rate_option`, hosts' interfaces with it.  What a network that follows demand costs is
   taken from the fabric that it builds for no demand at all.
 - *From a catalogue* (`Prices.catalogue`) there are interfaces of listed bandwidths only: the fastest for the money, and
-  at a switch as many of them as give most.
+  at a switch, without a machine, as many of them as give most.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def _from_catalogue(
     assert options.degree is not None
     if any(group.degree or group.interface_bandwidth_gbps for group in options.hosts):
         raise TopoplanError("--catalogue: cluster.hosts: hosts of unequal interfaces cannot be made to cost the same")
-    counts = range(1, options.degree + 1) if _topology(network, host).switched else (options.degree,)
+    fewer = _topology(network, host).switched and not _has_insides(options, host)
+    counts = range(1, options.degree + 1) if fewer else (options.degree,)
     best: tuple[float, int, ClusterOptions, Network] | None = None
     cheapest: tuple[float, ClusterOptions, Network] | None = None
     for count in counts:
@@ -167,9 +169,12 @@ def _from_catalogue(
 
 
 def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> ClusterOptions:
-    """Return the cluster with the bandwidth of a host on one interface, if the network can be built so."""
+    """Return the cluster with the bandwidth of a host on one interface, if the network can be built so.
+
+    Interfaces of a machine stay: each is behind a link of its own inside the host, which one alone would wait for.
+    """
     assert options.degree is not None
-    if not network.choice.make(host, Topology).bundles_interfaces:
+    if not network.choice.make(host, Topology).bundles_interfaces or _has_insides(options, host):
         return options
     bundled = _faster(attrs.evolve(options, degree=1, hosts=_regrouped(options)), options.degree)
     try:
@@ -177,6 +182,11 @@ def _on_one_interface(network: Network, options: ClusterOptions, host: Host) -> 
     except TopoplanError:
         return options
     return bundled
+
+
+def _has_insides(options: ClusterOptions, host: Host) -> bool:
+    """Say whether hosts are modelled inside (``--machine``)."""
+    return build_cluster(options, host).host is not None
 
 
 def _topology(network: Network, host: Host) -> type[Topology]:
