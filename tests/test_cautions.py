@@ -1,4 +1,4 @@
-"""What plans do that their users may not expect is said: tensor parallelism over hosts, copied heads."""
+"""What plans do that their users may not expect is said: tensor parallelism over hosts, copied heads, interfaces."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 
 import pytest
 
-from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
+from topoplan import Host, Machine
+from topoplan_engine import ClusterOptions, Experiment, RunOptions, build_cluster, optimize
 from topoplan_engine.experiment import Choice
+from topoplan_engine.host_models import at_machine, slow_link_of_interfaces
 from topoplan_engine.reporting.cautions import caution_rows
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_studies import compare
+from topoplan_studies.notes import notes
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,43 @@ def test_what_a_plan_does_to_heads_and_hosts_is_said(tmp_path, stated, said) -> 
     rows = dict(caution_rows(optimize(experiment).plan))
     assert set(rows) == set(said)
     assert all(rows[label].startswith(text) for label, text in said.items())
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (400.0, None),
+        (504.0, None),
+        (800.0, "each of 800 Gbps is behind a link of 504.1 Gbps inside its host, by which it sends no more"),
+    ],
+)
+def test_interfaces_that_are_faster_than_what_is_behind_them_are_said(rate, said) -> None:
+    """The NIC of a DGX H100 has 16 lanes of PCIe 5: 32 GT/s each, of which 128 bits of 130 are data."""
+    cluster = ClusterOptions(servers=2, machine="dgx-h100", interface_bandwidth_gbps=rate)
+    plan = optimize(Experiment(model="ncf", cluster=cluster, run=RunOptions(batch_size=64, budget=0))).plan
+    assert dict(caution_rows(plan)).get("caution: interfaces") == said
+
+
+def test_machines_as_they_are_sold_have_no_interface_that_is_too_fast() -> None:
+    host = Host.discover()
+    for machine in host.components(Machine):
+        if machine.name == "flexflow":  # whatever its file says
+            continue
+        device = {"device": "a100-80"} if machine.name == "server" else {}
+        options, model = at_machine(ClusterOptions(servers=2, machine=machine.name, **device), host)
+        if model is not None:
+            assert slow_link_of_interfaces(build_cluster(options, host)) is None, machine.name
+
+
+def test_a_comparison_says_which_interfaces_wait_for_their_host() -> None:
+    tables = [{"name": "rails", "use": "rail-optimized"}, {"name": "panel", "use": "topoopt", "costs-as": "rails"}]
+    document = {
+        "model": [{"use": "ncf", "batch-size": 64}],
+        "network": tables,
+        "searcher": ["mcmc"],
+        "budget": 0,
+        "cluster": {"servers": 4, "machine": "dgx-h100"},
+    }
+    report = compare(document)
+    (line,) = [line for line in notes(report.results, report.prices) if "sends" in line]
+    assert line == "panel: an interface of 1,087 Gbps sends 504.1 at most, as the link inside the host behind it"

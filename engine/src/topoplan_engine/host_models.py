@@ -28,6 +28,7 @@ __all__ = [
     "host_text",
     "inside_bandwidth",
     "shares_links",
+    "slow_link_of_interfaces",
     "with_inside",
     "with_parts",
 ]
@@ -261,6 +262,25 @@ def at_rates(model: HostModel, scale: float) -> HostModel:
 def shares_links(model: HostModel | None) -> bool:
     """Whether hosts hold several devices whose NICs and links inside are modelled: else a host is one endpoint."""
     return model is not None and model.n_devices > 1 and model.n_nics > 0
+
+
+def slow_link_of_interfaces(cluster: Cluster) -> float | None:
+    """Return the bytes/s of the link inside hosts behind an interface, if that is slower than the interface.
+
+    Whatever the network is, hosts send no more by it.
+
+    Returns:
+        Of the fastest such links; None where no interface waits for one.
+    """
+    model = cluster.host
+    if model is None or not model.n_nics:
+        return None
+    behind: dict[int, float] = {number: 0.0 for number, node in enumerate(model.nodes) if node is HostNode.NIC}
+    for link in model.links:
+        for end in {link.first, link.second} & behind.keys():
+            behind[end] += link.bandwidth
+    fastest = max(behind.values())
+    return fastest if 0 < fastest < float(cluster.interface_bandwidth.min()) * (1 - 1e-9) else None
 
 
 def host_text(cluster: Cluster, machine: str) -> str:

@@ -1,8 +1,9 @@
 """What a plan does that its user may not expect, and its price: tensor parallelism over hosts, heads that are copied.
 
-    plan: meshes of stages, shares of attention, seconds by part ─► rows of tables, `cautions` in JSON
+    plan: meshes of stages, shares of attention, seconds by part, insides of hosts ─► rows of tables, `cautions` in JSON
 
-Neither is an error: on one host there may be no other plan, and copies of small heads are cheap.
+None is an error: on one host there may be no other plan, copies of small heads are cheap, and interfaces that are
+faster than the links behind them may be what there is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
+from topoplan_engine.host_models import slow_link_of_interfaces
 from topoplan_engine.reporting.parts import iteration_parts
 from topoplan_engine.reporting.printing import spelled_time
 from topoplan_engine.simulation.parts import Part
@@ -26,9 +28,20 @@ _ATTENTION = "scaled_dot_product_attention"
 
 def caution_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return rows of a table: what to look at, and what it costs; none for a plan that does nothing of the kind."""
+    interfaces = _fast_interfaces(plan)
     if plan.graph is None or not isinstance(plan.strategy, StagedStrategy):
+        return interfaces
+    return [*interfaces, *_over_hosts(plan, plan.strategy), *_copied_heads(plan, plan.strategy)]
+
+
+def _fast_interfaces(plan: Plan) -> list[tuple[str, str]]:
+    """Return a row where interfaces are faster than the links behind them."""
+    behind = slow_link_of_interfaces(plan.cluster)
+    if behind is None:
         return []
-    return [*_over_hosts(plan, plan.strategy), *_copied_heads(plan, plan.strategy)]
+    own = float(plan.cluster.interface_bandwidth.min())
+    text = f"each of {own * 8e-9:,.4g} Gbps is behind a link of {behind * 8e-9:,.4g} Gbps inside its host"
+    return [("caution: interfaces", f"{text}, by which it sends no more")]
 
 
 def _over_hosts(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:

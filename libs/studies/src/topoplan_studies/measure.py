@@ -14,6 +14,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.host_models import slow_link_of_interfaces
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import used_interfaces
 from topoplan_engine.reporting.notice import compilation_announced
@@ -44,6 +45,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     plan, timeline = outcome.plan, outcome.plan.timeline
     assert timeline is not None
     demand = phased_demand(plan.taskgraph, plan.cluster)
+    behind = slow_link_of_interfaces(plan.cluster)
     fullest = int(np.argmax(outcome.memory / plan.cluster.usable_memory))
     return {
         "iteration_time_s": outcome.seconds,
@@ -72,6 +74,11 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         **_most_interfaces(plan.cluster),
+        **(
+            {}
+            if (behind := slow_link_of_interfaces(plan.cluster)) is None
+            else {"gbps_behind_interface": behind * 8e-9}
+        ),
         "devices": _gpus(plan.cluster),
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric)],
         **({"priced_as": UNSTATED} if plan.fabric.switching is None else {}),

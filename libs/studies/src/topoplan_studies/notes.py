@@ -58,6 +58,20 @@ def _unstated(results: Sequence[NetworkResult]) -> list[str]:
     ]
 
 
+def _behind(results: Sequence[NetworkResult]) -> list[str]:
+    """Name the networks whose interfaces are faster than the links inside hosts behind them."""
+    slower = {
+        (result.network, result.gbps, run["gbps_behind_interface"])
+        for result in results
+        for run in result.runs
+        if "gbps_behind_interface" in run
+    }
+    return [
+        f"{network}: an interface of {own:,.4g} Gbps sends {behind:,.4g} at most, as the link inside the host behind it"
+        for network, own, behind in sorted(slower)
+    ]
+
+
 def _hosts(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
     """Say what hosts are priced at, or that they have no price."""
     kinds = sorted({kind for result in results for run in result.runs for kind in run.get("devices", ())})
@@ -102,6 +116,7 @@ def notes(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
     return [
         *unequal((result.network, result.target, result.cost) for result in results),
         *_unstated(results),
+        *_behind(results),
         *_hosts(results, prices),
         *_drawn(results),
         *_asides(results),
