@@ -55,6 +55,7 @@ from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.optimizer import OptimizerCosts
 from topoplan_engine.pass_orders import is_in_twos
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
+from topoplan_engine.training import gradient_flow
 
 __all__ = ["StagedLowering"]
 
@@ -179,7 +180,10 @@ class StagedLowering(StrategyLowering):
         updates: list[F64 | None] = [None] * len(operators)
         places: dict[object, tuple[I32, I32]] = {}
         shared: dict[object, tuple[F64, F64]] = {}  # the prices are kept, so that no two have one id
+        trained = gradient_flow(self._graph).weights
         for row, op in enumerate(operators) if price is not None else ():
+            if not any(trained[op]):
+                continue
             degrees = stage.program.degrees(row, len(self._graph.operators[op].dims))
             cut = degrees, tuple(rule.dim for rule in stage.program.rules[row])
             if cut not in places:
@@ -187,9 +191,11 @@ class StagedLowering(StrategyLowering):
                 places[cut] = part, mesh.devices[np.unique(part, return_index=True)[1]]
             seconds = price(op, degrees, places[cut][1])  # type: ignore[misc]
             if seconds is not None:
-                key = id(seconds), cut, id(passes[row]), id(weights[row])
+                key = id(seconds), cut, id(passes[row]), id(weights[row]), trained[op]
                 if key not in shared:
                     at_places = seconds[:, places[cut][0]] * _moved(passes[row]) / _moved(weights[row])
+                    if not all(trained[op]):
+                        at_places *= np.array(trained[op])[:, None]
                     shared[key] = seconds, at_places
                 updates[row] = shared[key][1]
         passes = causal_passes(stage, parts, shared_passes(stage, passes))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topoplan import Placement, TopoplanError
+from topoplan import Placement, TaskKind, TopoplanError
 from topoplan.model.strategy import PlacedStrategy
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.reporting.model import parameter_count, trained_parameter_count
 from topoplan_engine.throughput import flops_per_token
 from topoplan_engine.training import gradient_flow
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_huggingface import HuggingFace
+from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.settings import Settings
 
 #: Llama 3 8B: layers, channels, channels of keys and values, of the feed-forward part, words.
 LAYERS, HIDDEN, KEYS, INNER, WORDS = 32, 4096, 1024, 14336, 128256
@@ -97,6 +100,30 @@ def test_memory_falls_by_gradients_and_states():
         assert use.gradients[0] == 4 * trained_parameter_count(graph)
         assert use.weights[0] == 4 * parameter_count(graph)
         assert use.optimizer[0] == 8 * trained_parameter_count(graph)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lora_rank": 16},
+        {"lora_rank": 8, "lora_modules": "mlp.*"},
+        {"frozen": "mlp.gate_proj"},
+        {"frozen": "embed_tokens,layers.0"},
+        {"frozen": "input_layernorm,lm_head"},
+    ],
+)
+@pytest.mark.parametrize(("degrees", "least"), [({}, 1.0), ({"zero": 1}, 0.5), ({"tp": 2}, 0.5)])
+def test_what_is_frozen_is_not_updated(options, degrees, least):
+    """A step reads and writes weights and Adam's two moments, and reads gradients: 28 bytes a trained parameter."""
+    graph, cluster = llama(layers=2, **options).build(2), build_cluster(ClusterOptions(servers=1, gpus_per_server=2))
+    strategy, _ = strategy_of(Settings(**degrees), graph, 2)
+    prices = Roofline(optimizer_step=True, memory_gb_per_s=1000.0, memory_efficiency=1.0, kernel_overhead_us=0.0)
+    tasks = StagedLowering(graph, cluster, prices.build(graph, cluster)).lower(strategy)
+    updated = 1e12 * tasks.seconds[(tasks.kind == TaskKind.UPDATE) & (tasks.device == 0)].sum()
+    most = 1.0 if "tp" in degrees else least  # norms and first matrices of adapters are on all tensor parallel devices
+    nbytes = 28 * trained_parameter_count(graph)
+    assert 0.999 * least * nbytes <= updated <= 1.001 * most * nbytes
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class KernelCosts(CostFunction):
         self._states = weight_states(graph)
         self._sums = _sums_of_gradients(graph, self._gradients)
         self._step = _STEPS[optimizer_of(graph)] if options.optimizer == "auto" else options.optimizer
-        self._tensors = max(sum(len(operator.weights) for operator in graph.operators), 1)
+        self._tensors = max(sum(map(len, self._trained)), 1)
         self._speed = cluster.device_speed
         self._equal = bool((self._speed == self._speed[0]).all())
         self.assumptions: Mapping[str, Any] = {
@@ -223,7 +223,7 @@ class KernelCosts(CostFunction):
         nbytes, operator = self._within.options.accumulation, self.graph.operators[op]
         if not nbytes or not any(self._trained[op]) or has_sparse_gradient(operator):
             return 0.0
-        largest = (float(slice_elements(operator, weight, degrees).max()) for weight in operator.weights)
+        largest = (float(slice_elements(operator, weight, degrees).max()) for weight in self._trained[op])
         return sum(self._within.moving(elements, nbytes) for elements in largest)
 
 
