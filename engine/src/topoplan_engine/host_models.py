@@ -275,11 +275,11 @@ def slow_link_of_interfaces(cluster: Cluster) -> float | None:
     model = cluster.host
     if model is None or not model.n_nics:
         return None
-    behind: dict[int, float] = {number: 0.0 for number, node in enumerate(model.nodes) if node is HostNode.NIC}
+    rates: dict[int, float] = {number: 0.0 for number, node in enumerate(model.nodes) if node is HostNode.NIC}
     for link in model.links:
-        for end in {link.first, link.second} & behind.keys():
-            behind[end] += link.bandwidth
-    fastest = max(behind.values())
+        for end in {link.first, link.second} & rates.keys():
+            rates[end] += link.bandwidth
+    fastest = max(rates.values())
     return fastest if 0 < fastest < float(cluster.interface_bandwidth.min()) * (1 - 1e-9) else None
 
 

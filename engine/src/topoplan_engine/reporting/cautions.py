@@ -36,11 +36,11 @@ def caution_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def _fast_interfaces(plan: Plan) -> list[tuple[str, str]]:
     """Return a row where interfaces are faster than the links behind them."""
-    behind = slow_link_of_interfaces(plan.cluster)
-    if behind is None:
+    link = slow_link_of_interfaces(plan.cluster)
+    if link is None:
         return []
-    own = float(plan.cluster.interface_bandwidth.min())
-    text = f"each of {own * 8e-9:,.4g} Gbps is behind a link of {behind * 8e-9:,.4g} Gbps inside its host"
+    rate = float(plan.cluster.interface_bandwidth.min())
+    text = f"each of {rate * 8e-9:,.4g} Gbps is behind a link of {link * 8e-9:,.4g} Gbps inside its host"
     return [("caution: interfaces", f"{text}, by which it sends no more")]
 
 

@@ -45,7 +45,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     plan, timeline = outcome.plan, outcome.plan.timeline
     assert timeline is not None
     demand = phased_demand(plan.taskgraph, plan.cluster)
-    behind = slow_link_of_interfaces(plan.cluster)
+    slow_link = slow_link_of_interfaces(plan.cluster)
     fullest = int(np.argmax(outcome.memory / plan.cluster.usable_memory))
     return {
         "iteration_time_s": outcome.seconds,
@@ -76,7 +76,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         **_most_interfaces(plan.cluster),
         **(
             {}
-            if (behind := slow_link_of_interfaces(plan.cluster)) is None
+            if (slow_link := slow_link_of_interfaces(plan.cluster)) is None
             else {"gbps_behind_interface": behind * 8e-9}
         ),
         "devices": _gpus(plan.cluster),

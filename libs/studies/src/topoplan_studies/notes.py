@@ -67,8 +67,8 @@ def _behind(results: Sequence[NetworkResult]) -> list[str]:
         if "gbps_behind_interface" in run
     }
     return [
-        f"{network}: an interface of {own:,.4g} Gbps sends {behind:,.4g} at most, as the link inside the host behind it"
-        for network, own, behind in sorted(slower)
+        f"{network}: an interface of {rate:,.4g} Gbps sends {link:,.4g} at most, as the link inside the host behind it"
+        for network, rate, link in sorted(slower)
     ]
 
 
