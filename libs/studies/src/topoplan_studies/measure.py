@@ -74,11 +74,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "interfaces_used": int(used_interfaces(plan.fabric, plan.cluster).max()),
         "interface_bandwidth_gbps": float(plan.cluster.interface_bandwidth.min()) * 8e-9,
         **_most_interfaces(plan.cluster),
-        **(
-            {}
-            if (slow_link := slow_link_of_interfaces(plan.cluster)) is None
-            else {"gbps_behind_interface": behind * 8e-9}
-        ),
+        **({} if slow_link is None else {"gbps_behind_interface": slow_link * 8e-9}),
         "devices": _gpus(plan.cluster),
         "parts": [[item.part, item.gbps, item.count] for item in bill(plan.fabric)],
         **({"priced_as": UNSTATED} if plan.fabric.switching is None else {}),
