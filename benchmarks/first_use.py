@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
     .venv/bin/python benchmarks/first_use.py --each [ROW ...]
+    .venv/bin/python benchmarks/first_use.py --installed [ROW ...]
 
     python tools/kernels.py && .venv/bin/python benchmarks/first_use.py dlrm16
 
@@ -13,8 +14,9 @@ minute or two of CPU time. The process then repeats the command with all kernels
 tells whether kernels for any CPU are as fast as those for this one.
 
 ``--each`` tells of every command that runs kernels what compiling them takes, in all processes that it starts: the
-first run with an empty folder less the second one. No row should be above `MOST` seconds. It takes some five minutes of
-CPU time.
+first run with an empty folder less the second one, where no package brings kernels along. It takes some five minutes
+of CPU time. ``--installed`` tells the same of the commands after ``pip install .`` in a new environment, which compiles
+most kernels (tools/kernels.py): no row should be above `MOST` seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from pathlib import Path
 
 from topoplan_engine.reporting.tables import markdown_row
@@ -68,6 +71,7 @@ use = "fattree"
 """
 #: CPU seconds that a command should not spend in the compiler.
 MOST = 8.0
+ROOT = Path(__file__).resolve().parents[1]
 SIDES = {"shipped": {}, "compiled": {"NUMBA_OPT": "3"}}
 _AGAIN = 5
 PROGRAM = """
@@ -102,43 +106,60 @@ def measure(words, settings):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def run_once(words, files, settings):
+def run_once(words, files, settings, python=sys.executable):
     """Return the CPU seconds of a command and of all processes that it starts, and its seconds of wall time.
 
     It runs in a folder of its own, with files by name, so that it finds no finished runs.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA_", "PYTHONDONTWRITE"))}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    run = [sys.executable, "-m", "topoplan", *words.split()]
+    run = [python, "-m", "topoplan", *words.split()]
     with tempfile.TemporaryDirectory() as folder:
         for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
         ended = subprocess.run(run, capture_output=True, text=True, env=kept | settings, cwd=folder)
     if ended.returncode:
         sys.exit(f"topoplan {words}: {ended.stderr}")
+    return spent(before), time.monotonic() - began
+
+
+def spent(before):
+    """Return the CPU seconds of processes that have ended since these were counted."""
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, time.monotonic() - began
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def written_files():
+def written_files(python=sys.executable):
     """Return the content of the files that commands read, by name."""
     with tempfile.TemporaryDirectory() as folder:
-        run = [sys.executable, "-m", "topoplan", *PLAN.split()]
+        run = [python, "-m", "topoplan", *PLAN.split()]
         subprocess.run(run, check=True, capture_output=True, cwd=folder)
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()} | {"study.toml": STUDY.encode()}
 
 
-def each(names):
-    """Print the table of commands."""
+def each_installed(names):
+    """Install the checkout in a new environment, and print the table of commands there."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = f"{folder}/bin/python"
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        # pip compiles all modules, so that what a first run spends more than the second is for kernels
+        subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT)], check=True)
+        seconds, wall = spent(before), time.monotonic() - began
+        each(names, {}, python)
+        print(f"\n`pip install .` and all its bytecode: {seconds:.1f} CPU s, {wall:.1f} s of wall time")
+
+
+def each(names, setting, python=sys.executable):
+    """Print the table of commands, with a setting of numba in the environment."""
     titles = ["command", "first, CPU s", "first, wall s", "again, CPU s", "compiler, CPU s", f"at most {MOST:g}"]
     print(markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n", flush=True)
-    files = written_files()
+    files = written_files(python)
     for name in names:
         words = EACH[name]
         with tempfile.TemporaryDirectory() as cache:
-            settings = {"NUMBA_CACHE_DIR": cache, "NUMBA_OPT": "3"}
-            (first, wall), (again, _) = (run_once(words, files, settings) for _ in range(2))
+            settings = {"NUMBA_CACHE_DIR": cache} | setting
+            (first, wall), (again, _) = (run_once(words, files, settings, python) for _ in range(2))
         is_short = "yes" if first - again <= MOST else "no"
         cells = [name, f"{first:.1f}", f"{wall:.1f}", f"{again:.1f}", f"{first - again:.1f}", is_short]
         print(markdown_row(cells), flush=True)
@@ -156,10 +177,11 @@ def main(names):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--each"]:
+    if sys.argv[1:2] in (["--each"], ["--installed"]):
         if not set(sys.argv[2:]) <= set(EACH):
-            sys.exit(f"wanted: --each [ROW ...], of {'; '.join(EACH)}")
-        each(sys.argv[2:] or list(EACH))
+            sys.exit(f"wanted: {sys.argv[1]} [ROW ...], of {'; '.join(EACH)}")
+        rows = sys.argv[2:] or list(EACH)
+        each(rows, SIDES["compiled"]) if sys.argv[1] == "--each" else each_installed(rows)
         sys.exit()
     if not set(sys.argv[1:]) <= set(COMMANDS):
         sys.exit(f"wanted: [COMMAND ...], of {', '.join(COMMANDS)}")

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +39,9 @@ def load(file):
 packages, kernels, backend = (load(ROOT / f"tools/{name}.py") for name in ("packages", "kernels", "workspace_backend"))
 TABLE = packages.Table.read(ROOT)
 PACKAGES = list(TABLE.packages.values())
+#: What installs no compiled kernels, which takes long.
+BARE = {"kernels": "none"}
+NO_KERNELS = ["--config-settings", "kernels=none"]
 
 
 def test_packages_are_as_the_table_says(capsys):
@@ -249,7 +253,7 @@ def wheels(tmp_path_factory):
     """The wheel of the checkout, and the editable one."""
     folder = tmp_path_factory.mktemp("wheels")
     (folder / "editable").mkdir()
-    names = backend.build_wheel(str(folder)), f"editable/{backend.build_editable(str(folder / 'editable'))}"
+    names = backend.build_wheel(str(folder), BARE), f"editable/{backend.build_editable(str(folder / 'editable'), BARE)}"
     return [zipfile.ZipFile(folder / name) for name in names]
 
 
@@ -328,6 +332,68 @@ def test_a_wheel_of_some_packages_has_what_they_require(tmp_path):
     assert "rustworkx>=0.15" in lines
 
 
+@pytest.mark.parametrize("hook", [backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable])
+def test_a_build_needs_what_kernels_are_compiled_with(hook):
+    needed = hook({"kernels": "few"})
+    assert needed == hook() == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert hook(BARE) == hook({"packages": "topology-ocs"}) == []
+    with pytest.raises(SystemExit, match=r"^error: kernels=all: wanted few or none$"):
+        hook({"kernels": "all"})
+
+
+def test_kernels_compiled_for_an_installation_belong_to_their_packages(tmp_path, monkeypatch):
+    """Another program stands in for the compiler: it keeps one file, or fails."""
+    asked = []
+
+    def keep(words, check):
+        asked.append(words[1:])
+        folder = Path(words[-1], "topoplan_engine/compiled_kernels")
+        assert (folder.parent / "kernels/caching.py").is_file()
+        folder.mkdir(exist_ok=True)
+        (folder / "a.kernel").write_text("kept")
+
+    monkeypatch.setattr(backend.subprocess, "run", keep)
+    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+        assert wheel.read(f"{INSIDE}/topoplan_engine/compiled_kernels/a.kernel") == b"kept"
+        record = wheel.read(f"{INSIDE}/topoplan_engine-{TABLE.common['version']}.dist-info/RECORD").decode()
+        assert "\ntopoplan_engine/compiled_kernels/a.kernel,sha256=" in record
+        assert [name for name in wheel.namelist() if name.endswith(".kernel")] == [
+            f"{INSIDE}/topoplan_engine/compiled_kernels/a.kernel"
+        ]
+    monkeypatch.setattr(backend.subprocess, "run", lambda words, check: asked.append(words[1:]))
+    with zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path))) as wheel:
+        assert f"{INSIDE}/topoplan_engine/kernels/caching.py" in wheel.namelist()
+        assert not [name for name in wheel.namelist() if name.endswith(".kernel")]
+    backend.build_editable(str(tmp_path))
+    tool = str(ROOT / "tools/kernels.py")
+    assert [words[:2] for words in asked] == [[tool, "--few"]] * 3
+    assert [len(words) for words in asked] == [3, 3, 2]
+
+
+#: Commands, and how many kernels each may compile after an installation, of some seventy.
+AFTER = {
+    "optimize alexnet --servers 16 --budget 0 -x json=plan.json -x flatbuffer=plan.fbuf": 2,
+    "simulate plan.fbuf": 2,
+    "optimize dlrm -o preset=dlrm16 --budget 20": 12,
+}
+
+
+@pytest.mark.slow
+def test_after_an_installation_commands_compile_little(tmp_path):
+    wheel = zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path)))
+    wheel.extractall(tmp_path / "wheel")
+    installed = tmp_path / "wheel" / INSIDE
+    assert (installed / "topoplan_simulator_fluid/compiled_kernels").is_dir()
+    for number, (words, most) in enumerate(AFTER.items()):
+        kept = tmp_path / f"kept{number}"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+        environment |= {"PYTHONPATH": str(installed), "NUMBA_CACHE_DIR": str(kept)}
+        run = [sys.executable, "-m", "topoplan", *words.split()]
+        subprocess.run(run, check=True, capture_output=True, cwd=tmp_path, env=environment)
+        compiled = sorted(path.name for path in kept.rglob("*.nbi"))
+        assert len(compiled) <= most, compiled
+
+
 def test_a_package_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: packages=topology-osc: no distribution of this checkout"):
         backend.build_wheel(str(tmp_path), {"packages": "topology-osc"})
@@ -365,7 +431,7 @@ def test_a_plugin_can_be_uninstalled_replaced_and_installed_alone(words, environ
         code = "from importlib.metadata import entry_points as e; print(e(group='topoplan')['topology-ocs'].load())"
         return subprocess.run([environment / "bin/python", "-c", code], capture_output=True, text=True).stdout
 
-    pip(environment, "install", "--no-deps", *words)
+    pip(environment, "install", "--no-deps", *words, *NO_KERNELS)
     assert listed() == {package.name for package in PACKAGES} | {"topoplan-workspace"}
     pip(environment, "uninstall", "-y", "topoplan-topology-ocs")
     assert listed() == {package.name for package in PACKAGES} - {"topoplan-topology-ocs"} | {"topoplan-workspace"}
@@ -378,7 +444,7 @@ def test_a_plugin_can_be_uninstalled_replaced_and_installed_alone(words, environ
     if words == ["."]:
         site = next((environment / "lib").glob("python*/site-packages"))
         assert (site / "topoplan_topology_ocs/__init__.py").read_text() == "changed = True\n"
-    pip(environment, "install", "--no-deps", *words)
+    pip(environment, "install", "--no-deps", *words, *NO_KERNELS)
     assert listed() == {package.name for package in PACKAGES} | {"topoplan-workspace"}
     if words == ["."]:
         assert (site / "topoplan_topology_ocs/__init__.py").read_text() != "changed = True\n"

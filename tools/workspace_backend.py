@@ -3,6 +3,7 @@
     pip install .                                             # all distributions
     pip install -e .                                          # all, with the files of the checkout itself
     pip install . --config-settings packages=topology-ocs     # these, separated by commas, and what they require
+    pip install . --config-settings kernels=none              # all, without compiled kernels
 
 pip takes a second for every requirement that is a folder, and there are some eighty.  Here it builds and installs one
 wheel.  Each distribution in it has a ``.dist-info`` of its own, with metadata, entry points and RECORD, so that it can
@@ -13,6 +14,11 @@ Data pass through three steps: `selection` reads packages.toml and gives the fol
 gives name and content of each file that one installs; the hooks of PEP 517 and PEP 660 below write them into a wheel.
 Packages are pure Python with static metadata (tools/packages.py), so nothing else is needed.  Wheels and sdists for an
 index are built from the packages, by flit_core.
+
+Between the last two, kernels are compiled that most commands call (tools/kernels.py), so that no command compiles for
+long at its first use: for a wheel, in a copy of what it installs; for an editable one, in the checkout.  That imports
+the packages, so that all is installed beside the build that they require from others.  If it fails, one line says so,
+and commands compile what they call.
 
 The hooks must answer under every Python that pip runs on: one that is too old gets metadata that says so, and pip
 reports it in one line.
@@ -25,7 +31,9 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,20 +47,24 @@ if sys.version_info >= (3, 11):
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = "Wheel-Version: 1.0\nGenerator: topoplan workspace\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+#: Folder of a package that holds compiled kernels (`topoplan_engine.kernels.caching`).
+SHIPPED = "compiled_kernels"
 #: Option of `pip install --config-settings` that names the distributions to install; all without it.
 SETTING = "packages"
+#: Option that says which kernels to compile: the few that most commands call (`few`, the default), or `none`.
+KERNELS = "kernels"
 #: Members have this time, the first that a zip file can say, so that equal files give equal wheels.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def get_requires_for_build_wheel(settings: Table | None = None) -> list[str]:
-    """Return what a wheel is built with: nothing but Python."""
-    return []
+    """Return what a wheel is built with: Python, and what is needed to compile kernels, if they are."""
+    return list(project(ROOT)["dependencies"]) if _are_compiled(settings) else []
 
 
 def get_requires_for_build_editable(settings: Table | None = None) -> list[str]:
-    """Return what an editable wheel is built with: nothing but Python."""
-    return []
+    """Return what an editable wheel is built with: the same."""
+    return get_requires_for_build_wheel(settings)
 
 
 def prepare_metadata_for_build_wheel(directory: str, settings: Table | None = None) -> str:
@@ -72,12 +84,19 @@ def prepare_metadata_for_build_editable(directory: str, settings: Table | None =
 def build_wheel(directory: str, settings: Table | None = None, metadata_directory: str | None = None) -> str:
     """Write a wheel with the files of all distributions; return its name."""
     folders = _folders(settings)
-    return _write(Path(directory), folders, {}, editable=False)
+    if not _are_compiled(settings):
+        return _write(Path(directory), folders, {}, editable=False)
+    with tempfile.TemporaryDirectory() as compiled:
+        write_members(folders, Path(compiled), editable=False)
+        _compile(compiled)
+        return _write(Path(directory), folders, {}, editable=False, compiled=Path(compiled))
 
 
 def build_editable(directory: str, settings: Table | None = None, metadata_directory: str | None = None) -> str:
     """Write a wheel with the metadata of all distributions, and one ``.pth`` file that names their folders."""
     folders = _folders(settings)
+    if _are_compiled(settings):
+        _compile()
     lines = "".join(f"{folder / 'src'}\n" for folder in folders)
     return _write(Path(directory), folders, {"topoplan_workspace.pth": lines.encode()}, editable=True)
 
@@ -158,18 +177,37 @@ def entry_points(table: Table) -> str:
     )
 
 
-def members(folder: Path, editable: bool) -> Iterator[tuple[str, bytes]]:
+def members(folder: Path, editable: bool, compiled: Path | None = None) -> Iterator[tuple[str, bytes]]:
     """Give name and content of every file that the distribution in a folder installs; RECORD is the last.
 
     An editable one installs its metadata alone.
+
+    Args:
+        folder: of the distribution in the checkout.
+        editable: whether it is.
+        compiled: a folder of copies of the packages, whose compiled kernels are installed instead of the folder's own.
     """
     table = project(folder)
     info = info_name(table)
     record = ""
-    for name, content in [*([] if editable else _sources(folder / "src")), *_metadata_files(folder, table, editable)]:
+    files = {} if editable else dict(_sources(folder / "src"))
+    if compiled is not None:
+        files = {name: content for name, content in files.items() if f"/{SHIPPED}/" not in name}
+        modules = sorted({name.partition("/")[0] for name in files})
+        kernels = [path for module in modules for path in sorted((compiled / module / SHIPPED).glob("*"))]
+        files |= {path.relative_to(compiled).as_posix(): path.read_bytes() for path in kernels}
+    for name, content in [*files.items(), *_metadata_files(folder, table, editable)]:
         record += _recorded(name, content)
         yield name, content
     yield f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()
+
+
+def write_members(folders: list[Path], target: Path, editable: bool) -> None:
+    """Write what the distributions in folders install into another folder, as an installer does."""
+    for folder in folders:
+        for name, content in members(folder, editable):
+            (target / name).parent.mkdir(exist_ok=True, parents=True)
+            (target / name).write_bytes(content)
 
 
 def _sources(source: Path) -> Iterator[tuple[str, bytes]]:
@@ -205,9 +243,32 @@ def _folders(settings: Table | None) -> list[Path]:
     """Return the folders of the distributions that ``settings`` ask for; none under a Python that cannot run them."""
     if sys.version_info < (3, 11):
         return []
-    given = (settings or {}).get(SETTING, "")
+    return selection(ROOT, _words(settings, SETTING))
+
+
+def _words(settings: Table | None, option: str) -> list[str]:
+    """Return what is given for an option: once or several times, separated by commas."""
+    given = (settings or {}).get(option, "")
     words = given if isinstance(given, list) else [given]
-    return selection(ROOT, [name for word in words for name in re.split(r"[\s,]+", word) if name])
+    return [name for word in words for name in re.split(r"[\s,]+", word) if name]
+
+
+def _are_compiled(settings: Table | None) -> bool:
+    """Whether kernels are compiled for an installation: of all packages, if it is not told otherwise.
+
+    Raises:
+        SystemExit: the option has another value.
+    """
+    words = _words(settings, KERNELS)
+    if not set(words) <= {"few", "none"} or len(words) > 1:
+        sys.exit(f"error: {KERNELS}={','.join(words)}: wanted few or none")
+    return words != ["none"] and not _words(settings, SETTING) and sys.version_info >= (3, 11)
+
+
+def _compile(*places: str) -> None:
+    """Compile kernels into the packages in a folder, or into those of the checkout; say so if that fails."""
+    words = [sys.executable, str(ROOT / "tools/kernels.py"), "--few", *places]
+    subprocess.run(words, check=False)
 
 
 def _info() -> str:
@@ -235,7 +296,9 @@ def _head(folders: list[Path]) -> dict[str, bytes]:
     }
 
 
-def _write(target: Path, folders: list[Path], files: dict[str, bytes], editable: bool) -> str:
+def _write(
+    target: Path, folders: list[Path], files: dict[str, bytes], editable: bool, compiled: Path | None = None
+) -> str:
     """Write the wheel of distributions, with further files at its top; return its name."""
     stem = _info()[: -len(".dist-info")]
     record = ""
@@ -250,7 +313,7 @@ def _write(target: Path, folders: list[Path], files: dict[str, bytes], editable:
         for member, content in files.items():
             add(member, content)
         for folder in folders:
-            for member, content in members(folder, editable):
+            for member, content in members(folder, editable, compiled):
                 add(f"{stem}.data/purelib/{member}", content)
         for member, content in _head(folders).items():
             add(f"{_info()}/{member}", content)

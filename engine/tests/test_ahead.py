@@ -32,7 +32,13 @@ def started(monkeypatch):
     return processes
 
 
+def bring_kernels(monkeypatch, are_shipped):
+    """Let packages bring kernels along, or not."""
+    monkeypatch.setattr("topoplan_engine.reporting.ahead.are_shipped", lambda: are_shipped)
+
+
 def test_the_process_ends_with_the_context(started, monkeypatch):
+    bring_kernels(monkeypatch, are_shipped=False)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with ahead(["fluid"]):
         [process] = started
@@ -40,8 +46,11 @@ def test_the_process_ends_with_the_context(started, monkeypatch):
     assert process.poll() is not None
 
 
-@pytest.mark.parametrize(("simulators", "cores"), [([], 2), (["fluid"], 1)])
-def test_nothing_is_started_where_it_would_not_help(started, monkeypatch, simulators, cores):
+@pytest.mark.parametrize(
+    ("simulators", "cores", "are_shipped"), [([], 2, False), (["fluid"], 1, False), (["fluid"], 2, True)]
+)
+def test_nothing_is_started_where_it_would_not_help(started, monkeypatch, simulators, cores, are_shipped):
+    bring_kernels(monkeypatch, are_shipped)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     with ahead(simulators):
         assert started == []
@@ -50,7 +59,8 @@ def test_nothing_is_started_where_it_would_not_help(started, monkeypatch, simula
 @pytest.mark.slow
 def test_the_process_ends_with_its_parent():
     script = (
-        "import os, sys; from topoplan_engine.reporting.ahead import ahead\n"
+        "import os, sys; os.environ['NUMBA_OPT'] = '3'  # kernels of packages are not used\n"
+        "from topoplan_engine.reporting.ahead import ahead\n"
         "import subprocess; start = subprocess.Popen\n"
         "def noted(*words, **how):\n    process = start(*words, **how); print(process.pid); return process\n"
         "subprocess.Popen = noted\n"

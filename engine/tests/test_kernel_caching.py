@@ -214,3 +214,11 @@ def test_two_processes_compile_a_kernel_once(folder):
     with ThreadPoolExecutor(2) as both:
         said = list(both.map(run, [folder] * 2))
     assert sorted(said) == ["5", "compiling 5"]
+
+
+def test_two_processes_that_ship_compile_a_kernel_once(folder, tmp_path):
+    code = "from pathlib import Path\n" + SHIP.replace("shipping()", f"shipping(turns=Path({str(tmp_path)!r}))")
+    with ThreadPoolExecutor(2) as both:
+        said = list(both.map(lambda _: run(folder, code, NUMBA_CPU_NAME="generic"), range(2)))
+    assert sorted(said) == ["5", "compiling 5"]
+    assert run(folder) == "5"

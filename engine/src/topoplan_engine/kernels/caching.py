@@ -46,7 +46,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["SHIPPED", "KernelCache", "shipping"]
+__all__ = ["SHIPPED", "KernelCache", "are_shipped", "shipping"]
 
 #: Folder of a package that holds its compiled kernels.
 SHIPPED = "compiled_kernels"
@@ -60,10 +60,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, tuple, np.generic, np.ndarray, 
 _called: set[str] | None = None
 #: Held while such files are read or written.
 _lock: AbstractContextManager[Any] = contextlib.nullcontext()
+#: Folder for the locks of kernels that are compiled inside `shipping`; None where processes do not wait for each other.
+_turns: Path | None = None
 
 
 @contextlib.contextmanager
-def shipping(lock: AbstractContextManager[Any] | None = None) -> Iterator[set[str]]:
+def shipping(lock: AbstractContextManager[Any] | None = None, turns: Path | None = None) -> Iterator[set[str]]:
     """Context manager in which kernels that are compiled are kept in the folders `SHIPPED` of their packages.
 
     It gives the names of their files, up to the version of Python, which grow as kernels are called.  Numba must
@@ -72,15 +74,23 @@ def shipping(lock: AbstractContextManager[Any] | None = None) -> Iterator[set[st
     Args:
         lock: of all processes that do this at the same time, which then find each other's kernels: numba replaces an
             index of versions and the file of one version, one after the other.
+        turns: a folder of all these processes, with which they compile each kernel once: who needs it waits for whoever
+            compiles it.
     """
-    global _called, _lock
+    global _called, _lock, _turns
     if _ANY_CPU[0] != numba.config.CPU_NAME:
         raise ValueError("NUMBA_CPU_NAME is not generic: kernels would run on this kind of CPU alone")
-    _called, _lock = set(), lock or contextlib.nullcontext()
+    _called, _lock, _turns = set(), lock or contextlib.nullcontext(), turns
     try:
         yield _called
     finally:
-        _called, _lock = None, contextlib.nullcontext()
+        _called, _lock, _turns = None, contextlib.nullcontext(), None
+
+
+def are_shipped() -> bool:
+    """Whether packages bring kernels along, or will: this one does, or this runs inside `shipping`."""
+    folder = _shipped_folder(__name__)
+    return folder is not None and (_called is not None or folder.is_dir())
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
@@ -126,19 +136,21 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kept version of the function for a signature; None if there is none that fits."""
-        overload = self._load_shipped(sig, target_context)
-        if overload is None and _called is None:
-            overload = self._load_kept(sig, target_context)
-            if overload is None and self._turn is None:
-                self._turn = _locked(self)
-                if self._turn is not None and (overload := self._load_kept(sig, target_context)) is not None:
-                    self._end_turn()
+        overload = self._load(sig, target_context)
+        if overload is None and self._turn is None:
+            self._turn = _locked(self)
+            if self._turn is not None and (overload := self._load(sig, target_context)) is not None:
+                self._end_turn()
         if overload is None:  # it will be compiled
             from topoplan_engine.kernels.frontend import shorten
 
             _load_array_functions()
             shorten()
         return overload
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        overload = self._load_shipped(sig, target_context)
+        return self._load_kept(sig, target_context) if overload is None and _called is None else overload
 
     def _load_kept(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -161,6 +173,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                 Path(self._shipped._cache_path).mkdir(exist_ok=True)
                 with _lock:
                     self._shipped.save(self._index_key(sig, data.codegen), kept(data))
+            self._end_turn()
             return
         with contextlib.suppress(OSError, RuntimeError):
             if self._impl.check_cachable(data):
@@ -182,10 +195,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 def _locked(cache: KernelCache) -> Any:
     """Wait until no other process compiles the function, then return its lock; None where there are no locks."""
-    if fcntl is None:
+    if fcntl is None or (_called is not None and _turns is None):
         return None
     try:
-        file = (Path(cache._cache_path) / f"{cache._impl.filename_base}.lock").open("ab")
+        folder = Path(cache._cache_path) if _turns is None else _turns
+        file = (folder / f"{cache._impl.filename_base}.lock").open("ab")
     except (OSError, RuntimeError):
         return None
     try:
@@ -243,8 +257,12 @@ def _stamp(function: Any) -> str:
     """Return a checksum of all that a kernel is compiled from, but its arguments."""
     modules, constants = _compiled_from(function)
     texts = sorted(_checksum(module) for module in modules)
-    versions = version("llvmlite"), np.__version__.partition(".")[0]
-    return hashlib.sha256(repr((versions, texts, sorted(constants))).encode()).hexdigest()
+    return hashlib.sha256(repr((_versions(), texts, sorted(constants))).encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> tuple[str, str]:
+    return version("llvmlite"), np.__version__.partition(".")[0]
 
 
 @functools.cache

@@ -20,8 +20,9 @@ from topoplan import Cluster, Fabric, Host, Simulator, TaskGraph
 from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.experiment import Choice
 from topoplan_engine.guarded import build_simulate
+from topoplan_engine.kernels.caching import are_shipped
 
-__all__ = ["ahead", "small_case"]
+__all__ = ["ahead", "simulate_small_case", "small_case"]
 
 #: Seconds between two looks whether the first process is still there.
 _LOOK = 0.5
@@ -31,9 +32,10 @@ _LOOK = 0.5
 def ahead(simulators: Sequence[str]) -> Iterator[None]:
     """Context manager in which a second process compiles the kernels of simulators, e.g. ``fluid:level=stepped``.
 
-    Does nothing on a machine of one core.  The process is ended with the context, or with this process.
+    Does nothing on a machine of one core, and where packages bring kernels along: what they leave out takes less time
+    than it takes to start a process.  The process is ended with the context, or with this process.
     """
-    if not simulators or (os.cpu_count() or 1) < 2:
+    if not simulators or (os.cpu_count() or 1) < 2 or are_shipped():
         yield
         return
     command = [sys.executable, "-m", "topoplan_engine.reporting.ahead", str(os.getpid()), *simulators]
@@ -72,6 +74,16 @@ def small_case() -> tuple[TaskGraph, Fabric, Cluster]:
     return taskgraph, fabric, cluster
 
 
+def simulate_small_case(simulators: Sequence[str]) -> None:
+    """Simulate the small case with each simulator that can, e.g. ``fluid:level=stepped``."""
+    host, case = Host.discover(), small_case()
+    for text in simulators:
+        with contextlib.suppress(Exception):
+            simulate = build_simulate(Choice.parse(text, "simulator").make(host, Simulator), host)
+            simulate.makespans(*case, range(1))
+            simulate(*case)
+
+
 def _main(parent: int, simulators: Sequence[str]) -> None:
     def leave_with_parent() -> None:
         while os.getppid() == parent:
@@ -79,12 +91,7 @@ def _main(parent: int, simulators: Sequence[str]) -> None:
         os._exit(0)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    host, case = Host.discover(), small_case()
-    for text in simulators:
-        with contextlib.suppress(Exception):
-            simulate = build_simulate(Choice.parse(text, "simulator").make(host, Simulator), host)
-            simulate.makespans(*case, range(1))
-            simulate(*case)
+    simulate_small_case(simulators)
 
 
 if __name__ == "__main__":
