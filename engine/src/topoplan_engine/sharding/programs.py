@@ -21,6 +21,7 @@ from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.fitting_stages import why_stages_unfit
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
+from topoplan_engine.sharding.slots import slot_dims
 from topoplan_engine.training import GradientFlow, gradient_flow
 
 __all__ = ["Reshard", "check_strategy", "pieces", "reshards_of", "reshards_under", "why_invalid"]
@@ -156,13 +157,13 @@ def check_strategy(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> 
 
 def _why_rules_unsound(program: SpmdProgram, graph: OperatorGraph, operators: Iterable[int]) -> str | None:
     """Return which signature of a program of some operators is not sound, or None."""
-    sound, equal = set[object](), first_equal(graph)
+    sound, equal, slots = set[object](), first_equal(graph), slot_dims(graph)
     for index, number in enumerate(operators):
         op, rules = graph.operators[number], program.rules[index]
         key = equal[number], rules, tuple(rule.dim for rule in rules), program.stored[index]
         if key in sound:
             continue
-        if reason := _why_operator_unsound(program, index, op):
+        if reason := _why_operator_unsound(program, index, op, slots[number]):
             return f"program: operator {op.name!r}: {reason}"
         sound.add(key)
     return None
@@ -204,13 +205,15 @@ def _why_unsound(strategy: StagedStrategy, program: SpmdProgram, graph: Operator
 _signatures = functools.lru_cache(maxsize=1024)(signatures)
 
 
-def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str | None:
+def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator, slots: int) -> str | None:
+    """Return why an operator's part of a program is not sound, or None; slices of its dimension of slots may differ."""
     sound = (*_signatures(op), *_of_groups(program, index, op))
     for rule in program.rules[index]:
         if not any(rule == signature and rule.dim == signature.dim for signature in sound):
             return f"signature {rule} is none that computes the same"
-    for dim, degree in zip(op.dims, program.degrees(index, len(op.dims)), strict=True):
-        if degree > 1 and (dim.role is None or dim.size % degree):
+    for number, (dim, degree) in enumerate(zip(op.dims, program.degrees(index, len(op.dims)), strict=True)):
+        uneven = dim.size < degree if number == slots else dim.size % degree
+        if degree > 1 and (dim.role is None or uneven):
             return f"dimension {dim.name!r} of size {dim.size} has no {degree} equal parts"
     for argument, tensor in enumerate(op.weights, len(op.inputs)):
         if tensor.requires_grad and _sums_no_gradient(program, index, argument):
@@ -220,10 +223,10 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator) -> str
             )
     for argument, tensor in enumerate(arguments(op)):
         for shardings in (program.wanted(index, argument), program.stored[index][argument]):
-            if reason := _why_uneven(program, tensor, shardings):
+            if reason := _why_uneven(program, tensor, shardings, slots):
                 return reason
     for output, tensor in enumerate(op.outputs):
-        if reason := _why_uneven(program, tensor, program.made(index, output)):
+        if reason := _why_uneven(program, tensor, program.made(index, output), slots):
             return reason
     return None
 
@@ -253,13 +256,18 @@ def _sums_no_gradient(program: SpmdProgram, index: int, argument: int) -> bool:
     )
 
 
-def _why_uneven(program: SpmdProgram, tensor: Tensor, shardings: MeshSharding) -> str | None:
-    """Return why a tensor has no equal slices under these shardings, or None if it has; () stands for none."""
+def _why_uneven(program: SpmdProgram, tensor: Tensor, shardings: MeshSharding, slots: int) -> str | None:
+    """Return why a tensor has no equal slices under these shardings, or None if it has; () stands for none.
+
+    Slices along its operator's dimension of slots, if it has one, may differ.
+    """
     counts: dict[int, int] = {}
     for sharding, size in zip(shardings, program.mesh, strict=False):
         if sharding.sliced:
             counts[sharding.axis] = counts.get(sharding.axis, 1) * size
     for axis, count in counts.items():
+        if axis < len(tensor.axes) and 0 <= slots == tensor.axes[axis].dim and count <= tensor.shape[axis]:
+            continue
         if axis >= len(tensor.axes) or tensor.shape[axis] % count:
             return f"tensor {tensor.name!r} of shape {tensor.shape} has no {count} equal slices along axis {axis}"
     return None

@@ -15,6 +15,8 @@ from topoplan_samples.fabrics import star
 from topoplan_samples.stated import BATCH, HIDDEN, LAYERS, POSITIONS, lowered, nbytes
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.construct import strategy_of
+from topoplan_searcher_stated.degrees import words_of
+from topoplan_searcher_stated.settings import settings_of
 
 #: Bytes of a value, and experts that answer a token.
 WIDTH, ANSWERS = 2, 2
@@ -244,3 +246,9 @@ def test_what_a_degree_of_experts_does_not_go_with_is_named(devices, options, me
 def test_a_model_without_experts_has_no_degree_of_them(model):
     with pytest.raises(TopoplanError, match=r"etp=1: model 'llama' has no experts \(leave etp out\)"):
         strategy_of(Stated(tp=2, etp=1), model("llama"), 2)
+
+
+def test_one_part_of_each_expert_is_said_as_a_number(model):
+    stated = Stated(tp=4, ep=2, etp=1, micro_batch=BATCH // 2)
+    _, degrees = strategy_of(stated, model("mixtral"), 8)
+    assert "etp=1" in words_of(settings_of(stated, model("mixtral")), degrees).split(",")

@@ -32,6 +32,7 @@ from topoplan_engine.pass_orders import order_in_twos
 from topoplan_engine.recomputation import ATTENTION, regions_of
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature
+from topoplan_engine.sharding.slots import slot_dims
 from topoplan_engine.sharding.stage_programs import stage_programs
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import EXPERT_AXES, Degrees, degrees_of, divisors, nearest
@@ -311,17 +312,17 @@ def _host(schedule: str) -> Host:
 def check_even(
     graph: OperatorGraph, degrees: Degrees, axes: Sequence[str], rules: Sequence[tuple[Signature, ...]]
 ) -> None:
-    """Raise for the first dimension that its degrees do not divide."""
-    experts = expert_dims(graph)
-    by_kind = sorted(zip(graph.operators, rules, experts, strict=True), key=lambda each: each[0].kind not in ATTENTION)
-    for op, row, expert_dim in by_kind:  # heads are what users think of first
+    """Raise for the first dimension that its degrees do not divide; slots of experts need not be divided evenly."""
+    whole = zip(graph.operators, rules, expert_dims(graph), slot_dims(graph), strict=True)
+    by_kind = sorted(whole, key=lambda each: each[0].kind not in ATTENTION)
+    for op, row, expert_dim, slots in by_kind:  # heads are what users think of first
         product: dict[int, int] = {}
         for axis, rule in zip(axes, row, strict=True):
             if rule.dim >= 0 and degrees.of(axis) > 1:
                 before = product.get(rule.dim, 1)
                 product[rule.dim] = before * degrees.of(axis)
                 size = op.dims[rule.dim].size
-                if size % product[rule.dim]:
+                if size < product[rule.dim] if rule.dim == slots else size % product[rule.dim]:
                     axis, before, degree = _stated(degrees, axes, axis, before, of_experts=rule.dim == expert_dim)
                     fits = [k for k in divisors(size) if size % (k * before) == 0]
                     if axis == "ep":  # it divides both the experts and the devices that have them

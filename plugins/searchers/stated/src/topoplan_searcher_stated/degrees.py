@@ -134,7 +134,7 @@ def words_of(settings: Settings, degrees: Degrees) -> str:
         "recompute": settings.recompute,
         "layout": settings.layout,
         **{
-            key: {True: "yes", False: "no"}.get(value, value)
+            key: ("yes" if value else "no") if isinstance(value, bool) else value
             for key in _UNUSUAL
             if (value := getattr(settings, key)) != _DEFAULTS[key]
         },

@@ -29,6 +29,7 @@ from topoplan.model.sharding import PARTIAL, REPLICATED, Sharding, Signature
 from topoplan_engine.equal_operators import first_equal, layers_of
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
+from topoplan_engine.sharding.slots import slot_dims
 
 __all__ = [
     "Tokens",
@@ -76,7 +77,7 @@ def sample_rules(graph: OperatorGraph) -> list[Signature]:
 
 def position_rules(graph: OperatorGraph, *, by_heads: bool = False) -> list[Signature]:
     """Return signatures that cut positions, where an operator has any; ``by_heads``: attention by heads (Ulysses)."""
-    slots, positions = _slots_dims(graph), positions_dims(graph)
+    slots, positions = slot_dims(graph), positions_dims(graph)
     heads = [heads_dim(op) if by_heads else -1 for op in graph.operators]
     dims = (next((dim for dim in several if dim >= 0), -1) for several in zip(heads, slots, positions, strict=True))
     cut = _cut_each(graph, list(dims))
@@ -88,29 +89,6 @@ def heads_dim(op: Operator) -> int:
     if op.kind != "scaled_dot_product_attention":
         return -1
     return next(number for number, dim in enumerate(op.dims) if dim.name == "h")
-
-
-def _slots_dims(graph: OperatorGraph) -> list[int]:
-    """(n_ops) the dimension that counts slots of experts between the dispatch of tokens and their combination; or -1.
-
-    Slots belong to the positions whose tokens fill them.
-    """
-    sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
-    axis_of: dict[tuple[int, int], int] = {}
-    dims = []
-    for index, op in enumerate(graph.operators):
-        routing, dim = routing_signature(op), -1
-        if routing is not None and routing.outputs[0].axis != _POSITIONS:
-            axis_of[index, 0] = routing.outputs[0].axis
-        elif routing is None:
-            axes = [(tensor, axis_of.get(sources.get((index, k), (-1, 0)), -1)) for k, tensor in enumerate(op.inputs)]
-            dim = next((tensor.axes[axis].dim for tensor, axis in axes if axis >= 0), -1)
-            for output, tensor in enumerate(op.outputs):
-                place = next((k for k, axis in enumerate(tensor.axes) if axis.dim == dim >= 0), -1)
-                if place >= 0:
-                    axis_of[index, output] = place
-        dims.append(dim)
-    return dims
 
 
 #: The last graph, and its answers by size.
@@ -226,7 +204,7 @@ def copied_expert_rules(graph: OperatorGraph, base: Sequence[Signature]) -> list
     Raises:
         TopoplanError: tokens are not dispatched to slots of experts, which devices could have shares of.
     """
-    slots, experts = _slots_dims(graph), expert_dims(graph)
+    slots, experts = slot_dims(graph), expert_dims(graph)
     for op, slot, dim in zip(graph.operators, slots, experts, strict=True):
         if dim >= 0 and op.weights and slot < 0:
             raise TopoplanError(f"plan: operator {op.name!r}: its experts have no slots for tokens (leave etp out)")
