@@ -4,7 +4,7 @@
         [--trainers megatron,...] [--keep FOLDER] [--page docs/launching.md]
 
 Each cell is a search of the default searcher for what one trainer runs (``--for``), of so many CPU seconds, on hosts of
-``dgx-h100``; three fifths of them are for this plan, and the rest for the free plan, which knows no trainer.  One that
+``dgx-h100``; seven tenths of them are for this plan, and the rest for the free plan, which knows no trainer.  One that
 finds no plan that fits is made again with four times as many.  The file is read by the trainer's own parser:
 Megatron-LM's ``parse_args``, ``validate_args`` and configuration of the model, torchtitan's ``ConfigManager`` with the
 whole recipe, ``DeepSpeedConfig``, and for ``torch`` the loader of schedules of ``torch.distributed.pipelining`` with

@@ -74,7 +74,7 @@ from topoplan_engine.warned import warn, warnings_named
 __all__ = ["FreePlan", "Outcome", "optimize", "provenance"]
 
 #: Of a time limit, the share of the search for a trainer; the rest is for the plan that no trainer limits.
-_FOR_TRAINERS = 0.6
+_FOR_TRAINERS = 0.7
 
 
 @attrs.frozen(kw_only=True)
@@ -359,7 +359,7 @@ def _free_plan(
     restriction = limited.problem.restriction
     if restriction is None:
         return None
-    setup = set_up_search(host, for_no_trainer(experiment), perturbation)
+    setup = set_up_search(host, for_no_trainer(experiment), perturbation, limited.problem)
     options = setup.experiment.run
     run = Run(problem=setup.problem, budget=options.budget, seed=options.seed, searchers=())
     limits = limits_of(options.patience, options.budget, max(ends.remaining, LEAST_TIME * ends.seconds))

@@ -158,32 +158,22 @@ class SearchSetup:
         return attrs.evolve(self.problem, cluster=attrs.evolve(cluster, device_memory=plenty))
 
 
-def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation | None = None) -> SearchSetup:
+def set_up_search(
+    host: Host, experiment: Experiment, perturbation: Perturbation | None = None, same: Problem | None = None
+) -> SearchSetup:
     """Build the components of an experiment; ``perturbation`` changes its costs and bandwidths.
+
+    Args:
+        same: the problem of an experiment that has the same model, machine and estimator, with what is known of its
+            prices.
 
     Raises:
         TopoplanError: something in the experiment is wrong.
     """
     chosen = chosen_components(host, experiment)
-    topology, estimator, simulator, searchers = chosen.topology, chosen.estimator, chosen.simulator, chosen.searchers
-    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
-    with locating(experiment.model.source):
-        graph = build_graph(chosen.frontend, experiment.run.batch_size)
-    graph = in_run_precision(graph, experiment.run.precision)
-    if experiment.run.precision == "fp8":
-        estimator = in_fp8(estimator)
-    check_precision(experiment.run.kernels or "", experiment.run.precision or "")
-    graph = noting_kernels(with_kernels(graph, experiment.run.kernels or ""), experiment.run)
-    graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
-    if perturbation is not None:
-        estimator = noisy_profile(estimator, perturbation)
-    with locating("" if experiment.estimator is None else experiment.estimator.source):
-        costs = build_costs(estimator, graph, cluster)
-    costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
-    costs = training_costs(costs, graph)
-    problem = problem_on(graph, cluster, costs, topology)
-    if perturbation is not None:
-        problem = perturbed(problem, perturbation)
+    topology, simulator, searchers = chosen.topology, chosen.simulator, chosen.searchers
+    problem = _problem_of(host, experiment, chosen, perturbation) if same is None else same
+    graph, cluster = problem.graph, problem.cluster
     problem = restricted(host, experiment, problem)
     policy = simulator.memory_policy
     simulate = build_simulate(simulator, host)
@@ -212,6 +202,28 @@ def set_up_search(host: Host, experiment: Experiment, perturbation: Perturbation
         seed=experiment.run.seed,
         keep=_keep(experiment, searchers),
     )
+
+
+def _problem_of(host: Host, experiment: Experiment, chosen: Chosen, perturbation: Perturbation | None) -> Problem:
+    """Return what an experiment is of, without what trainers run."""
+    topology, estimator = chosen.topology, chosen.estimator
+    cluster = build_cluster(interfaces_unless_given(experiment.cluster, [topology]), host)
+    with locating(experiment.model.source):
+        graph = build_graph(chosen.frontend, experiment.run.batch_size)
+    graph = in_run_precision(graph, experiment.run.precision)
+    if experiment.run.precision == "fp8":
+        estimator = in_fp8(estimator)
+    check_precision(experiment.run.kernels or "", experiment.run.precision or "")
+    graph = noting_kernels(with_kernels(graph, experiment.run.kernels or ""), experiment.run)
+    graph = attrs.evolve(graph, optimizer=experiment.run.optimizer or optimizer_of(graph))
+    if perturbation is not None:
+        estimator = noisy_profile(estimator, perturbation)
+    with locating("" if experiment.estimator is None else experiment.estimator.source):
+        costs = build_costs(estimator, graph, cluster)
+    costs = at_speed(estimator, costs, graph, experiment.run.precision_speedup)
+    costs = training_costs(costs, graph)
+    problem = problem_on(graph, cluster, costs, topology)
+    return problem if perturbation is None else perturbed(problem, perturbation)
 
 
 def _stated_strategy(experiment: Experiment, searchers: Sequence[Searcher], problem: Problem) -> Strategy | None:

@@ -21,7 +21,7 @@ from topoplan_samples.long_tail import at_night
 from topoplan_samples.problems import state_of
 from topoplan_searcher_stated.balancing import balance
 from topoplan_searcher_stated.construct import Rules, strategy_of
-from topoplan_searcher_stated.estimates import Estimates
+from topoplan_searcher_stated.estimates import Estimates, estimates_of
 from topoplan_searcher_stated.grid import data_degrees, shapes
 from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
@@ -184,3 +184,15 @@ def test_auto_proposes_hybrid_plans_and_of_blocks_where_a_pipeline_is_the_best(l
     assert not any("hybrid" in line for line in result.left_out)
     result = optimize("ncf", searchers=["auto"], budget=30, servers=1, gpus_per_server=4).result
     assert any(line.startswith("hybrid: not asked, for no pipeline was the best plan") for line in result.left_out)
+
+
+def test_estimates_of_one_problem_are_made_once(llama):
+    """A search without a trainer's limits follows one that keeps to them; another network has estimates of its own."""
+    problem = problem_of(llama)
+    fabric, rules = state_of(problem).fabric, Rules(problem.graph)
+    first = estimates_of(problem, fabric, rules, [1])
+    free = attrs.evolve(problem, restriction=None)
+    assert estimates_of(free, attrs.evolve(fabric), Rules(problem.graph), [1, 2]) is first
+    assert estimates_of(free, fabric, Rules(problem.graph, whole_tables=True), [1]) is not first
+    slower = attrs.evolve(fabric, link_bandwidth=fabric.link_bandwidth / 2)
+    assert estimates_of(problem, slower, rules, [1]) is not estimates_of(problem, fabric, rules, [1])

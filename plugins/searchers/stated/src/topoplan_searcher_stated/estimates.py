@@ -34,7 +34,7 @@ from topoplan_searcher_stated.settings import Settings
 from topoplan_searcher_stated.small_model import small_model
 from topoplan_searcher_stated.unit_costs import MeshCosts, UnitColumns, UnitMesh
 
-__all__ = ["BALANCED", "EVEN", "LIGHT", "Estimate", "Estimates", "PlanColumns", "Prices", "shape_of"]
+__all__ = ["BALANCED", "EVEN", "LIGHT", "Estimate", "Estimates", "PlanColumns", "Prices", "estimates_of", "shape_of"]
 
 #: Layers of chunks: those of plans that leave them out, which is equally many where layers have numbers; or such that
 #: the slowest chunk is fastest, or such that the chunk with the most bytes has the least.  Further numbers are those of
@@ -103,6 +103,17 @@ class Prices(NamedTuple):
     layers: I64
 
 
+#: The estimates that were made last: a search without a trainer's limits follows the one that keeps to them.
+_last: list[Estimates] = []
+
+
+def estimates_of(problem: Problem, fabric: AnyFabric, rules: Rules, micro_batches: Sequence[int]) -> Estimates:
+    """Return estimates of plans of a problem: the last ones, with all that they have priced, where these are of it."""
+    if not _last or not _last[0].is_of(problem, fabric, rules):
+        _last[:] = [Estimates(problem, fabric, rules, micro_batches)]
+    return _last[0]
+
+
 class Estimates:
     """Estimates plans of one problem on one fabric.
 
@@ -140,6 +151,12 @@ class Estimates:
         self._shapes: dict[tuple[Settings, _Form], _Shape | TopoplanError] = {}
         self._even: set[object] = set()
         self._even_of: dict[tuple[int, int], list[int]] = {}
+
+    def is_of(self, problem: Problem, fabric: AnyFabric, rules: Rules) -> bool:
+        """Return whether they are of this model, these prices, this machine and network, and these cuts."""
+        parts = ((each.graph, each.costs, each.cluster) for each in (self._problem, problem))
+        same = all(part is part_given for part, part_given in zip(*parts, strict=True))
+        return same and self._rules.cuts_as(rules) and self._fabric == fabric
 
     def of(self, plan: Settings) -> Estimate:
         """Estimate a plan.

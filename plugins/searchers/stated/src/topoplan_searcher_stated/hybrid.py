@@ -25,7 +25,7 @@ from topoplan_searcher_stated.construct import order_of, strategy_of
 from topoplan_searcher_stated.degrees import degrees_of, short_words_of, words_of
 from topoplan_searcher_stated.divided import DividedPlan, DividedPlans
 from topoplan_searcher_stated.divided_search import divided_plans, divided_steps
-from topoplan_searcher_stated.estimates import Estimates
+from topoplan_searcher_stated.estimates import Estimates, estimates_of
 from topoplan_searcher_stated.grid import degrees_of_model, layouts, moved_borders, neighbours, shapes
 from topoplan_searcher_stated.launchable import launchable_for
 from topoplan_searcher_stated.layers import layer_counts, text_of
@@ -110,7 +110,7 @@ class HybridSearch(Search):
             ]
             sizes = sorted({shape.micro_batch for shape in all_shapes})
             runs = None if problem.restriction is None else self._launchable.runs
-            self._estimates = Estimates(problem, trial.state.fabric, self._rules, sizes)
+            self._estimates = estimates_of(problem, trial.state.fabric, self._rules, sizes)
             self._candidates = Candidates(
                 self._estimates,
                 float(problem.cluster.usable_memory.min()),

@@ -54,14 +54,14 @@ class Launchable:
         return any(self.runs(Settings(tp=2, grads=self.grads, sp=sp)) for sp in (None, False))
 
     def runs(self, plan: Settings) -> bool:
-        """Return whether they run a plan; False for one that cannot be built."""
+        """Return whether they run a plan; False for one that cannot be built.  Whether it is sound is not asked."""
         restriction, graph, cluster = self._problem.restriction, self._problem.graph, self._problem.cluster
         if restriction is None:
             return True
         form = _form(plan, cluster.n_devices)
         if form not in self._runs:
             try:
-                strategy, _ = strategy_of(plan, graph, cluster.n_devices, self._rules)
+                strategy, _ = strategy_of(plan, graph, cluster.n_devices, self._rules, sound=False)
             except TopoplanError:  # others of the form may have degrees that go together
                 return False
             self._runs[form] = not restriction.refusal(graph, cluster, strategy)
