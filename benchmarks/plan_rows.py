@@ -288,9 +288,29 @@ def rows() -> Iterator[Row]:
         4,
         "dp=4,zero=3,reshard=no",
         "bytes of all-gathers",
-        "2P",
-        2 * PARAMETERS,
+        "2Pm, m = 2",
+        4 * PARAMETERS,
         lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
+    )
+    yield Row(
+        "llama",
+        4,
+        "dp=4,zero=3",
+        "bytes of all-gathers",
+        "(4P - 2 x 64 x 128) m, m = 2",
+        2 * (4 * PARAMETERS - 2 * HIDDEN * 128),
+        lambda plan: sum(plan.sizes(Collective.ALL_GATHER)),
+    )
+    kept = "dp=2,pp=2,zero=3,reshard=no,layers=4+0"
+    first = PARAMETERS - HIDDEN - HIDDEN * 128  # of the first stage, which has neither the last norm nor the head
+    yield Row(
+        "llama",
+        4,
+        kept,
+        "bytes of all-gathers and reduce-scatters of the first stage",
+        "2 x 2 (P - 64 - 64 x 128)",
+        2 * 2 * first,
+        lambda plan: sum(plan.sizes(Collective.ALL_GATHER) + plan.sizes(Collective.REDUCE_SCATTER)),
     )
     yield Row(
         "llama",

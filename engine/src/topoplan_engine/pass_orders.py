@@ -25,6 +25,7 @@ __all__ = [
     "Rows",
     "alternating_order",
     "alternating_rows",
+    "backward_at_once",
     "block_order",
     "bubble",
     "ideal_times",
@@ -197,6 +198,20 @@ def is_in_twos(order: PassOrder) -> bool:
         return False
     backward = order.kind[::2] >= Pass.BACKWARD
     return bool((order.micro_batch[::2] % 2 == backward).all())
+
+
+def backward_at_once(order: PassOrder, chunk: int) -> np.ndarray:
+    """(micro-batches,) whether the backward pass of a chunk comes right behind its forward pass on its rank.
+
+    A pass that runs again for the backward pass may be in between.
+
+    >>> backward_at_once(named_order("1f1b", 2, 3), 0).tolist(), backward_at_once(named_order("1f1b", 2, 3), 1).tolist()
+    ([False, False, False], [True, True, True])
+    """
+    rows = order.row_of[:, chunk]
+    between: np.ndarray = rows[Pass.BACKWARD] - rows[Pass.FORWARD] - 1
+    at_once: np.ndarray = between == (rows[Pass.RECOMPUTE] >= 0)
+    return at_once
 
 
 class Block(NamedTuple):

@@ -36,7 +36,7 @@ class SpmdProgram:
             (ZeRO's second stage, Rajbhandari et al., SC 2020); as much is sent as without.
         gathers_again: whether parameters that are stored in slices and gathered for use are given back after the
             forward pass of their layer and gathered again for the backward one (ZeRO's third stage; FSDP2's
-            ``reshard_after_forward``), those of the next layer on their way.  Else they are gathered once and stay.
+            ``reshard_after_forward``), those of the next layer on their way.  Else they stay until that or the last.
         gradient_bucket_bytes: gradients that are summed for all devices share one all-reduce, in the order of the
             backward pass, until they have so many bytes; it starts when the last of them is there.  0: each by itself.
     """

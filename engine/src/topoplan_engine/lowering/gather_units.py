@@ -7,7 +7,7 @@ by itself if it has parameters that are gathered, and belongs to the one before 
 
     forward    gathers    1 | 2 |     3 (as 1 is given back) | ...
                computes       1       | 2                    | ...
-    backward   the same from the end; the last layer stays in between, for its backward pass comes at once
+    backward   the same from the end; the last layer stays in between, if its backward pass comes at once
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
     "gather_units",
     "gathered_bytes",
     "gathers",
+    "keeps_gathered",
     "parts_of",
     "sent_again",
     "stage_units",
@@ -60,7 +61,7 @@ class GatherUnits(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last layer, which stays until its backward pass."""
+        """The last layer, which stays until its backward pass if no other pass comes in between."""
         return len(self.nbytes) - 1
 
     def in_backward(self) -> F64:
@@ -112,6 +113,21 @@ def gathers(program: SpmdProgram, graph: OperatorGraph) -> bool:
     return any(_is_gather(program, reshard) for reshard in reshards_of(program, graph))
 
 
+def keeps_gathered(stage: StageGraph, *, at_once: bool) -> bool:
+    """Return whether gathered weights stay for all micro-batches, and their gradients are whole until the last one.
+
+    PyTorch's pipelines do so where FSDP2 does not give weights back after a forward pass.  Without a pipeline it gives
+    them back after the backward pass.
+
+    Args:
+        stage: the stage.
+        at_once: whether backward passes follow their forward passes, with none of another micro-batch in between.
+
+    Source: pytorch/pytorch, ``distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``).
+    """
+    return not stage.program.gathers_again and bool(stage.receives or stage.sends or not at_once)
+
+
 def _is_gather(program: SpmdProgram, reshard: Reshard) -> bool:
     if not reshard.parameter:
         return False
@@ -140,27 +156,32 @@ def _units(names: Sequence[str], stage: Sequence[int], gathers: set[int]) -> I64
 class GathersAgain:
     """Gathers parameters for the backward pass, each layer's while the one behind it computes."""
 
-    def __init__(self, writer: Gathering, units: GatherUnits, runs_backward: Sequence[bool]) -> None:
+    def __init__(
+        self, writer: Gathering, units: GatherUnits, runs_backward: Sequence[bool], *, at_once: bool = True
+    ) -> None:
+        """Gather what is given back; ``at_once``: the last layer stayed, for its backward pass follows."""
         self._writer, self._unit = writer, units.unit
         self._reshards: dict[int, list[Reshard]] = {}
         for reshard in sorted(units.given_back, key=lambda each: (each.users[0], each.argument), reverse=True):
             number = int(units.unit[reshard.users[0]])
-            if number < units.last and any(runs_backward[op] for op in reshard.users):
+            stayed = at_once and number == units.last
+            if not stayed and any(runs_backward[op] for op in reshard.users):
                 self._reshards.setdefault(number, []).append(reshard)
         self._ends: dict[Reshard, Any] = {}
-        self._begun = units.last + 1
+        self._begun = units.last + 2
 
     def before(self, op: int, reshards: Sequence[Reshard]) -> list[Any]:
-        """Return what the backward pass of an operator waits for; with a new layer, gather the parameters of the next.
+        """Return what a backward pass, or one that runs again for it, waits for; with a new layer, gather the next one.
 
         Args:
-            op: the operator, in the order of the backward pass.
+            op: the operator, of the same layer as the last one or of one before it.
             reshards: of its inputs.
         """
         number = int(self._unit[op])
         while self._begun > number:
             self._begun -= 1
-            # At the begin of a layer the one behind it has just been computed, and given back.
+            # At the begin of a layer the one behind it has just been computed, and given back.  Before the last layer
+            # begins there is nothing to hide its own gather behind.
             for reshard in self._reshards.get(self._begun - 1, ()):
                 computed = [self._writer.computed]
                 self._ends[reshard] = self._writer.exchange(reshard, reshard.forward, computed)

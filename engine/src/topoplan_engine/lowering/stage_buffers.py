@@ -33,7 +33,7 @@ from topoplan.model.sharding import arguments
 from topoplan.model.staged import StagedStrategy
 from topoplan_engine.equal_operators import layers_of
 from topoplan_engine.experts import expert_dims
-from topoplan_engine.lowering.gather_units import GatherUnits, stage_units
+from topoplan_engine.lowering.gather_units import GatherUnits, keeps_gathered, stage_units
 from topoplan_engine.partition import multiplies
 from topoplan_engine.recomputation import latent_projections
 from topoplan_engine.sharding.mesh import exchanges
@@ -327,22 +327,30 @@ def _of_cut_loss(stage: StageGraph, kernels: TrainerKernels) -> F64:
     return nbytes
 
 
-def accumulated_gradients(stage: StageGraph, micro_batches: int) -> float:
-    """Return the bytes of gradients that FSDP2 sums whole, in fp32, from the first of several micro-batches on.
+def accumulated_gradients(stage: StageGraph, micro_batches: int, *, at_once: bool) -> float:
+    """Return the bytes of gradients that are summed whole from the first of several micro-batches on; FSDP2 has fp32.
 
     Where weights stay once they are gathered, as in its pipelines, gradients are divided when the last one has ended.
+
+    Args:
+        stage: the stage.
+        micro_batches: of the iteration.
+        at_once: see `topoplan_engine.lowering.gather_units.keeps_gathered`.
 
     Source: pytorch/pytorch v2.6, ``torch/distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``) and
     ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``unsharded_accumulated_grad``).
     """
     total = 0.0
-    if not _has_units(stage) or stage.program.gathers_again or micro_batches < 2:
+    if not keeps_gathered(stage, at_once=at_once) or micro_batches < 2:
         return total
+    stated = 0 if _has_units(stage) else stage.stage.gradient_bytes
     for op, operator in enumerate(stage.graph.operators):
         for k in range(len(operator.inputs), len(operator.inputs) + len(operator.weights)):
             slices = pieces(stage.program, stage.program.wanted(op, k))
             if slices < pieces(stage.program, stage.program.stored[op][k]) and stage.backward[op]:
-                total += _FP32 * arguments(operator)[k].nbytes / slices
+                tensor = arguments(operator)[k]
+                whole = stated * tensor.elements or tensor.nbytes * (_FP32 if _has_units(stage) else 1)
+                total += whole / slices
     return total
 
 

@@ -48,6 +48,7 @@ from topoplan_engine.lowering.stage_buffers import (
     regions_without_outputs,
 )
 from topoplan_engine.lowering.stage_costs import StageCosts
+from topoplan_engine.pass_orders import backward_at_once
 from topoplan_engine.recomputation import kept_in
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
@@ -134,7 +135,7 @@ class StageBytes(NamedTuple):
         rows = operator_bytes(stage.stage.program, _alone(graph, stage.stage.operators), list(prices), equal)
         states, undivided = _states(stage, prices, rows)
         states += _copies(strategy, graph, number, prices, crossing)
-        separate = strategy.order.row_of[:, number] >= 0
+        separate, at_once = strategy.order.row_of[:, number] >= 0, bool(backward_at_once(strategy.order, number).all())
         tensors = _Held.of(strategy, graph, number, stage, prices, rows)
         split = tensors.split if separate[Pass.WEIGHTS].any() else np.zeros(len(rows), dtype=np.bool_)
         has_pass = separate[Pass.RECOMPUTE].any()
@@ -163,7 +164,7 @@ class StageBytes(NamedTuple):
             column=costs.column,
             states=states,
             whole=np.full(states.shape[1], sum(row.gathered for row in rows)),
-            accumulated=accumulated_gradients(stage, strategy.micro_batches),
+            accumulated=accumulated_gradients(stage, strategy.micro_batches, at_once=at_once),
             undivided=undivided + pipeline_buffers(stage, strategy.order.rank_of) + gather_pool(stage),
             activations=activations.sum(axis=0),
             change=np.stack([change, waiting]) / strategy.micro_batches,

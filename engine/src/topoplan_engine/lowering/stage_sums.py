@@ -78,6 +78,13 @@ class _Buckets:
         return buckets
 
 
+def _before_the_last(steps: Sequence[MeshStep]) -> list[MeshStep]:
+    """Return what of the sum of a gradient runs in each micro-batch: all but all-reduces of what is in slices then."""
+    scattered = [k for k, step in enumerate(steps) if step.step.collective is Collective.REDUCE_SCATTER]
+    end = scattered[-1] if scattered else 0
+    return [s for k, s in enumerate(steps) if k < end or s.step.collective is not Collective.ALL_REDUCE]
+
+
 class _Later(NamedTuple):
     """A sum that waits for the end of all passes: of how much, after which tasks, and for which gradients."""
 
@@ -117,7 +124,7 @@ class Sums:
         steps = [step for step in reshard.backward if not step.free]
         gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
         if not _is_in_bucket(steps):
-            steps = [step for step in steps if self._is_last or step.step.collective is not Collective.ALL_REDUCE]
+            steps = steps if self._is_last else _before_the_last(steps)
             self._exchange(gradient, steps, before, [reshard])
             return
         self._before[steps[0].axes] = before

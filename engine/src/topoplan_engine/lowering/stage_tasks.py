@@ -24,7 +24,7 @@ from topoplan.model.pass_order import Pass
 from topoplan.model.sharding import Holding
 from topoplan.model.taskgraph import Collective, TaskKind
 from topoplan_engine.lowering.expert_messages import copies_of_tokens, sent_in_fp8
-from topoplan_engine.lowering.gather_units import GathersAgain, GatherUnits, sent_again, units_of
+from topoplan_engine.lowering.gather_units import GathersAgain, GatherUnits, keeps_gathered, sent_again, units_of
 from topoplan_engine.lowering.places import Places, TaskLayout
 from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.lowering.stage_costs import StageCosts
@@ -50,11 +50,13 @@ class Variant(NamedTuple):
     Attributes:
         first, last: whether it is the first one that runs forward, and the last one back.
         separate: passes that it has beside the forward and backward ones.
+        at_once: whether its backward pass follows its forward pass, with no pass of another one in between.
     """
 
     first: bool
     last: bool
     separate: frozenset[Pass]
+    at_once: bool = True
 
 
 class Shared(NamedTuple):
@@ -86,6 +88,7 @@ class Shared(NamedTuple):
         part_of: Sequence[int],
         *,
         sums_now: bool = True,
+        at_once: bool = True,
         turns: int = 0,
     ) -> Shared:
         """Return what nothing is written of yet.
@@ -96,6 +99,7 @@ class Shared(NamedTuple):
             layout: has the groups of all stages.
             part_of: operator -> a part that no layer divides whose parameters are gathered together.
             sums_now: whether gradients are summed behind these backward passes.
+            at_once: see `Variant`.
             turns: micro-batches that take turns on one stream; 0: there is one micro-batch.
         """
         writer = StageWriter(stage.stage.mesh, places, layout.groups, one_stream=turns > 0)
@@ -103,7 +107,9 @@ class Shared(NamedTuple):
         units = None
         if stage.program.gathers_again:
             units = units_of(stage.program, stage.graph, stage.reshards, part_of)
-        gathers = None if units is None else GathersAgain(Gathering(writer, stage), units, stage.backward)
+        gathers = None
+        if units is not None:
+            gathers = GathersAgain(Gathering(writer, stage), units, stage.backward, at_once=at_once)
         sums = Sums(writer, stage, sums_now, one_stream=turns > 0)
         return cls(writer, sums, {}, units, {}, gathers, tuple({} for _ in range(turns or 1)))
 
@@ -144,8 +150,11 @@ class StageTasks:
         self._separate = variant.separate
         self._further = layout.columns
         self._takes_turns = shared is not None
+        self._keeps = self._takes_turns or keeps_gathered(stage, at_once=variant.at_once)
         operators = range(len(stage.operator))
-        self._shared = shared or Shared.of(stage, places, layout, operators, sums_now=variant.last)
+        self._shared = shared or Shared.of(
+            stage, places, layout, operators, sums_now=variant.last, at_once=variant.at_once
+        )
         self._writer, self._sums = self._shared.writer, self._shared.sums
         self.parts: dict[int, Part] = {}
         self.leaves: dict[tuple[Link, bool], list[I64]] = {}
@@ -239,7 +248,8 @@ class StageTasks:
             given_back = units is not None and reshard in units.given_back
             earlier_ends = self._shared.parameters.get(reshard)
             ends[reshard] = ends.get(reshard, []) if earlier_ends is None else earlier_ends
-            if reshard.parameter and not (self._variant.first or (given_back and earlier_ends is None)):
+            comes_each_time = given_back or not (self._keeps or reshard in self._ahead)
+            if reshard.parameter and not (self._variant.first or (comes_each_time and earlier_ends is None)):
                 continue
             if reshard in self._ahead:
                 ends[reshard] = self._ahead.end(reshard)
@@ -350,11 +360,12 @@ class StageTasks:
 
     def _recompute(self, region: Sequence[int]) -> None:
         """Run the operators of a region forward again, with the reshardings of what they read."""
-        writer, inside = self._writer, set(region)
+        writer, gathers, inside = self._writer, self._shared.gathers, set(region)
         ends: dict[object, list[Any]] = {}
         for op in region:
-            before: list[Any] = []
-            for reshard in self._inputs.get(op, ()):
+            inputs = self._inputs.get(op, ())
+            before: list[Any] = [] if gathers is None else gathers.before(op, inputs)
+            for reshard in inputs:
                 if reshard.output < 0 or (reshard.op not in inside and self._is_sum(reshard)):
                     continue
                 source = ends[reshard.op] if reshard.op in inside else [writer.computed]
@@ -462,10 +473,10 @@ class StageTasks:
     def _sums_now(self, reshard: Reshard) -> bool:
         """Whether the gradient of a weight is summed in this micro-batch: the last one, or each that is not kept whole.
 
-        Gradients are not kept whole where devices share them, or store weights in slices.
+        Gradients are not kept whole where devices share them, or store weights in slices that they give back.
         """
         in_slices = any(step.step.collective is Collective.REDUCE_SCATTER for step in reshard.backward)
-        in_slices = in_slices and not self._takes_turns
+        in_slices = in_slices and not self._keeps
         return self._variant.last or in_slices or self._stage.stage.zero.level == 2
 
     def _gradients_of_weights(self, computed: dict[int, I64]) -> None:

@@ -53,7 +53,7 @@ from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.lowering.turns import in_one_stage, program_columns, program_graph
 from topoplan_engine.network.demand import taskgraph_demand
 from topoplan_engine.optimizer import OptimizerCosts
-from topoplan_engine.pass_orders import is_in_twos
+from topoplan_engine.pass_orders import backward_at_once, is_in_twos
 from topoplan_engine.sharding.stage_graphs import Link, StageGraph, crossing_weights, stage_graphs
 from topoplan_engine.training import gradient_flow
 
@@ -309,10 +309,12 @@ class Assembly:
         is_in_order = rows[Pass.FORWARD] >= 0
         first = int(np.where(is_in_order, rows[Pass.FORWARD], len(order.kind)).argmin())
         last = int(rows.max(axis=0).argmax())
+        at_once = backward_at_once(order, number)
         members: dict[Variant, list[int]] = {}
         for k in np.flatnonzero(is_in_order).tolist():
             separate = frozenset(kind for kind in (Pass.RECOMPUTE, Pass.WEIGHTS) if rows[kind, k] >= 0)
-            members.setdefault(Variant(k == first, k == last, separate), []).append(k)
+            variant = Variant(k == first, k == last, separate, at_once=bool(at_once[k]))
+            members.setdefault(variant, []).append(k)
         stage, places = self._stages[number], self._places[number]
         written = {variant: StageTasks(stage, costs, variant, places, self.layout) for variant in members}
         return {

@@ -43,7 +43,8 @@ def stage_programs(
             third level), as far as devices along them have copies; none: they are stored as they are used.
         summed: (operator, axis of the meshes) along which devices run the whole operator for different readers, so that
             each has a term of the gradients of its weights.
-        gathers_again: whether weights in slices are given back after each pass; else they stay once they are gathered.
+        gathers_again: whether weights in slices are given back after each pass; else they stay until the backward
+            pass, in pipelines for all micro-batches.
     """
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
     owner_of = {user: tied.owner for tied in tied_weights(graph) for user in tied.users}

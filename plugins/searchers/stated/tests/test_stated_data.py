@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from topoplan import Collective, Host, TaskKind, TopoplanError
+from topoplan import Cluster, Collective, Host, TaskKind, TopoplanError
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.lowering.staged import StagedLowering
 from topoplan_engine.precision import in_precision
 from topoplan_estimator_roofline import Roofline
 from topoplan_frontend_dlrm import Dlrm
@@ -22,6 +23,7 @@ from topoplan_samples.stated import (
     LAYERS,
     PARAMETERS,
     POSITIONS,
+    VOCABULARY,
     N,
     lowered,
     nbytes,
@@ -304,17 +306,62 @@ def test_hybrid_sharding_keeps_the_state_of_its_group(model):
         assert use.gradients[0] == 2 * PARAMETERS / (4 if zero > 1 else 1)
 
 
-def test_weights_that_are_not_given_back_are_gathered_once(model):
-    """And stay: all of them, beside the slices; their gradients are scattered in each micro-batch all the same."""
+def test_weights_that_stay_until_the_backward_pass_are_gathered_once_for_both(model):
+    """And stay: all of them, beside the slices; FSDP2 gives them back then, and scatters gradients each time."""
     graph = model("llama")
     tasks, strategy = lowered(graph, 4, dp=4, zero=3, reshard=False)
     assert strategy.micro_batches == 2
-    assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == graph.parameter_bytes
+    assert sum(nbytes(tasks, Collective.ALL_GATHER, [0, 1, 2, 3])) == 2 * graph.parameter_bytes
     assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, [0, 1, 2, 3])) == 2 * graph.parameter_bytes
     cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
     use = Lowering(graph, cluster, Roofline().build(graph, cluster)).memory_use(strategy)
     assert use.weights[0] == 2 * PARAMETERS * (1 + 1 / 4)
     assert use.gradients[0] == 2 * PARAMETERS / 4
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2", "zb-h1"])
+def test_pipelines_keep_weights_and_whole_gradients_until_the_last_micro_batch(model, schedule):
+    """As PyTorch's do: ``set_reshard_after_backward(False)``, ``set_requires_gradient_sync(False)`` until then."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 8, pp=2, dp=4, zero=3, reshard=False, schedule=schedule)
+    assert strategy.micro_batches == 2
+    for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        sent = [sum(nbytes(tasks, kind, group)) for group in ([0, 1, 2, 3], [4, 5, 6, 7])]
+        assert sum(sent) == graph.parameter_bytes
+    cluster = build_cluster(ClusterOptions(servers=8, device="h100"), Host.discover())
+    lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster))
+    of_stage = [stage.accumulated for stage in lowering.parts(strategy)[2]]
+    assert sum(of_stage) == graph.parameter_bytes
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_a_layer_is_gathered_again_unless_its_backward_pass_comes_at_once(model, schedule):
+    """All weights twice in each micro-batch, but the head once, whose rank runs it back at once in 1F1B and ZB-H1."""
+    graph = model("llama")
+    tasks, strategy = lowered(graph, 8, pp=2, dp=4, zero=3, schedule=schedule)
+    count, head = strategy.micro_batches, 2 * VOCABULARY * HIDDEN
+    gathered = sum(sum(nbytes(tasks, Collective.ALL_GATHER, group)) for group in ([0, 1, 2, 3], [4, 5, 6, 7]))
+    stays = 0 if schedule == "gpipe" else count
+    assert gathered == 2 * count * graph.parameter_bytes - stays * head
+
+
+@pytest.mark.parametrize("recompute", ["full", "every:2"])
+def test_what_runs_again_waits_for_its_weights(model, recompute):
+    """Gathers take a second each: no operator with weights runs forward again before they are there."""
+    graph = model("llama")
+    tasks, _ = lowered(graph, 4, dp=4, zero=3, micro_batch=2, recompute=recompute)
+    fabric, cluster = star(4, 1e3, 0.0), Cluster.uniform(n_hosts=4, latency=0.0, interface_bandwidth=1e3)
+    timeline = Fluid().build()(tasks, fabric, cluster)
+    mine = tasks.device == 0
+    gathers = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.collective == Collective.ALL_GATHER)
+    checked = 0
+    for op in np.unique(tasks.op[gathers]):
+        again = np.flatnonzero(mine & (tasks.kind == TaskKind.FORWARD) & (tasks.op == op))
+        of_op = np.flatnonzero(gathers & (tasks.op == op))
+        if len(again) == 2 and len(of_op) == 2:
+            assert timeline.start[again[1]] >= timeline.finish[of_op].max() - 1e-9
+            checked += 1
+    assert checked >= LAYERS
 
 
 @pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 0}, {"zero": 1, "schedule": "zb-h1"}, {"zero": 3}])

@@ -149,9 +149,9 @@ def test_a_pipeline_of_torchtitan_has_whole_gradients_and_a_tensor_for_each_mess
     first, last = lowering.parts(strategy)[0]
     layers = 2 * (HIDDEN * (HIDDEN + 2 * KEY_WIDTH) + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH + 2 * HIDDEN)
     words, message = LLAMA["vocab_size"] * HIDDEN, 2 * 4 * TOKENS * HIDDEN
-    assert accumulated_gradients(first, strategy.micro_batches) == 4 * (layers + words)
-    assert accumulated_gradients(last, strategy.micro_batches) == 4 * (layers + words + HIDDEN)
-    assert accumulated_gradients(first, 1) == 0
+    assert accumulated_gradients(first, strategy.micro_batches, at_once=False) == 4 * (layers + words)
+    assert accumulated_gradients(last, strategy.micro_batches, at_once=True) == 4 * (layers + words + HIDDEN)
+    assert accumulated_gradients(first, 1, at_once=False) == 0
     ranks = strategy.order.rank_of
     assert gather_pool(first) == gather_pool(last) == 2 * layers, "two layers, of two bytes a weight"
     assert pipeline_buffers(first, ranks) == message

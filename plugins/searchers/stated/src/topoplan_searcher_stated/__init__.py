@@ -109,7 +109,9 @@ class Stated(Searcher):
         minimum=1,
     )
     reshard: bool | None = option(
-        None, help="give weights that are shared back after each pass, and gather them again; unset: yes"
+        None,
+        help="give weights that are shared back after each pass, and gather them again; no: they stay until the "
+        "backward pass, in pipelines until the last micro-batch, when their gradients are summed; unset: yes",
     )
     grads: Literal["weights", "fp32"] | None = option(
         None, help="bytes in which gradients of weights are summed and kept: as weights, or 4; unset: weights"

@@ -354,7 +354,8 @@ def _price_chunks(
         room.chunks[_END_ROW, chunk] = end
         room.chunks[_STAYS, chunk] = stays + _gather_pool(fetched, low, high, units)
         room.chunks[_RISE, chunk], room.chunks[_GATHERED, chunk] = highest, together
-        room.chunks[_ACCUMULATED, chunk] = summed
+        in_pipeline = len(order.rank_of) > 1 or (len(order.kind) > 1 and order.kind[1] == _FORWARD)
+        room.chunks[_ACCUMULATED, chunk] = summed if in_pipeline else 0.0
 
 
 @inline_kernel
