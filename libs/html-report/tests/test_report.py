@@ -10,7 +10,9 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import TaskKind, TopoplanError
+from topoplan import TaskKind, TopoplanError, export, optimize
+from topoplan.model.placement import Placement
+from topoplan.model.strategy import PlacedStrategy
 from topoplan.testing import reference
 from topoplan_html_report import NamedPlan, report
 from topoplan_samples.pages import column, data_of
@@ -133,6 +135,19 @@ def test_a_page_of_ten_thousand_slices_is_small(host, alexnet):
     (found,) = data_of(page)["plans"]
     assert sum(row["slices"] for row in found["iteration"]["rows"]) > 5_000
     assert len(page) < 3e6
+
+
+def test_devices_that_compute_nothing_are_in_the_first_sentence(host, tmp_path):
+    """All of AlexNet on the second of three hosts, so that nothing is sent, and the others have nothing to do."""
+    whole = optimize("alexnet", host=host, servers=3, batch_size=64, budget=0).plan
+    alone = [Placement(degrees=(1,) * len(op.dims), devices=(1,)) for op in whole.graph.operators]
+    path = tmp_path / "alone.strategy"
+    export(attrs.evolve(whole, strategy=PlacedStrategy(tuple(alone))), "strategy", path, host=host)
+    plan = optimize("alexnet", host=host, servers=3, batch_size=64, budget=0, strategy=str(path)).plan
+    (shown,) = data_of(page_of(host, plan))["plans"]
+    first, second = shown["headline"]["sentence"].split(". ")[:2]
+    assert re.fullmatch(r"An iteration takes [\d.]+ ms; 2 of 3 devices compute nothing", first)
+    assert second == "The busiest device computes all the time"
 
 
 def test_names_are_text(host):

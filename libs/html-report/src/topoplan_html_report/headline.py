@@ -16,6 +16,8 @@ __all__ = ["headline"]
 
 #: What the network is waited for is named down to this share of the iteration, and at most so many times.
 _WORTH_NAMING, _NAMED = 0.02, 2
+#: Share of an iteration below which a wait is the rounding of sums.
+_ROUNDING = 1e-9
 
 
 def headline(plan: Plan, host: Host) -> dict[str, Any]:
@@ -55,9 +57,11 @@ def _waits_for(plan: Plan) -> str:
     first = f"An iteration takes {_short(seconds)}{f'; {unused}' if unused else ''}."
     shares = path_shares(plan)
     if not shares:
-        exposed = _short(exposed_communication(plan.timeline))
+        exposed = exposed_communication(plan.timeline)
+        if exposed <= _ROUNDING * seconds:
+            return f"{first} The busiest device computes all the time."
         busiest = _short(float(plan.timeline.device_busy.max(initial=0.0)))
-        return f"{first} The busiest device computes for {busiest} of it and waits for {exposed}."
+        return f"{first} The busiest device computes for {busiest} of it and waits for {_short(exposed)}."
     network = [share for share in shares if share.communicates]
     waits = sum(share.seconds for share in network)
     computes = sum(share.seconds for share in shares) - waits
