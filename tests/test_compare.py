@@ -65,6 +65,17 @@ def test_every_network_has_its_row(run, rows, tmp_path):
     }
 
 
+def test_a_model_whose_option_names_a_file_is_no_study(run, tmp_path):
+    file = tmp_path / "mlp.toml"
+    file.write_text('[[input]]\nname = "x"\nshape = [64]\n[[layer]]\nkind = "linear"\nout = 64\n')
+    words = ("-n", "bigswitch", "--servers", "2", "-s", "mcmc", "--budget", "0", "--json")
+    status, out, err = run("compare", f"layers:file={file}", *words)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["rows"][0]["model"] == "layers"
+    status, _, err = run("compare", f"{tmp_path}/absent.toml")
+    assert (status, err.count("absent.toml: cannot be read")) == (2, 1)
+
+
 @pytest.mark.slow
 def test_models_machines_and_networks_are_a_run_for_each_of_each(run):
     words = ("-n", "bigswitch,rail-optimized", "-m", "dgx-a100,dgx-h100", "--servers", "2", "--batch-size", "64")

@@ -12,7 +12,7 @@ from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, arguments, sha
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan.search.protocol import Run
-from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, least_memory, no_plan_fits
+from topoplan_engine.fitting import bytes_by_purpose, check_fits_somewhere, fullest_device, least_memory, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.partition import slice_elements
 from topoplan_engine.precision import in_precision, optimizer_of, weight_states
@@ -52,6 +52,21 @@ class Costs(CostFunction):
 
 def model(dialect="standard"):
     return linear_chain(layers=4, width=24, batch=16, dialect=dialect)
+
+
+@pytest.mark.parametrize(
+    ("total", "capacity", "device"),
+    [
+        ([2.0, 0.0], [73.6, 14.7], 0),  # an H100, and a V100 that is empty
+        ([60.0, 14.0], [73.6, 14.7], 1),
+        ([70.0, 11.0], [73.6, 14.7], 0),
+        ([80.0, 16.0], [73.6, 14.7], 0),  # of two that lack something, the one that lacks more
+        ([73.0, 16.0], [73.6, 14.7], 1),
+        ([3.0, 5.0, 5.0], [8.0, 8.0, 8.0], 1),
+    ],
+)
+def test_the_fullest_device_lacks_most_or_has_filled_most(total, capacity, device):
+    assert fullest_device(np.array(total), np.array(capacity)) == device
 
 
 def lowering(graph, costs=None, devices=4):

@@ -105,9 +105,18 @@ def check_fits_somewhere(problem: Problem, *, whole_batch: bool) -> None:
     )
 
 
-def fullest_device(use: MemoryUse, capacity: F64) -> int:
-    """Return the device that lacks the most bytes, or has the fewest left, of its (D,) ``capacity``."""
-    return int(np.argmax(use.total - capacity))
+def fullest_device(total: F64, capacity: F64) -> int:
+    """Return the device that lacks the most bytes, or where none lacks any, has filled most of its (D,) ``capacity``.
+
+    Example:
+        An H100 with 2 GB and a V100 that is empty; the same with 20 GB on the latter:
+
+        >>> room = np.array([73.6e9, 14.7e9])
+        >>> fullest_device(np.array([2e9, 0.0]), room), fullest_device(np.array([2e9, 20e9]), room)
+        (0, 1)
+    """
+    lack = total - capacity
+    return int(np.argmax(lack if lack.max() > 0 else total / capacity))
 
 
 def bytes_by_purpose(use: MemoryUse, device: int) -> dict[str, float]:
@@ -124,7 +133,7 @@ def bytes_by_purpose(use: MemoryUse, device: int) -> dict[str, float]:
 
 def lacking(use: MemoryUse, cluster: Cluster, strategy: Strategy) -> str:
     """Say which device, of which stage, needs how much more than it has, and for what."""
-    device = fullest_device(use, cluster.usable_memory)
+    device = fullest_device(use.total, cluster.usable_memory)
     needed, room = float(use.total[device]), float(cluster.usable_memory[device])
     parts = ", ".join(f"{_NAMES[name]} {size_text(nbytes)}" for name, nbytes in bytes_by_purpose(use, device).items())
     return (
@@ -164,7 +173,7 @@ def no_plan_fits(problem: Problem, strategy: Strategy, use: MemoryUse, nearest: 
         nearest: what its searcher knows to fit, in words; the same plan on larger devices unless given.
     """
     minimum, cluster = least_memory(problem.graph, problem.costs), problem.cluster
-    device = fullest_device(use, cluster.usable_memory)
+    device = fullest_device(use.total, cluster.usable_memory)
     room, needed, activations = (float(of[device]) for of in (cluster.usable_memory, use.total, use.activations))
     program = strategy.program
     whole_batch = program is not None or not isinstance(strategy, StagedStrategy)

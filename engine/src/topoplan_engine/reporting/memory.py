@@ -29,7 +29,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     memory, capacity = plan.memory, plan.cluster.usable_memory
     if memory is None:
         return []
-    device = fullest_device(memory, capacity)
+    device = fullest_device(memory.total, capacity)
     used = f"{size_text(memory.total[device])} of {size_text(capacity[device])} (device {device})"
     rows = [("memory per device", used if plan.fits else f"DOES NOT FIT: {used}")]
     for name, nbytes in bytes_by_purpose(memory, device).items():
@@ -45,7 +45,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
 def fits_text(plan: Plan) -> str:
     """Say whether a plan with memory fits, and how much of the fullest device it fills."""
     assert plan.memory is not None
-    device = fullest_device(plan.memory, plan.cluster.usable_memory)
+    device = fullest_device(plan.memory.total, plan.cluster.usable_memory)
     used, room = float(plan.memory.total[device]), float(plan.cluster.usable_memory[device])
     stage = next((text for devices, text in _ranks(plan) if (devices == device).any()), "")
     where = f"device {device}" + (f", stage {stage}" if stage else "")
@@ -85,7 +85,7 @@ def print_stages(plan: Plan) -> None:
 def _fullest_among(plan: Plan, devices: np.ndarray) -> int:
     """Return the place of the fullest of some devices."""
     assert plan.memory is not None
-    return int(np.argmax((plan.memory.total - plan.cluster.usable_memory)[devices]))
+    return fullest_device(plan.memory.total[devices], plan.cluster.usable_memory[devices])
 
 
 def _ranks(plan: Plan) -> list[tuple[np.ndarray, str]]:
@@ -104,7 +104,7 @@ def memory_json(plan: Plan) -> dict[str, Any]:
     memory, capacity = plan.memory, plan.cluster.device_memory
     if memory is None:
         return {}
-    device = fullest_device(memory, plan.cluster.usable_memory)
+    device = fullest_device(memory.total, plan.cluster.usable_memory)
     purposes = {f"{name}_bytes": nbytes for name, nbytes in bytes_by_purpose(memory, device).items()}
     return {
         "fits": plan.fits,

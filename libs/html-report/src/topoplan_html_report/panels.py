@@ -110,7 +110,7 @@ def memory(plan: Plan, limits: Limits) -> dict[str, Any] | None:
     columns = np.stack([getattr(use, field) for field in _FIELDS])
     keys = [(columns[:, device].tobytes(), float(capacity[device])) for device in range(len(capacity))]
     classes = classes_of(keys)
-    fullest = fullest_device(use, capacity)
+    fullest = fullest_device(use.total, capacity)
     share = use.total / np.maximum(capacity, 1e-300)
     classes.sort(key=lambda members: (fullest not in members, -float(share[members[0]]), members[0]))
     shown, other_classes = classes[: limits.bars], classes[limits.bars :]

@@ -14,6 +14,7 @@ from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand
 from topoplan.plugin.host import Host
 from topoplan_engine.experiment import Experiment
+from topoplan_engine.fitting import fullest_device
 from topoplan_engine.host_models import slow_link_of_interfaces
 from topoplan_engine.network.bounds import any_wiring_bound
 from topoplan_engine.network.building import used_interfaces
@@ -46,7 +47,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
     assert timeline is not None
     demand = phased_demand(plan.taskgraph, plan.cluster)
     slow_link = slow_link_of_interfaces(plan.cluster)
-    fullest = int(np.argmax(outcome.memory / plan.cluster.usable_memory))
+    fullest = fullest_device(outcome.memory, plan.cluster.usable_memory)
     return {
         "iteration_time_s": outcome.seconds,
         "draws": max(1, len(outcome.draws.seeds)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,7 +102,7 @@ def compare(
     _set_networks(document, comparison)
     _set_searches(document, comparison, components, run)
     _set_cluster(document, {**cluster, **run})
-    is_file = where.endswith(".toml")
+    is_file = _is_study(where)
     typed = [key for key, value in document.items() if repr(value) != read.get(key)]
     if not is_file:
         typed = ["model", "network", "cluster", "estimator", "simulator", "searcher"]
@@ -125,12 +126,17 @@ def compare(
     )
 
 
+def _is_study(target: str) -> bool:
+    """Say whether this names a file, and is no model whose option names one, such as ``layers:file=model.toml``."""
+    return target.endswith(".toml") and not re.match(r"[\w-]+:[\w-]+=", target)
+
+
 def _document(targets: Sequence[str], comparison: CompareOptions, options: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Read a study, or write the one of models or benchmark problems; return it, and its name for messages."""
     from topoplan_engine.tomlfiles import read_toml
     from topoplan_engine.wordlists import listed
 
-    files = [target for target in targets if target.endswith(".toml")]
+    files = [target for target in targets if _is_study(target)]
     if files and len(targets) > 1:
         raise TopoplanError(f"{files[0]}: a study is compared by itself (leave the others out)")
     if comparison.problems and targets:
