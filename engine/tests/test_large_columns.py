@@ -7,6 +7,7 @@ import pytest
 
 from topoplan import Cluster, Fabric
 from topoplan_engine.csr import GrowingColumns, append
+from topoplan_engine.lowering.folding.evened import _front
 from topoplan_engine.network.round_loads import bytes_on_links, longest_delays
 from topoplan_engine.network.tables import Network
 
@@ -56,3 +57,15 @@ def test_bytes_on_links_are_those_of_all_messages():
     assert loads == pytest.approx(expected[cells], rel=1e-15)
     longest = [paths.delay[paths.row_ptr[row] : paths.row_ptr[row + 1]].max() for row in rows.tolist()]
     assert longest_delays(rows, paths).tolist() == longest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_link_is_represented_by_the_first_that_every_flow_keeps_as_busy(seed):
+    """By definition, link by link: the busiest first; 1e-9 more is as busy."""
+    draw = np.random.default_rng(seed)
+    times = draw.integers(0, 4, (draw.integers(1, 120), draw.integers(1, 7))) * (1 + draw.choice([0, 5e-10, 1e-8]))
+    front, expected = [], {}
+    for number in sorted(range(len(times)), key=lambda each: -times[each].sum()):
+        expected[number] = next((each for each in front if (times[number] <= times[each] * (1 + 1e-9)).all()), number)
+        front += [number] * (expected[number] == number)
+    assert _front(times).tolist() == [expected[number] for number in range(len(times))]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_engine.csr import row_of_entry
+from topoplan_engine.csr import frozen, row_of_entry
 from topoplan_engine.distinct import distinct_columns
+from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.class_loads import class_loads
 from topoplan_engine.lowering.folding.classes import bits_of, label
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
@@ -67,21 +68,32 @@ def _of_equal_times(link: I64, flow: I64, seconds: F64) -> tuple[I64, I64]:
 
 def _front(times: F64) -> I64:
     """(K,) the kind of links that represents each one, given the (K, F) seconds that flows keep them busy."""
-    front: list[int] = []
-    limits = np.empty((64, times.shape[1]))  # of the front, with room for more
-    represents = np.empty(len(times), np.int64)
-    for number in np.lexsort((np.arange(len(times)), -times.sum(axis=1))).tolist():
-        is_below = (times[number] <= limits[: len(front)]).all(axis=1)
-        first = int(is_below.argmax()) if len(front) else 0
-        if len(front) and is_below[first]:
-            represents[number] = front[first]
-            continue
-        if len(front) == len(limits):
-            limits = np.concatenate([limits, np.empty_like(limits)])
-        limits[len(front)] = times[number] * (1 + 1e-9)
-        front.append(number)
-        represents[number] = number
+    order = np.lexsort((np.arange(len(times)), -times.sum(axis=1)))
+    represents, room = np.empty((2, len(times)), np.int64)
+    _represent(frozen(times), frozen(order), room, represents)
     return represents
+
+
+@kernel
+def _represent(times: F64, order: I64, front: I64, represents: I64) -> None:
+    """Write the first kind, in an order, that is as busy with every flow as each one is; itself if none before is.
+
+    ``front[:end]`` are the kinds so far that represent themselves.  Most pairs differ in one of the first flows.
+    """
+    end = 0
+    for number in order:
+        place = 0
+        while place < end:
+            flow = 0
+            while flow < times.shape[1] and times[number, flow] <= times[front[place], flow] * (1 + 1e-9):
+                flow += 1
+            if flow == times.shape[1]:
+                break
+            place += 1
+        if place == end:
+            front[end] = number
+            end += 1
+        represents[number] = front[place]
 
 
 def spread_of_flows(spread: SpreadMessages, of: I64) -> SpreadMessages:
