@@ -8,8 +8,9 @@ import json
 
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import TopoplanError, optimize
 from topoplan_exporter_launch import DeepSpeed, Megatron, TorchSchedule, TorchtitanToml
+from topoplan_frontend_huggingface import HuggingFace
 from topoplan_samples.stated_plans import (
     DEVICES,
     NOT_MEGATRON,
@@ -139,3 +140,16 @@ def test_norms_without_weights_have_slices_of_positions(folder):
     olmo = of_text(folder, "tp=4,grads=fp32", "olmo")
     assert b"--sequence-parallel" in Megatron().write(olmo)
     assert b"--sequence-parallel" not in Megatron().write(of_text(folder, "tp=4,sp=no,grads=fp32", "olmo"))
+
+
+def test_deepspeed_slices_biases_that_a_tensor_axis_cuts():
+    """Of Qwen2.5, whose q, k and v have biases; by hand: the table, which is whole, and half of the layer behind it."""
+    model = HuggingFace(preset="qwen2.5-7b", layers=1, sequence_length=64)
+    options = {"servers": 1, "gpus_per_server": 8, "device": "h100", "precision": "bf16", "batch_size": 8}
+    searcher = Stated(tp=2, zero=3, sp=False)
+    plan = optimize(model, searchers=[searcher], trainers=("deepspeed",), **options).plan
+    zero = json.loads(DeepSpeed().write(plan))["zero_optimization"]
+    table, width, keys, mlp = 152064 * 3584, 3584, 512, 18944
+    matrices = 2 * width * width + 2 * width * keys + 3 * width * mlp
+    assert zero["stage"] == 3
+    assert zero["stage3_max_live_parameters"] == table + (matrices + width + 2 * keys) // 2 + 2 * width

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from topoplan_engine.lowering.gather_units import gather_units
+from topoplan.model.staged import StagedStrategy
+from topoplan_engine.lowering.gather_units import gather_units, stage_units
 from topoplan_engine.program_strategies import program_strategy
+from topoplan_engine.sharding.stage_graphs import stage_graphs
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.meshes import Kept
 from topoplan_exporter_launch.schedules import schedule_of
@@ -79,11 +81,16 @@ def write(plan: PlanLike) -> bytes:
 
 def _gathers(plan: PlanLike, grid: Grid) -> dict[str, int]:
     """Return how many parameters are whole at a time, all or those of two layers, where defaults say otherwise."""
-    graph, _ = TARGET.searched(plan)
+    graph, strategy = TARGET.searched(plan)
     if grid.kept is not Kept.SLICES or grid.program is None:
         return {}
     elements = sum(tensor.elements for op in graph.operators for tensor in op.weights)
-    units = gather_units(program_strategy(grid.program, graph), graph)
+    units = None
+    if grid.program.gathers_again and isinstance(strategy, StagedStrategy) and strategy.program is None:
+        # slices of a bias that a tensor axis cuts, too, are joined in any order, as in the stage's tasks
+        units = stage_units(stage_graphs(strategy, graph)[0])
+    elif grid.program.gathers_again:
+        units = gather_units(program_strategy(grid.program, graph), graph)
     if units is None and elements <= _MOST_LIVE:
         return {}
     if units is None:
