@@ -222,7 +222,10 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator, slots:
                 f"of which each device has a term, are never summed (store it as {PENDING_GRADIENT}, or in slices)"
             )
     for argument, tensor in enumerate(arguments(op)):
-        for shardings in (program.wanted(index, argument), program.stored[index][argument]):
+        forms = [program.wanted(index, argument)]
+        if argument < len(op.inputs):  # slices of a weight that is gathered before it is used may differ
+            forms.append(program.stored[index][argument])
+        for shardings in forms:
             if reason := _why_uneven(program, tensor, shardings, slots):
                 return reason
     for output, tensor in enumerate(op.outputs):

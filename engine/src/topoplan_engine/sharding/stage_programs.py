@@ -128,9 +128,10 @@ def _stored(rule: Signature, argument: int, summed: bool) -> Sharding:
 
 
 def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], sliced: Sequence[int]) -> MeshSharding:
-    """Return how a weight is stored in slices along axes of the mesh, as far as one of its own axes divides.
+    """Return how a weight is stored in slices along axes of the mesh, of as many as one of its own axes has room for.
 
-    That is one that operators do not cut, if there is one; along later axes of the mesh slices are cut into slices.
+    That is one that divides evenly and that operators do not cut, if there is one; where none divides, the longest, in
+    slices that differ, as FSDP2 and ZeRO-3 pad them.  Along later axes of the mesh slices are cut into slices.
     """
     cut = {each.axis for each in form if each.sliced}
     slices = [
@@ -142,6 +143,9 @@ def _in_slices(form: MeshSharding, tensor: Tensor, sizes: tuple[int, ...], slice
             continue
         fits = [k for k, size in enumerate(tensor.shape) if size % (slices[k] * sizes[axis]) == 0]
         place = min(fits, key=lambda k: (k in cut, k), default=None)
+        if place is None:
+            room = [k for k, size in enumerate(tensor.shape) if size >= slices[k] * sizes[axis] and k not in cut]
+            place = max(room, key=lambda k: tensor.shape[k], default=None)
         if place is not None:
             slices[place] *= sizes[axis]
             form = (*form[:axis], shard(place), *form[axis + 1 :])

@@ -296,3 +296,14 @@ def test_context_parallelism_of_experts_gathers_keys_and_values_alone(model):
     assert moved.sum() == 4 * LAYERS * 4
     experts = sum(w.nbytes for op in graph.operators if "experts" in op.name for w in op.weights)
     assert sum(nbytes(tasks, Collective.ALL_REDUCE, [0, 1])) == experts // 2
+
+
+def test_weights_are_stored_in_slices_that_nothing_divides_evenly(model):
+    """Six devices have a sixth of each: of 64 and 128 channels slices differ by one, as PyTorch's FSDP2 pads them."""
+    graph, devices = model("llama", 12), 6
+    cluster = build_cluster(ClusterOptions(servers=devices, device="h100"))
+    lowering = Lowering(graph, cluster, Roofline().build(graph, cluster))
+    use = lowering.memory_use(strategy_of(Stated(zero=3), graph, devices)[0])
+    numbers = sum(weight.elements for op in graph.operators for weight in op.weights)
+    assert use.optimizer.tolist() == pytest.approx([12 * numbers / devices] * devices, abs=1)
+    assert use.gradients.max() == pytest.approx(2 * numbers / devices, abs=1)
