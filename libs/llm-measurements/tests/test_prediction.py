@@ -66,3 +66,14 @@ def test_constants_a_little_different_need_no_further_lowering(plan):
     truth = [Predictor().predicted(run, each).seconds for each in others]
     assert [each.seconds for each in found[1:]] == pytest.approx(truth, rel=2e-3)
     assert found[1].seconds > 1.02 * found[0].seconds
+
+
+@pytest.mark.parametrize("plan", [{}, {"schedule": "interleaved:2"}, {"schedule": "1f1b", "recompute": "full"}])
+def test_a_plan_of_one_device_sends_nothing(plan):
+    """It takes longer than its products at the peak: 6 FLOP for each weight of eight layers and token."""
+    one = {"micro_batch": 1, "overlap": "megatron", **plan}
+    predicted = Predictor().predicted(
+        attrs.evolve(RUN, devices=1, plan=one), stack_of(stacks(), "H100, Megatron-Bridge")
+    )
+    weights = 8 * (2 * 1024 * 1024 + 2 * 1024 * 1024 + 3 * 1024 * 4096)
+    assert predicted.seconds > 6 * 64 * 1024 * weights / 989e12

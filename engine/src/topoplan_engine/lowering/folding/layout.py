@@ -391,7 +391,7 @@ class FoldedLayout:
         transfers = columns["kind"] == TaskKind.TRANSFER
         columns["src"][transfers], columns["dst"][transfers] = ends[:, message[transfers]]
         collectives = columns["kind"] == TaskKind.COLLECTIVE
-        columns["group"][collectives] = np.where(message >= 0, group_of[message], 0)[collectives]
+        columns["group"][collectives] = np.append(group_of, 0)[message[collectives]]  # joins have message -1
         return {"group_ptr": indptr([len(each) for each in members]), "group_members": np.concatenate(members)}
 
     def _flows(self, used: I64) -> _Flows:
