@@ -8,11 +8,12 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Host, State
+from topoplan import Candidate, Host, State, optimize
 from topoplan_engine.lowering import Lowering, edge_numbers, pieces
 from topoplan_engine.lowering.fragments import messages
 from topoplan_engine.lowering.parts import concatenate
 from topoplan_engine.lowering.piece_loads import load_interfaces
+from topoplan_engine.search import lower_bounds
 from topoplan_engine.search.lower_bounds import IncrementalLowerBound
 from topoplan_engine.training import frozen
 from topoplan_estimator_roofline import Roofline
@@ -122,3 +123,30 @@ def test_interfaces_carry_what_their_links_do(problem, component, per_part):
             np.testing.assert_allclose(rows[number], expected, rtol=1e-12)
             loaded += rows[number].any()
     assert loaded > 50
+
+
+@pytest.mark.parametrize("topology", ["bigswitch", "fattree:k=4"])
+def test_a_search_finds_the_same_where_no_links_are_counted(monkeypatch, topology):
+    """As on networks of more than a million links, where rows of all links of every fragment took 4 GiB."""
+
+    def found():
+        return optimize("dlrm", topology=topology, servers=8, batch_size=512, searchers=["mcmc"], budget=150)
+
+    counted = found()
+    monkeypatch.setattr(lower_bounds, "_MOST_LINKS", 4)
+    uncounted = found()
+    assert uncounted.seconds == counted.seconds
+    assert uncounted.plan.strategy == counted.plan.strategy
+
+
+def test_sums_of_very_many_links_are_kept_of_few_states(monkeypatch):
+    monkeypatch.setattr(lower_bounds, "_BYTES_OF_SUMS", 8 * 40 * 8)
+    problem = model_problem(Host.discover(), "dlrm", servers=4)
+    fluid = Fluid().build()
+    bounds = IncrementalLowerBound(
+        Lowering(problem.graph, problem.cluster, problem.costs), fluid.link_seconds, 0.0, fluid.interfaces
+    )
+    fabric = problem.build_fabric(None, np.random.default_rng(0))
+    for strategy, changes, changed in walk(problem, 60):
+        bounds.of(Candidate(base=State(strategy, fabric), placements=changes), State(changed, fabric))
+    assert len(bounds._sums) + len(bounds._sums._old) <= 40

@@ -20,6 +20,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I64, f64
 from topoplan.model.cluster import Cluster
+from topoplan.model.fabric import Fabric
 from topoplan.model.placement import Placement
 from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.taskgraph import TaskGraph
@@ -39,8 +40,10 @@ LinkSeconds = Callable[[TaskGraph, AnyFabric, Cluster], F64]
 
 #: Differences after which sums are taken anew.
 _REFRESH = 200
-#: States whose sums are kept, and fabrics whose rows are.
-_STATES, _FABRICS = 4096, 4
+#: States whose sums are kept, the bytes that sums of links may take, and fabrics whose rows are kept.
+_STATES, _BYTES_OF_SUMS, _FABRICS = 4096, 1 << 28, 4
+#: Links of the largest network whose links are counted: a row of every fragment has eight megabytes.
+_MOST_LINKS = 1 << 20
 
 
 class LowerBound(NamedTuple):
@@ -124,6 +127,7 @@ class IncrementalLowerBound:
         self._device_rows = Rows(2 * self._lowering.cluster.n_devices)
         self._link_rows: LruCache[bytes, _LinkRows] = LruCache(_FABRICS)
         self._sums: LruCache[bytes, tuple[Sums, int]] = LruCache(_STATES)
+        self._widest = 1
         self._edges = self._lowering.edge_numbers()
         self._base: _Base | None = None
         self._after: Sums | None = None
@@ -141,7 +145,7 @@ class IncrementalLowerBound:
         assert self._after is not None
         if self._last.counts_links:
             sums = self._after.copy()
-            self._sums.put(state.strategy.key + state.fabric.key, (sums, self._last.base.age + 1))
+            self._keep(state.strategy.key + state.fabric.key, sums, self._last.base.age + 1)
             self._pieces.put_numbers(state.strategy, sums.numbers)
         return bound
 
@@ -242,9 +246,18 @@ class IncrementalLowerBound:
             self._holds_gradients = self._lowering.holds_gradients(state.strategy)
             taskgraph, cluster = self._lowering.lower(state.strategy), self._lowering.cluster
             devices = np.concatenate([_compute_seconds(taskgraph), self._lowering.resting_memory(state.strategy)])
-            links = self._link_seconds(taskgraph, state.fabric, cluster).sum(axis=0)
-            aged_sums = self._sums.put(key, (Sums(self._pieces.numbers(state.strategy), devices, links), 0))
+            links, fabric = np.empty(0), state.fabric
+            if not isinstance(fabric, Fabric) or fabric.n_links <= _MOST_LINKS:
+                links = self._link_seconds(taskgraph, fabric, cluster).sum(axis=0)
+            aged_sums = self._keep(key, Sums(self._pieces.numbers(state.strategy), devices, links), 0)
         return aged_sums
+
+    def _keep(self, key: bytes, sums: Sums, age: int) -> tuple[Sums, int]:
+        """Keep the sums of a state: as many states as memory allows where a network has very many links."""
+        if len(sums.links) > self._widest:
+            self._widest = len(sums.links)
+            self._sums = LruCache(max(4, min(_STATES, _BYTES_OF_SUMS // (8 * self._widest))))
+        return self._sums.put(key, (sums, age))
 
     def _add_device_rows(self, numbers: Iterable[int]) -> None:
         """Add the rows of seconds of compute, then bytes of memory, of every device, of fragments that have none."""
@@ -255,7 +268,9 @@ class IncrementalLowerBound:
     def _add_link_rows(self, numbers: Iterable[int], rows: _LinkRows) -> None:
         """Add the rows of seconds of every link, of fragments that have none; they are priced together."""
         missing, cluster = rows.missing(numbers), self._lowering.cluster
-        if rows.interfaces is not None:
+        if not rows.columns.rows.shape[1]:
+            pass  # of a network with very many links none is counted
+        elif rows.interfaces is not None:
             load_interfaces(self._pieces, missing, rows.interfaces, rows.columns.rows)
         elif len(missing):
             assert self._base is not None
