@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from topoplan_studies import rows as study_rows
 
 
 def test_csv_has_a_row_for_each_run(run, finished):
@@ -69,3 +72,9 @@ def test_parquet_without_pyarrow_says_what_to_install(run, comparison, monkeypat
     status, _, err = run("compare", "small.toml", "--table", "runs.parquet")
     assert status == 2
     assert "Parquet needs pyarrow: pip install 'topoplan-studies[parquet]'" in err
+
+
+def test_a_cell_begins_no_formula_and_no_row():
+    """Python 3.11 does not quote a carriage return where lines end otherwise; readers take it for the end of one."""
+    written = study_rows._csv(["a", "b"], [{"a": "x\r+1", "b": "=1"}, {"a": "\r@", "b": 2.5}]).decode()
+    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[r"x\r+1", "'=1"], [r"\r@", "2.5"]]

@@ -104,11 +104,14 @@ def as_csv(rows: list[Connection]) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.replace(" ", "_") for column in _COLUMNS])
-    # A spreadsheet takes a cell that begins with one of these for a formula.
-    writer.writerows(
-        [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in _cells(row)] for row in rows
-    )
+    writer.writerows(map(_cell, _cells(row)) for row in rows)
     return out.getvalue().encode()
+
+
+def _cell(text: str) -> str:
+    """Return a cell for CSV: no formula of a spreadsheet, and no carriage return, which Python 3.11 does not quote."""
+    text = text.replace("\r", r"\r")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def as_markdown(rows: list[Connection]) -> bytes:

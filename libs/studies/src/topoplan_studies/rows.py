@@ -110,8 +110,14 @@ def _csv(names: list[str], table: list[dict[str, Any]]) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for CSV: text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    """Return a value for CSV: text that a spreadsheet would take for a formula begins with an apostrophe.
+
+    Carriage returns are written as two letters: Python 3.11 does not quote them where lines end otherwise.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", r"\r")
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def _parquet(names: list[str], table: list[dict[str, Any]]) -> bytes:
