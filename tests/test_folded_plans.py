@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Candidate, Host, State, Topology, TopoplanError, optimize
+from topoplan import Candidate, Host, PlacedStrategy, State, Topology, TopoplanError, optimize
 from topoplan.search.stopping import Stopped
 from topoplan_engine import problem_on
 from topoplan_engine.interrupt import Stop, obeyed
@@ -33,7 +33,7 @@ from topoplan_samples.plans_drawn import (
     some_plans,
     write,
 )
-from topoplan_searcher_stated import Stated
+from topoplan_searcher_stated import Hybrid, Stated
 from topoplan_searcher_stated.construct import strategy_of
 from topoplan_searcher_stated.settings import Settings
 from topoplan_simulator_fluid import Fluid
@@ -308,3 +308,18 @@ def test_iterations_that_are_not_folded_are_run_whole_or_refused_by_name(options
         patch.setattr("topoplan_engine.simulation.folds.MOST_WRITTEN", 1000)
         with pytest.raises(TopoplanError, match=r"passes of operators, and 1,000 can be run one by one: .*" + reason):
             FoldedStates(simulate, Lowering(graph, cluster, costs), cluster).iteration(state)
+
+
+@pytest.mark.parametrize("limit", [{}, {"time_limit": 30.0}], ids=["no limit", "limit"])
+def test_a_search_leaves_out_what_is_too_large_ever_to_be_simulated(limit, tmp_path, monkeypatch):
+    """A proposal of that kind has no cost; a stated plan of that kind is refused with the reason."""
+    options = {"servers": 2, "gpus_per_server": 4, "batch_size": 16, "device": "h100", "topology": "torus", **limit}
+    model = HuggingFace(config=write(tmp_path), sequence_length=32)
+    monkeypatch.setattr("topoplan_engine.simulation.folds._FOLDED", 1)
+    monkeypatch.setattr("topoplan_engine.lowering.folding.layout._MOST_FOLDED", 1)
+    outcome = optimize(model, searchers=[Hybrid(planners=False, divided=False, placed=False)], budget=4, **options)
+    assert outcome.result.too_large > 0
+    assert isinstance(outcome.plan.strategy, PlacedStrategy)
+    assert outcome.seconds == outcome.initial_seconds
+    with pytest.raises(TopoplanError, match=r"^plan: devices differ .* one of each kind has more than 1 passes"):
+        optimize(model, searchers=[Stated(tp=2, dp=4)], **options)

@@ -19,9 +19,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
+from topoplan.errors import TopoplanError
 from topoplan.search.stopping import must_end, stop_if_wanted
 
-__all__ = ["Stop", "TooLargeError", "check_size", "interruptible", "obeyed", "raise_if_interrupted", "terminable"]
+__all__ = [
+    "Stop",
+    "TooLargeError",
+    "TooManyPassesError",
+    "check_size",
+    "interruptible",
+    "obeyed",
+    "raise_if_interrupted",
+    "terminable",
+]
 
 
 class Stop:
@@ -32,6 +42,10 @@ class Stop:
 
 class TooLargeError(Exception):
     """Leaves the pricing of one candidate, because its iteration has too many tasks for the time that there is."""
+
+
+class TooManyPassesError(TooLargeError, TopoplanError):
+    """An iteration is too large to be simulated, however much time there is; a search leaves the candidate out."""
 
 
 def _no_limit() -> float:

@@ -335,7 +335,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *memory_rows(plan),
         ("evaluations", f"{result.evaluations} ({result.evaluations / max(result.elapsed, 1e-9):.0f}/s)"),
         ("search ended by", result.ended_by + (f", while {result.unfinished}" if result.unfinished else "")),
-        *([("too large to price in time", f"{result.too_large} candidates")] if result.too_large else []),
+        *([("too large to price", f"{result.too_large} candidates")] if result.too_large else []),
         *(("left out", reason) for reason in result.left_out),
     ]
     if result.restarts:

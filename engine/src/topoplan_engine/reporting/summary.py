@@ -111,7 +111,7 @@ def _bound_rows(outcome: Outcome) -> list[tuple[str, str]]:
 def _search_rows(result: Result) -> list[tuple[str, str]]:
     """Say what ended a search before it was done."""
     rows = [("search ended by", f"{result.ended_by}, while {result.unfinished}")] if result.unfinished else []
-    too_large = [("too large to price in time", f"{result.too_large} candidates")] if result.too_large else []
+    too_large = [("too large to price", f"{result.too_large} candidates")] if result.too_large else []
     return rows + too_large
 
 

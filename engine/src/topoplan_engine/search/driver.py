@@ -510,18 +510,18 @@ class SearchRun:
         return trial
 
     def _priced_now(self, candidate: Candidate, fitting_cutoff: float) -> Trial:
-        """Price a candidate; one that there is no time for has no cost."""
+        """Price a candidate; one that there is no time for, or that is too large ever to be simulated, has no cost."""
         price = self._evaluator.price_alone if self._is_alone and not self._has_begun else self._evaluator.price
-        if not self._has_limit:
-            return price(candidate, fitting_cutoff)
         stop, count = self._clocked.stop, self._evaluator.evaluations
         best = self.best if self._has_begun else None
-        until = self.elapsed + self._time.longest(best, is_portfolio=self._is_portfolio)
-
-        def left() -> float:
-            return min(math.inf if best is None else self._seconds_left(), until - self.elapsed)
-
         try:
+            if not self._has_limit:
+                return price(candidate, fitting_cutoff)
+            until = self.elapsed + self._time.longest(best, is_portfolio=self._is_portfolio)
+
+            def left() -> float:
+                return min(math.inf if best is None else self._seconds_left(), until - self.elapsed)
+
             with obeyed(stop, left, self._most_tasks):
                 if best is None or best.fits:
                     trial = price(candidate, fitting_cutoff)

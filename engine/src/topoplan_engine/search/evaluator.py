@@ -30,7 +30,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
-from topoplan_engine.interrupt import TooLargeError, check_size
+from topoplan_engine.interrupt import TooLargeError, TooManyPassesError, check_size
 from topoplan_engine.kernels.clock import clock, seconds_of_routing
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.star import HasInterfaces
@@ -175,6 +175,8 @@ class Evaluator:
         self._limiting: list[Exporter] = []
         # By strategy: why the trainer that plans are for cannot run it, or a format cannot say it.
         self._refusals: dict[bytes, str] = {}
+        # By strategy: why its iteration cannot be simulated.
+        self._too_many: dict[bytes, str] = {}
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
@@ -213,7 +215,11 @@ class Evaluator:
                 bound = self._lower_bound.of(candidate, state)
             if bound.seconds >= cutoff:
                 return self._trial(state, float("inf"))
-        cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
+        try:
+            cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
+        except TooManyPassesError as error:
+            self._too_many[strategy.key] = str(error)
+            raise
         if cost == float("inf"):
             return self._trial(state, cost)
         return self._trial(state, *self._costs.put(key, (cost, bound.fits or self.fits(strategy))))
@@ -277,6 +283,11 @@ class Evaluator:
             )
             self._refusals[strategy.key] = why or next(texts, "")
         return self._refusals[strategy.key]
+
+    def too_many_passes(self, strategy: Strategy) -> str:
+        """Say why the iteration of a strategy, which was to be priced, cannot be simulated; empty if it can."""
+        texts = (each._too_many.get(strategy.key, "") for each in (self, *self._variants.values()))
+        return next(filter(None, texts), "")
 
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
         """Say whether a change to a state is known to cost no less than ``cutoff`` seconds, without lowering it.

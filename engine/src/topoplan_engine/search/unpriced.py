@@ -160,6 +160,7 @@ class Unpriced:
 
         Raises:
             UnpricedError: none can be priced soon.
+            TopoplanError: the first state can never be.
         """
         began, grace = clock(), math.inf if whole else max(_GRACE * limit, _LEAST_GRACE)
         planned = sorted(self._planned, key=lambda entry: evaluator.tasks_of(entry.candidate.state().strategy))
@@ -179,6 +180,8 @@ class Unpriced:
                 stacklevel=3,
             )
             return trial
+        if why := evaluator.too_many_passes(self._first.candidate.state().strategy):
+            raise TopoplanError(why)
         raise UnpricedError(
             f"time-limit: no plan could be priced in {limit:.3g} s of search, nor in {clock() - began:.2g} s after it "
             f"({self._needs(evaluator, name_of)}): allow it more time, or fewer devices"
