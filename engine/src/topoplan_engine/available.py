@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from topoplan.errors import TopoplanError
+from topoplan_engine.interrupt import OversizeError
 
 __all__ = ["available_bytes", "check_memory"]
 
@@ -45,7 +45,7 @@ def check_memory(what: str, nbytes: int, advice: str) -> None:
         advice: what would need less.
 
     Raises:
-        TopoplanError: there are fewer.
+        OversizeError: there are fewer; a search leaves the candidate out.
 
     Example:
         >>> check_memory("plan: 1,000 tasks", 208_000, "use fewer devices")
@@ -53,7 +53,7 @@ def check_memory(what: str, nbytes: int, advice: str) -> None:
     most = available_bytes()
     if most is not None and nbytes + _BASE > most:
         needed = _gigabytes(nbytes + _BASE)
-        raise TopoplanError(
+        raise OversizeError(
             f"{what} take some {needed} of memory, and this process may have {_gigabytes(most)} ({advice})"
         )
 

@@ -23,9 +23,9 @@ from topoplan.errors import TopoplanError
 from topoplan.search.stopping import must_end, stop_if_wanted
 
 __all__ = [
+    "OversizeError",
     "Stop",
     "TooLargeError",
-    "TooManyPassesError",
     "check_size",
     "interruptible",
     "obeyed",
@@ -44,7 +44,7 @@ class TooLargeError(Exception):
     """Leaves the pricing of one candidate, because its iteration has too many tasks for the time that there is."""
 
 
-class TooManyPassesError(TooLargeError, TopoplanError):
+class OversizeError(TooLargeError, TopoplanError):
     """An iteration is too large to be simulated, however much time there is; a search leaves the candidate out."""
 
 

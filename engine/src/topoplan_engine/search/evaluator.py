@@ -30,7 +30,7 @@ from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import Candidate, State, Trial
 from topoplan_engine.cache import LruCache
 from topoplan_engine.guarded import runs_all_to_alls, with_algorithms
-from topoplan_engine.interrupt import TooLargeError, TooManyPassesError, check_size
+from topoplan_engine.interrupt import OversizeError, TooLargeError, check_size
 from topoplan_engine.kernels.clock import clock, seconds_of_routing
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.star import HasInterfaces
@@ -176,7 +176,7 @@ class Evaluator:
         # By strategy: why the trainer that plans are for cannot run it, or a format cannot say it.
         self._refusals: dict[bytes, str] = {}
         # By strategy: why its iteration cannot be simulated.
-        self._too_many: dict[bytes, str] = {}
+        self._oversize: dict[bytes, str] = {}
 
     def price(self, candidate: Candidate, fitting_cutoff: float = 0.0) -> Trial:
         """Lower and simulate a candidate.
@@ -217,8 +217,8 @@ class Evaluator:
                 return self._trial(state, float("inf"))
         try:
             cost = self._cost(state, cutoff if self._lower_bound else float("inf"), bound)
-        except TooManyPassesError as error:
-            self._too_many[strategy.key] = str(error)
+        except OversizeError as error:
+            self._oversize[strategy.key] = str(error)
             raise
         if cost == float("inf"):
             return self._trial(state, cost)
@@ -284,9 +284,9 @@ class Evaluator:
             self._refusals[strategy.key] = why or next(texts, "")
         return self._refusals[strategy.key]
 
-    def too_many_passes(self, strategy: Strategy) -> str:
+    def oversize(self, strategy: Strategy) -> str:
         """Say why the iteration of a strategy, which was to be priced, cannot be simulated; empty if it can."""
-        texts = (each._too_many.get(strategy.key, "") for each in (self, *self._variants.values()))
+        texts = (each._oversize.get(strategy.key, "") for each in (self, *self._variants.values()))
         return next(filter(None, texts), "")
 
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:

@@ -35,7 +35,7 @@ def check_has_plan(setup: SearchSetup, result: Result) -> None:
 
 def _refuse_all(setup: SearchSetup, result: Result) -> None:
     strategy = result.best.strategy
-    if why := setup.evaluator.refusal(strategy) or setup.evaluator.too_many_passes(strategy):
+    if why := setup.evaluator.refusal(strategy) or setup.evaluator.oversize(strategy):
         raise TopoplanError(f"model {setup.problem.graph.name!r}: no plan was found that can be used: {why}")
     lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
     early = f" (the {result.ended_by} came while {result.unfinished})" if result.unfinished else ""
@@ -50,7 +50,7 @@ def _refuse_all(setup: SearchSetup, result: Result) -> None:
 def _refuse_stated(setup: SearchSetup, result: Result) -> None:
     stating = next(searcher for searcher in setup.searchers if isinstance(searcher, StatesStrategy))
     strategy, model = stating.stated_strategy(setup.problem), setup.problem.graph.name
-    if why := setup.evaluator.too_many_passes(strategy):
+    if why := setup.evaluator.oversize(strategy):
         raise TopoplanError(why)
     if setup.evaluator.fits(strategy):
         raise UnpricedError(

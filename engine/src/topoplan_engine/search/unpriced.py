@@ -180,7 +180,7 @@ class Unpriced:
                 stacklevel=3,
             )
             return trial
-        if why := evaluator.too_many_passes(self._first.candidate.state().strategy):
+        if why := evaluator.oversize(self._first.candidate.state().strategy):
             raise TopoplanError(why)
         raise UnpricedError(
             f"time-limit: no plan could be priced in {limit:.3g} s of search, nor in {clock() - began:.2g} s after it "

@@ -12,7 +12,7 @@ from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
 from topoplan.plugin.simulate import Simulate
 from topoplan.search.protocol import State
-from topoplan_engine.interrupt import TooManyPassesError
+from topoplan_engine.interrupt import OversizeError
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.quotients import FoldedRun, Folds
@@ -73,7 +73,7 @@ class FoldedStates:
             iteration: FoldedIteration | None = None
             if reason := self._why_whole(state):
                 if count > MOST_WRITTEN:
-                    raise TooManyPassesError(
+                    raise OversizeError(
                         f"plan: {count:,} passes of operators, and {MOST_WRITTEN:,} can be run one by one: {reason}"
                     )
             elif (simulate := self._simulate) is not None:

@@ -14,7 +14,7 @@ from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
-from topoplan_engine.interrupt import TooManyPassesError
+from topoplan_engine.interrupt import OversizeError
 from topoplan_engine.lowering.folding.class_loads import ClassLoads, class_loads
 from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
 from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
@@ -231,7 +231,7 @@ def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) 
     """Return classes of vertices and links, and which links had to be left out (`MessageLoads.evened`).
 
     Raises:
-        TooManyPassesError: there are too many even so.
+        OversizeError: there are too many even so.
     """
     exact = _MOST_FOLDED if loads.spread is None and patterns.n_devices <= _FEW_DEVICES else _MOST_PASSES
     tries = [(0, exact), (1, _MOST_FOLDED)] if loads.spread else [(0, exact), (1, _MOST_PASSES), (2, _MOST_FOLDED)]
@@ -244,7 +244,7 @@ def _classes(strategy: StagedStrategy, patterns: Patterns, loads: MessageLoads) 
         classes = few_classes_of(*patterns.with_loads(loads, evened=evened), patterns.n_devices, kinds)
         if classes is not None and _passes(strategy, patterns, classes) <= most:
             return classes, evened
-    raise TooManyPassesError(
+    raise OversizeError(
         f"plan: devices differ in what their messages load on this network, and one of each kind has more than "
         f"{_MOST_FOLDED:,} passes and messages of all-to-alls (use fewer micro-batches or devices, or a network of "
         "equal racks)"
