@@ -254,7 +254,7 @@ def _words(settings: Table | None, option: str) -> list[str]:
 
 
 def _are_compiled(settings: Table | None) -> bool:
-    """Whether kernels are compiled for an installation: of all packages, if it is not told otherwise.
+    """Whether kernels are compiled for an installation: of all packages, unless a setting says `none`.
 
     Raises:
         SystemExit: the option has another value.
