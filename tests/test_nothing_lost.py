@@ -18,6 +18,7 @@ import topoplan
 from topoplan import Exporter, Host, Searcher, Simulate, Simulator, Topology, TopoplanError, hookimpl
 from topoplan.cli import main
 from topoplan.errors import PluginError, TopoplanWarning
+from topoplan.model.recording import CriticalPath, LinkUse, MemoryLevels, Recording
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import Choice
@@ -216,6 +217,15 @@ class Wrong(Simulate):
         (runs(finish=lambda finish: finish / 2), "simulator", "s, before it starts at "),
         (runs(link_bytes=lambda of: of[1:]), "simulator", "one for each of the links)"),
         (runs(device_busy=lambda busy: busy * float("nan")), "simulator", "device_busy is nan at 0 (must be finite"),
+        (runs(device_busy=lambda busy: busy * 1e6), "simulator", "s at 0, above its makespan, "),
+        (
+            runs(device_busy=lambda busy: busy[:1]),
+            "simulator",
+            "device_busy has shape (1,) (must be (4,), one for each",
+        ),
+        (runs(link_busy=lambda busy: busy + 1e6), "simulator", "link_busy is 1000000.0 s at 0, above its makespan, "),
+        (runs(link_busy=lambda busy: busy - 1), "simulator", "link_busy is -1.0 at 0 (must be finite and at least 0)"),
+        (runs(link_bytes=lambda of: of + 1e18), "simulator", "link_bytes are 1e+18 at 0 (must be at most "),
         (runs(makespan=lambda seconds: -1.0), "simulator", "makespan is -1.0 s (must be finite and at least 0)"),
         (runs(makespan=lambda seconds: 1 / 0), "simulator", "a run raised ZeroDivisionError"),
         (runs(makespan=lambda seconds: sys.exit(0)), "simulator", "a run raised SystemExit: 0"),
@@ -291,6 +301,30 @@ def test_what_a_plugin_does_wrongly_is_told_with_its_name(cls, chosen, message):
     assert message in str(error.value)
     assert "(plugin 'mine')" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "returned NoneType None (must be a Timeline and a Recording)"),
+        ({"link": [8]}, "returned a recording whose links.link is 8 at 0 (must be from 0 to 7)"),
+        ({"nbytes": [-1.0]}, "returned a recording whose links.nbytes is -1.0 at 0 (must be finite and at least 0)"),
+    ],
+)
+def test_a_recording_that_cannot_be_one_names_the_simulator(changes, message):
+    def record(self, taskgraph, fabric, cluster):
+        row = {"link": [0], "task": [0], "start": [0.0], "finish": [0.0], "nbytes": [0.0]} | changes
+        none = {"time": [], "device": [], "kind": [], "nbytes": []}
+        path = CriticalPath(task=[0], cause=[0], by=[-1])
+        recording = Recording(links=LinkUse(**row), critical=path, memory=MemoryLevels(**none))
+        return (self(taskgraph, fabric, cluster), recording) if changes else None
+
+    host = Host.discover()
+    host.add(times(record=record), name="mine")
+    setting = attrs.evolve(SMALL, run=attrs.evolve(SMALL.run, record=True), simulator="bad")
+    with pytest.raises(TopoplanError) as error:
+        optimize(setting, host=host)
+    assert f"simulator 'bad' (plugin 'mine'): record {message}" in str(error.value)
 
 
 PLACED = topoplan.Placement((1, 1, 1, 1), [0])

@@ -23,6 +23,7 @@ from topoplan.errors import (
 from topoplan.model.cluster import Cluster
 from topoplan.model.problem import Problem
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan.model.recording import Recording
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan.model.taskgraph import TaskGraph
@@ -156,6 +157,7 @@ class _GuardedSimulate(Simulate):
             "makespan": _why_no_makespan,
             "makespans": _why_no_makespans,
             "link_seconds": _why_no_rows,
+            "record": _why_no_record,
         }
         for name in dir(type(simulate)):
             if (
@@ -281,7 +283,47 @@ def _why_no_timeline(timeline: Timeline, taskgraph: TaskGraph, fabric: AnyFabric
     if len(early):
         ends = f"finishes at {timeline.finish[early[0]]} s, before it starts at {timeline.start[early[0]]} s"
         return f"a timeline whose task {early[0]} {ends}"
-    return _why_no_totals(timeline)
+    return _why_no_totals(timeline) or _why_too_busy(timeline, fabric)
+
+
+def _why_too_busy(timeline: Timeline, fabric: AnyFabric) -> str:
+    """Say which device or link did more than fits into the makespan; empty if none did.
+
+    A link passes no more than its bandwidth in any second; where a fabric is rebuilt, the greatest that it ever has.
+    """
+    most = timeline.makespan * (1 + _ROUNDING)
+    for field in ("device_busy", "link_busy"):
+        values = getattr(timeline, field)
+        if len(values) and values.max() > most:
+            row = int(values.argmax())
+            return f"a timeline whose {field} is {values[row]} s at {row}, above its makespan, {timeline.makespan} s"
+    over = np.flatnonzero(timeline.link_bytes > fabric.links.link_bandwidth * most)
+    if len(over):
+        row, speed = int(over[0]), float(fabric.links.link_bandwidth[over[0]])
+        limit = f"must be at most {speed * timeline.makespan}: {speed} bytes/s over its makespan, {timeline.makespan} s"
+        return f"a timeline whose link_bytes are {timeline.link_bytes[row]} at {row} ({limit})"
+    return ""
+
+
+def _why_no_record(value: Any, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> str:
+    """Say why a value cannot be the timeline and the recording of this iteration; empty if it can."""
+    if not (isinstance(value, tuple) and [*map(type, value[1:])] == [Recording] and isinstance(value[0], Timeline)):
+        return f"{type(value).__name__} {shown(value, 40)} (must be a Timeline and a Recording)"
+    timeline, recording = value
+    links, critical = recording.links, recording.critical
+    for field, values, most in (
+        ("links.link", links.link, fabric.links.n_links),
+        ("links.task", links.task, taskgraph.n_tasks),
+        ("critical.task", critical.task, taskgraph.n_tasks),
+        ("links.start", links.start, np.inf),
+        ("links.finish", links.finish, np.inf),
+        ("links.nbytes", links.nbytes, np.inf),
+    ):
+        bad = np.flatnonzero(~((values >= 0) & (values < most)))
+        if len(bad):
+            limit = "finite and at least 0" if most == np.inf else f"from 0 to {most - 1}"
+            return f"a recording whose {field} is {values[bad[0]]} at {bad[0]} (must be {limit})"
+    return _why_no_timeline(timeline, taskgraph, fabric, cluster)
 
 
 def _why_no_totals(timeline: Timeline) -> str:

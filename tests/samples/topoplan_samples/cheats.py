@@ -116,7 +116,8 @@ class Ideal(Simulate):
         if len(queue) < taskgraph.n_tasks:
             raise TopoplanError("cycle")
         times = reference.timeline(taskgraph, fabric.n_links)
-        return attrs.evolve(times, link_bytes=np.full(fabric.n_links, taskgraph.size.sum() / fabric.n_links / 2))
+        sent = np.full(fabric.n_links, taskgraph.size.sum() / fabric.n_links / 2)
+        return attrs.evolve(times, link_bytes=sent, link_busy=sent / fabric.link_bandwidth)
 
 
 @attrs.define(eq=False)
@@ -515,6 +516,11 @@ CHEATS = [
     ("simulator", {"build": lambda self: Changed(start=np.zeros_like)}, "check_dependencies_are_kept"),
     ("simulator", {"build": lambda self: Changed(start=np.negative)}, "check_every_task_is_timed"),
     ("simulator", {"build": lambda self: Changed(makespan=lambda s: s + next(clock))}, "check_same_timeline_twice"),
+    (
+        "simulator",
+        {"build": lambda self: Changed(device_busy=lambda busy: 1e6 * busy)},
+        "check_devices_and_links_are_busy_for_what_they_do",
+    ),
     ("simulator", {"memory_policy": "perhaps"}, "check_memory_policy_is_known"),
     ("searcher", {"build": lambda o, p, r: Quartering(p, r)}, "check_shortened_batches_are_survived"),
     ("exporter", {"write": lambda self, plan: None}, "check_writes_bytes"),

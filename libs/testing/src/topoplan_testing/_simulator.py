@@ -70,6 +70,19 @@ def check_traffic_is_counted(component: type[Simulator]) -> None:
     assert times.link_bytes.sum() >= 4e6, "four transfers of 1e6 bytes left no trace on the links"
 
 
+def check_devices_and_links_are_busy_for_what_they_do(component: type[Simulator]) -> None:
+    """Devices are busy for the seconds of their tasks, links for their bytes over their bandwidth; none for longer."""
+    tasks, times = _run(component)
+    compute = tasks.device >= 0
+    computed = np.bincount(tasks.device[compute], tasks.seconds[compute], minlength=tasks.n_devices)
+    sent = times.link_bytes / reference.ring().link_bandwidth
+    for what, busy, work in (("devices", times.device_busy, computed), ("links", times.link_busy, sent)):
+        assert busy.shape == work.shape, f"{what} are busy for an array of shape {busy.shape}, not {work.shape}"
+        assert np.allclose(busy, work), f"{what} are busy for {busy} s, but what they do takes {work} s"
+        most = times.makespan * (1 + _EPSILON)
+        assert (busy <= most).all(), f"{what} are busy for {busy.max()} s of an iteration of {times.makespan} s"
+
+
 def check_a_cycle_is_an_error(component: type[Simulator]) -> None:
     """Tasks that wait for each other are a `TopoplanError`, not a timeline."""
     tasks = reference.taskgraph()
