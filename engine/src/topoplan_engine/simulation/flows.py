@@ -372,7 +372,7 @@ def processing_times(tasks: TaskColumns, entities: Entities, paths: PathColumns,
     result = tasks.seconds.copy()
     for t in range(len(result)):
         first, last = entities.of_task[t], entities.of_task[t + 1]
-        if tasks.kind[t] == _TRANSFER or (tasks.kind[t] == _COLLECTIVE and first == last):
+        if tasks.kind[t] == _TRANSFER or (tasks.kind[t] == _COLLECTIVE and first == last and not wire):
             result[t] = 0.0
         longest = 0.0
         for e in range(first, last):

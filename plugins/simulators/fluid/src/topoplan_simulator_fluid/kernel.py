@@ -316,8 +316,8 @@ def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
         return _effect(-1, first, last, -1)
     if p.tasks.kind[task] == _COLLECTIVE:
         s.start[task] = now
-        if first == last:
-            return _effect(-1, 0, 0, task)
+        if first == last and (p.transport != _WIRE or p.tasks.seconds[task] == 0.0):
+            return _effect(-1, 0, 0, task)  # FlexNetPacket ends it there, though GPUs of its one device sum
         s.inside_hosts[task] = True
         push(s.timed, now + p.tasks.seconds[task], task)
     elif s.running[device] < 0:
@@ -344,7 +344,8 @@ def _timed_event(p: Prepared, s: State, now: float) -> Any:
         return _effect(-1, 0, 0, -1)
     if s.inside_hosts[number]:
         s.inside_hosts[number] = False
-        return _effect(-1, int(p.entities.of_task[number]), int(p.entities.of_task[number + 1]), -1)
+        first, last = int(p.entities.of_task[number]), int(p.entities.of_task[number + 1])
+        return _effect(-1, first, last, number if first == last else -1)
     device = p.tasks.device[number]
     s.running[device] = -1
     following = int(s.queue_head[device])
