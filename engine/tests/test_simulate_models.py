@@ -199,9 +199,34 @@ def test_a_transfer_to_its_own_device_takes_no_time(build):
     assert timeline.finish[1] == pytest.approx(2e-3)
 
 
-@pytest.mark.parametrize("build", [fluid, flexnet])
-def test_allreduce_of_one_member_takes_no_time_and_frees_its_successors(build):
-    tasks = graph([compute(1, 2e-3), collective([1], 10**10, 5.0), compute(1, 1e-3)], [(0, 1), (1, 2)])
+@pytest.mark.parametrize("level", ["coupled", "stepped"])
+def test_an_all_reduce_of_one_device_takes_what_its_gpus_take(level):
+    """The 8 GPUs of a device sum 1 GiB at 450 GB/s each in 2 (7/8) 2^30 / 450e9 = 4.176 ms, between 2 ms and 1 ms."""
+    sums = 2 * 7 / 8 * 2**30 / 450e9
+    tasks = graph([compute(1, 2e-3), collective([1], 2**30, sums), compute(1, 1e-3)], [(0, 1), (1, 2)])
+    simulate = fluid(level=level)
+    timeline = simulate(tasks, fast_star(), CLUSTER)
+    assert timeline.start.tolist() == pytest.approx([0.0, 2e-3, 2e-3 + sums])
+    assert timeline.finish[1] - timeline.start[1] == pytest.approx(4.176e-3, rel=1e-3)
+    assert timeline.makespan == pytest.approx(3e-3 + sums)
+    assert not timeline.link_bytes.any()
+    assert timeline.bounds.chain == pytest.approx(3e-3 + sums)
+    assert simulate.makespan(tasks, fast_star(), CLUSTER, 0.99 * timeline.makespan) == float("inf")
+    assert simulate.makespan(tasks, fast_star(), CLUSTER, 1.01 * timeline.makespan) == timeline.makespan
+
+
+def test_a_device_computes_while_its_gpus_sum():
+    tasks = graph(
+        [compute(1, 2e-3), collective([1], 10**9, 5e-3), compute(1, 3e-3), compute(0, 4e-3)], [(0, 1), (0, 2)]
+    )
+    timeline = fluid()(tasks, fast_star(), CLUSTER)
+    assert timeline.finish.tolist() == pytest.approx([2e-3, 7e-3, 5e-3, 4e-3])
+
+
+@pytest.mark.parametrize(("build", "seconds"), [(fluid, 0.0), (packets, 0.0), (packets, 5.0), (flexnet, 5.0)])
+def test_allreduce_of_one_member_without_a_sum_takes_no_time_and_frees_its_successors(build, seconds):
+    """The programs of FlexNet end it at once, whatever its device sums."""
+    tasks = graph([compute(1, 2e-3), collective([1], 10**10, seconds), compute(1, 1e-3)], [(0, 1), (1, 2)])
     timeline = build()(tasks, fast_star(), CLUSTER)
     assert timeline.makespan == pytest.approx(3e-3)
 

@@ -252,7 +252,7 @@ class FluidRun:
                 self._go(self.flows[t])
             elif kind == TaskKind.COLLECTIVE:
                 self.start[t] = self.now
-                if self.flows[t]:
+                if self.flows[t] or (self.wire and self.taskgraph.seconds[t] > 0.0):
                     self.inside.add(t)
                     heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
                 else:
@@ -281,6 +281,8 @@ class FluidRun:
         if number in self.inside:
             self.inside.remove(number)
             self._go(self.flows[number])
+            if not self.flows[number]:
+                self._begin(self._end(number))
         elif number < self.taskgraph.n_tasks:
             device = int(self.taskgraph.device[number])
             self.busy[device] = False

@@ -7,7 +7,7 @@ What messages send and how they share links is a `Transport`.  The default is th
 * Flows share links max-min fairly (`topoplan_simulator_fluid.max_min`).
 * An all-reduce of S bytes over m members sends S/m from each member to the next in each of 2 (m-1) rounds; an
   all-gather or a reduce-scatter, in m-1 rounds.  With k rings each carries 1/k of this; rings run independently and
-  the last one ends the collective.  With one member it ends at once.
+  the last one ends the collective.  One with one member ends when the GPUs that its device stands for have summed.
 * ``coupled``: a ring is one entity that loads each of its links once per crossing and moves the bytes of all
   rounds at one rate; its latencies are those of 2 (m-1), or m-1, paths in a row, where they are longest: a member waits
   for the one before it alone.  ``stepped``: every round is m flows and a barrier, so that each has the longest latency.
@@ -36,6 +36,7 @@ What is not said here is as on the wire:
 * A ring pays the latency of its longest path in every round at both levels.
 * An all-reduce sends floor(S/m) per member and round.  If S < 9000 m it sends all in one round,
   floor(2 S (m-1)/m)/m; if S m <= 18000 m (m-1), it stops after the first round.
+* An all-reduce of one member ends at once, though its device stands for several GPUs.
 * Paths are drawn anew in every round: rings of up to 64 flows are stepped at both levels where some of these have
   several paths.
 
