@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/first_use.py [COMMAND ...]
     .venv/bin/python benchmarks/first_use.py --each [ROW ...]
     .venv/bin/python benchmarks/first_use.py --installed [ROW ...]
+    .venv/bin/python benchmarks/first_use.py --uv [ROW ...]
 
     python tools/kernels.py && .venv/bin/python benchmarks/first_use.py dlrm16
 
@@ -16,7 +17,9 @@ tells whether kernels for any CPU are as fast as those for this one.
 ``--each`` tells of every command that runs kernels what compiling them takes, in all processes that it starts: the
 first run with an empty folder less the second one, where no package brings kernels along. It takes some five minutes
 of CPU time. ``--installed`` tells the same of the commands after ``pip install .`` in a new environment, which compiles
-most kernels (tools/kernels.py): no row should be above `MOST` seconds.
+most kernels (tools/kernels.py): no row should be above `MOST` seconds.  ``--uv`` tells it of the commands after ``uv
+sync`` in a fresh clone of the commit, with an empty store of kernels (tools/kernel_store.py), and what ``uv sync`` takes
+there, in a second clone, and after a change of a kernel; uv finds the packages of others in its cache.
 """
 
 from __future__ import annotations
@@ -150,6 +153,36 @@ def each_installed(names):
         print(f"\n`pip install .` and all its bytecode: {seconds:.1f} CPU s, {wall:.1f} s of wall time")
 
 
+def each_with_uv(names):
+    """Clone the checkout and let uv install it, twice; print the table of commands, and what uv took."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = subprocess.run(["uv", "cache", "dir"], check=True, capture_output=True, text=True).stdout.strip()
+        environment = os.environ | {"UV_CACHE_DIR": cache, "XDG_CACHE_HOME": f"{folder}/cache"}
+        environment.pop("VIRTUAL_ENV", None)
+        rows = []
+        for clone in ("first", "second"):
+            subprocess.run(["git", "clone", "-q", str(ROOT), f"{folder}/{clone}"], check=True)
+            rows.append((f"`uv sync` in the {clone} clone", synced(Path(folder, clone), environment)))
+        kernel = Path(folder, "first/plugins/simulators/fluid/src/topoplan_simulator_fluid/kernel.py")
+        kernel.write_text(kernel.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+        rows.append(("`uv sync` after a change of a kernel", synced(Path(folder, "first"), environment)))
+        python = f"{folder}/second/.venv/bin/python"
+        # uv compiles no modules, so that what a first run spends more than the second is for kernels
+        subprocess.run([python, "-m", "compileall", "-q", f"{folder}/second"], check=False)
+        each(names, {}, python)
+        titles = ["step", "CPU s", "wall s"]
+        print("", markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n")
+        for title, (seconds, wall) in rows:
+            print(markdown_row([title, f"{seconds:.1f}", f"{wall:.1f}"]))
+
+
+def synced(clone, environment):
+    """Let uv install a clone; return its CPU seconds, with those of all processes that it starts, and of wall time."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(["uv", "sync", "-q", "--python", sys.executable], check=True, cwd=clone, env=environment)
+    return spent(before), time.monotonic() - began
+
+
 def each(names, setting, python=sys.executable):
     """Print the table of commands, with a setting of numba in the environment."""
     titles = ["command", "first, CPU s", "first, wall s", "again, CPU s", "compiler, CPU s", f"at most {MOST:g}"]
@@ -177,11 +210,14 @@ def main(names):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["--each"], ["--installed"]):
+    if sys.argv[1:2] in (["--each"], ["--installed"], ["--uv"]):
         if not set(sys.argv[2:]) <= set(EACH):
             sys.exit(f"wanted: {sys.argv[1]} [ROW ...], of {'; '.join(EACH)}")
         rows = sys.argv[2:] or list(EACH)
-        each(rows, SIDES["compiled"]) if sys.argv[1] == "--each" else each_installed(rows)
+        if sys.argv[1] == "--each":
+            each(rows, SIDES["compiled"])
+        else:
+            (each_with_uv if sys.argv[1] == "--uv" else each_installed)(rows)
         sys.exit()
     if not set(sys.argv[1:]) <= set(COMMANDS):
         sys.exit(f"wanted: [COMMAND ...], of {', '.join(COMMANDS)}")

@@ -134,6 +134,7 @@ def test_a_row_becomes_a_package(checkout):
         "topoplan-network-files",
         "topoplan-testing",
         "topoplan-topology-ocs",
+        "topoplan-compiled-kernels",
     ]
     others = [
         "attrs",

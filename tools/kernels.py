@@ -32,6 +32,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import kernel_store
+
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = "compiled_kernels"
 #: Numba compiles for any CPU of this platform, and calls no library that another machine may not have.
@@ -103,6 +106,11 @@ def compile_kernels(which: str, places: list[Path]) -> bool:
     """
     started = time.monotonic()
     sources = places or [folder / "src" for folder in folders()]
+    entry = kernel_store.key(_checksum(which))
+    if which == "few" and kernel_store.take(entry, sources):
+        _note(which, places)
+        print("kernels are those of another checkout of the same sources")
+        return True
     with tempfile.TemporaryDirectory() as name:
         paths = [str(source) for source in sources]
         if not places:
@@ -118,11 +126,18 @@ def compile_kernels(which: str, places: list[Path]) -> bool:
         lines = ended.stderr.decode(errors="replace").strip().splitlines() or [f"status {ended.returncode}"]
         print(f"kernels are not compiled, so that first runs do it: {lines[-1]}", file=sys.stderr)
         return False
+    _note(which, places)
+    if which == "few":
+        kernel_store.keep(entry, sources)
+    print(f"kernels compiled in {time.monotonic() - started:.0f} s")
+    return True
+
+
+def _note(which: str, places: list[Path]) -> None:
+    """Write down what the kernels in the checkout were compiled from."""
     if not places:
         _record(which).parent.mkdir(exist_ok=True, parents=True)
         _record(which).write_text(_checksum(which), encoding="utf-8")
-    print(f"kernels compiled in {time.monotonic() - started:.0f} s")
-    return True
 
 
 @cache
@@ -154,7 +169,6 @@ def _is_installed() -> bool:
 
 
 def _backend() -> Any:
-    sys.path.insert(0, str(Path(__file__).parent))
     return importlib.import_module("workspace_backend")
 
 

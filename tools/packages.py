@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = "packages.toml"
 #: What builds a package by itself; the root builds all in one wheel (workspace_backend.py).
 BUILD: Mapping[str, str | list[str]] = {"requires": ["flit_core>=3.11,<5"], "build-backend": "flit_core.buildapi"}
+#: What uv installs beside the packages: a distribution whose build compiles their kernels, by name and folder.
+COMPILED = ("topoplan-compiled-kernels", "tools/compiled_kernels")
 COMPONENTS = "core/src/topoplan/plugin/components.txt"
 #: Import names that are not those of their distributions.
 IMPORT_NAMES = {"attr": "attrs", "yaml": "pyyaml"}
@@ -143,9 +145,10 @@ class Table:
         alike = ([p.module for p in packages if p.folder.split("/")[0] == folder] for folder in folders)
         layers = [" | ".join(modules) for modules in alike if modules]
         comment = "# from plugins down to core"
+        compiled = f"{COMPILED[0]} = {{ path = {json.dumps(COMPILED[1])}, editable = true }}"
         for pattern, lines in (
             (r"^dependencies = \[\n?(?:    .*\n)*\]\n", _pair("dependencies", sorted(others))),
-            (r"^dev = \[\n?(?:    .*\n)*\]\n", _pair("dev", list(self.packages))),
+            (r"^dev = \[\n?(?:    .*\n)*\]\n", _pair("dev", [*self.packages, COMPILED[0]])),
             (r"^members = \[.*\]\n", [f"members = {json.dumps(list(members))}"]),
             (r"^files = \[.*\]\n", [f"files = {json.dumps([*(f'{member}/src' for member in members), 'tools'])}"]),
             (r"^testpaths = \[.*\]\n", [f"testpaths = {json.dumps(['tests', *(f'{m}/tests' for m in members)])}"]),
@@ -154,7 +157,10 @@ class Table:
                 rf"^{comment}\nlayers = \[\n?(?:    .*\n)*\]\n",
                 [comment, *_pair("layers", layers)],
             ),
-            (r"^\[tool\.uv\.sources\]\n(?:\S.*\n)*", ["[tool.uv.sources]", *(_source(p.name) for p in packages)]),
+            (
+                r"^\[tool\.uv\.sources\]\n(?:\S.*\n)*",
+                ["[tool.uv.sources]", *(_source(p.name) for p in packages), compiled],
+            ),
         ):
             places = re.findall(pattern, text, flags=re.M)
             if len(places) != 1:

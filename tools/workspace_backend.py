@@ -88,7 +88,7 @@ def build_wheel(directory: str, settings: Table | None = None, metadata_director
         return _write(Path(directory), folders, {}, editable=False)
     with tempfile.TemporaryDirectory() as compiled:
         write_members(folders, Path(compiled), editable=False)
-        _compile(compiled)
+        compile_few(compiled)
         return _write(Path(directory), folders, {}, editable=False, compiled=Path(compiled))
 
 
@@ -96,7 +96,7 @@ def build_editable(directory: str, settings: Table | None = None, metadata_direc
     """Write a wheel with the metadata of all distributions, and one ``.pth`` file that names their folders."""
     folders = _folders(settings)
     if _are_compiled(settings):
-        _compile()
+        compile_few()
     lines = "".join(f"{folder / 'src'}\n" for folder in folders)
     return _write(Path(directory), folders, {"topoplan_workspace.pth": lines.encode()}, editable=True)
 
@@ -106,6 +106,26 @@ def build_sdist(directory: str, settings: Table | None = None) -> str:
     sys.exit(
         "error: the root of a checkout has no sdist; `uv build --all-packages --sdist` writes those of its packages"
     )
+
+
+def compile_few(*places: str) -> None:
+    """Compile kernels into the packages in a folder, or into those of the checkout; say so if that fails."""
+    words = [sys.executable, str(ROOT / "tools/kernels.py"), "--few", *places]
+    subprocess.run(words, check=False)
+
+
+def write_alone(directory: Path, folder: Path) -> str:
+    """Write the wheel of a distribution that has metadata alone; return its name."""
+    table = project(folder)
+    info = info_name(table)
+    record = ""
+    name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
+    with zipfile.ZipFile(directory / name, "w", zipfile.ZIP_STORED) as wheel:
+        for file, text in (("METADATA", metadata(folder, table)), ("WHEEL", WHEEL)):
+            wheel.writestr(zipfile.ZipInfo(f"{info}/{file}", _TIME), text)
+            record += _recorded(f"{info}/{file}", text.encode())
+        wheel.writestr(zipfile.ZipInfo(f"{info}/RECORD", _TIME), f"{record}{info}/RECORD,,\n")
+    return name
 
 
 def selection(root: Path, names: list[str]) -> list[Path]:
@@ -263,12 +283,6 @@ def _are_compiled(settings: Table | None) -> bool:
     if not set(words) <= {"few", "none"} or len(words) > 1:
         sys.exit(f"error: {KERNELS}={','.join(words)}: wanted few or none")
     return words != ["none"] and not _words(settings, SETTING) and sys.version_info >= (3, 11)
-
-
-def _compile(*places: str) -> None:
-    """Compile kernels into the packages in a folder, or into those of the checkout; say so if that fails."""
-    words = [sys.executable, str(ROOT / "tools/kernels.py"), "--few", *places]
-    subprocess.run(words, check=False)
 
 
 def _info() -> str:
