@@ -18,8 +18,8 @@ tells whether kernels for any CPU are as fast as those for this one.
 first run with an empty folder less the second one, where no package brings kernels along. It takes some five minutes
 of CPU time. ``--installed`` tells the same of the commands after ``pip install .`` in a new environment, which compiles
 most kernels (tools/kernels.py): no row should be above `MOST` seconds.  ``--uv`` tells it of the commands after ``uv
-sync`` in a fresh clone of the commit, with an empty store of kernels (tools/kernel_store.py), and what ``uv sync`` takes
-there, in a second clone, and after a change of a kernel; uv finds the packages of others in its cache.
+sync`` in a fresh clone of the commit, with an empty store of kernels (tools/kernel_store.py), and what ``uv sync``
+takes there, in a second clone, and after a change of a kernel; uv finds the packages of others in its cache.
 """
 
 from __future__ import annotations
@@ -145,12 +145,15 @@ def each_installed(names):
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = f"{folder}/bin/python"
+        pip = [python, "-m", "pip"]
+        cache = subprocess.run([*pip, "cache", "dir"], check=True, capture_output=True, text=True).stdout.strip()
+        environment = os.environ | {"PIP_CACHE_DIR": cache, "XDG_CACHE_HOME": f"{folder}/cache"}
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         # pip compiles all modules, so that what a first run spends more than the second is for kernels
-        subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT)], check=True)
-        seconds, wall = spent(before), time.monotonic() - began
+        subprocess.run([*pip, "install", "-q", str(ROOT)], check=True, env=environment)
+        row = ("`pip install .` and all its bytecode", (spent(before), time.monotonic() - began))
         each(names, {}, python)
-        print(f"\n`pip install .` and all its bytecode: {seconds:.1f} CPU s, {wall:.1f} s of wall time")
+        print_steps([row])
 
 
 def each_with_uv(names):
@@ -163,6 +166,7 @@ def each_with_uv(names):
         for clone in ("first", "second"):
             subprocess.run(["git", "clone", "-q", str(ROOT), f"{folder}/{clone}"], check=True)
             rows.append((f"`uv sync` in the {clone} clone", synced(Path(folder, clone), environment)))
+            print(rows[-1], file=sys.stderr, flush=True)
         kernel = Path(folder, "first/plugins/simulators/fluid/src/topoplan_simulator_fluid/kernel.py")
         kernel.write_text(kernel.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
         rows.append(("`uv sync` after a change of a kernel", synced(Path(folder, "first"), environment)))
@@ -170,10 +174,15 @@ def each_with_uv(names):
         # uv compiles no modules, so that what a first run spends more than the second is for kernels
         subprocess.run([python, "-m", "compileall", "-q", f"{folder}/second"], check=False)
         each(names, {}, python)
-        titles = ["step", "CPU s", "wall s"]
-        print("", markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n")
-        for title, (seconds, wall) in rows:
-            print(markdown_row([title, f"{seconds:.1f}", f"{wall:.1f}"]))
+        print_steps(rows)
+
+
+def print_steps(rows):
+    """Print the table of what installs: what it is, its seconds of CPU and of wall time."""
+    titles = ["step", "CPU s", "wall s"]
+    print("", markdown_row(titles), markdown_row(["---"] * len(titles)), sep="\n")
+    for title, (seconds, wall) in rows:
+        print(markdown_row([title, f"{seconds:.1f}", f"{wall:.1f}"]))
 
 
 def synced(clone, environment):

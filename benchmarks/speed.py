@@ -53,6 +53,8 @@ SECTIONS = {
     "default": Section(("speed.py", "--default")),
     "first-use": Section(("first_use.py", "dlrm16")),
     "first-commands": Section(("first_use.py", "--each")),
+    "first-commands-installed": Section(("first_use.py", "--installed")),
+    "first-commands-uv": Section(("first_use.py", "--uv")),
     "hpgo": Section(("planning.py",), slice(-1, None), "TOPOPLAN_HPGO_PYTHON"),
     "hidup": Section(("spmd_search.py",), slice(3), "TOPOPLAN_HIDUP"),
     "flexnet": Section(("search_speed.py", "--blocks", "beside"), slice(1), "TOPOPLAN_FLEXNET"),

@@ -380,7 +380,8 @@ AFTER = {
 
 
 @pytest.mark.slow
-def test_after_an_installation_commands_compile_little(tmp_path):
+def test_after_an_installation_commands_compile_little(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no kernels of another checkout
     wheel = zipfile.ZipFile(tmp_path / backend.build_wheel(str(tmp_path)))
     wheel.extractall(tmp_path / "wheel")
     installed = tmp_path / "wheel" / INSIDE

@@ -20,12 +20,12 @@ import platform
 import shutil
 import sys
 import tempfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 #: Folder of a package that holds compiled kernels.
 SHIPPED = "compiled_kernels"
-#: Entries that are kept for each Python, some 15 MB each.
+#: Entries that are kept for each Python, of 8 MB each.
 MOST = 4
 #: What kernels are compiled by, beside Python.
 _COMPILERS = ("numba", "llvmlite", "numpy")
@@ -33,7 +33,7 @@ _COMPILERS = ("numba", "llvmlite", "numpy")
 
 def key(checksum: str) -> str:
     """Return the name of the entry of sources with a checksum, compiled by what is installed here."""
-    parts = (checksum, platform.system(), platform.machine(), *(f"{name} {version(name)}" for name in _COMPILERS))
+    parts = (checksum, platform.system(), platform.machine(), *map(_version, _COMPILERS))
     return f"{sys.implementation.cache_tag}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
@@ -78,6 +78,13 @@ def keep(name: str, sources: list[Path]) -> None:
             Path(folder).mkdir()  # for the context manager, which removes it
     for entry in _entries(store)[:-MOST]:
         shutil.rmtree(entry, ignore_errors=True)
+
+
+def _version(name: str) -> str:
+    """Return name and version of what is installed; its name alone if it is not."""
+    with contextlib.suppress(PackageNotFoundError):
+        return f"{name} {version(name)}"
+    return name
 
 
 def _entries(store: Path) -> list[Path]:
