@@ -11,10 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkpoint_early_stop  # noqa: E402
+from torch.utils.checkpoint import (  # noqa: E402
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from topoplan import Host, TopoplanError, from_torch  # noqa: E402
+from topoplan.errors import TopoplanWarning  # noqa: E402
 from topoplan_engine import build_cluster  # noqa: E402
 from topoplan_engine.checkpoints import repeated_operators  # noqa: E402
 from topoplan_engine.options import ClusterOptions  # noqa: E402
@@ -270,6 +276,55 @@ def test_a_program_that_hides_what_is_trained_is_refused():
         from_torch(exported)
 
 
+class Nested(Stack):
+    """A checkpoint within a checkpoint."""
+
+    def forward(self, x):
+        def twice(x):
+            return checkpoint(self.blocks[1], self.blocks[0](x), use_reentrant=False)
+
+        return self.last(checkpoint(twice, self.first(x), use_reentrant=False))
+
+
+def test_checkpoints_within_one_are_parts_of_it():
+    graph = from_torch(Nested(None, layers=2), (torch.randn(BATCH, WIDTH),))
+    assert trained_parameters(graph) == sum(weight.numel() for weight in Nested(None, layers=2).parameters())
+    assert sum(op.checkpoint.begins for op in graph.operators if op.checkpoint is not None) == 1
+
+
+class FrozenBlock(Stack):
+    def __init__(self) -> None:
+        super().__init__(False, layers=1)
+        self.blocks[0].up.requires_grad_(False)
+
+
+def test_a_frozen_layer_within_a_checkpoint_runs_again():
+    module, x = FrozenBlock(), torch.randn(BATCH, WIDTH)
+    assert products(from_torch(module, (x,)), repeated=True) == counted_by_torch(module, x)
+
+
+def test_a_version_of_torch_that_checkpoints_in_another_way_is_named(monkeypatch):
+    def another(function, *args, **_options):
+        return function(*args)
+
+    monkeypatch.setattr(torch.utils.checkpoint, "checkpoint", another)
+    with pytest.warns(TopoplanWarning, match=r"calls of torch\.utils\.checkpoint are not seen in this version"):
+        from_torch(Stack(None), (torch.randn(BATCH, WIDTH),))
+
+
+class Selective(Stack):
+    def forward(self, x):
+        def contexts():
+            return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
+
+        return self.last(checkpoint(self.blocks[0], self.first(x), use_reentrant=False, context_fn=contexts))
+
+
+def test_selective_checkpoints_are_said_to_run_again_as_a_whole():
+    with pytest.warns(TopoplanWarning, match="selective checkpointing is planned as if all of its region ran again"):
+        from_torch(Selective(None, layers=1), (torch.randn(BATCH, WIDTH),))
+
+
 def test_a_file_knows_what_is_frozen_and_what_has_no_gradient(tmp_path):
     for number, make in enumerate((Frozen, NoGrad)):
         exported = torch.export.export(make(), (torch.randn(BATCH, WIDTH),), strict=False)
@@ -332,6 +387,8 @@ def test_embeddings_are_sparse_as_the_module_says(kind, sparse):
     graph = from_torch(nn.Sequential(module), (x,))
     assert [has_sparse_gradient(op) for op in graph.operators if op.weights] == [sparse]
     table = 4 * rows * channels
-    assert priced_memory(graph, "adam") == (table, 0 if sparse else table, 0 if sparse else 2 * table)
     module(x).sum().backward()
-    assert module.weight.grad.is_sparse == sparse
+    gradient = module.weight.grad
+    assert gradient.is_sparse == sparse
+    parts = (gradient._indices(), gradient._values()) if sparse else (gradient,)
+    assert priced_memory(graph, "adam") == (table, sum(part.nbytes for part in parts), 0 if sparse else 2 * table)

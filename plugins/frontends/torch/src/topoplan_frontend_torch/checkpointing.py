@@ -28,14 +28,16 @@ __all__ = ["check_exported", "inference_without_gradients", "marked_checkpoints"
 _KEY = "topoplan_checkpoint"
 #: The line of torch's code that runs a function of which autograd records nothing.
 _REENTRANT = re.compile(r"checkpoint\.py\", line \d+, in forward\s+outputs = run_function\(\*args\)")
+#: What ``checkpoint`` calls with ``use_reentrant=False``: since torch 2.14, and before.
+_GENERATORS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
 
 
 @contextmanager
 def marked_checkpoints(torch: Any) -> Iterator[None]:
     """Annotate what checkpointed functions do while a module is exported."""
     module, traceback = torch.utils.checkpoint, torch.fx.traceback
-    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
-    before = {name: getattr(module, name) for name in names}
+    generator = next((name for name in _GENERATORS if hasattr(module, name)), "")
+    before = {name: getattr(module, name) for name in ("CheckpointFunction", generator) if name}
     marks = _Marks(getattr(traceback, "annotate", None))
 
     class Reentrant:
@@ -47,7 +49,7 @@ def marked_checkpoints(torch: Any) -> Iterator[None]:
                 return function(*args)
 
     def not_reentrant(*args: Any, **kwargs: Any) -> Iterator[None]:
-        arguments = inspect.signature(before[names[1]]).bind(*args, **kwargs).arguments
+        arguments = inspect.signature(before[generator]).bind(*args, **kwargs).arguments
         if arguments.get("context_fn", module.noop_context_fn) is not module.noop_context_fn:
             marks.is_selective = True
         stops_early = getattr(module, "_enable_checkpoint_early_stop", None)
@@ -56,8 +58,10 @@ def marked_checkpoints(torch: Any) -> Iterator[None]:
         with marks.region(reentrant=not stops_early):
             yield
 
-    module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Reentrant, not_reentrant
+    for name in before:
+        setattr(module, name, not_reentrant if name == generator else Reentrant)
     try:
+        marks.check(module.checkpoint)
         with traceback.preserve_node_meta():
             yield
     finally:
@@ -114,10 +118,19 @@ class _Marks:
         finally:
             self._depth -= 1
 
+    def check(self, checkpoint: Callable[..., Any]) -> None:
+        """Run a function by torch's ``checkpoint``: a version that does it in yet another way makes no region."""
+        if self._annotate is None:
+            return
+        depths: list[int] = []
+        for reentrant in (False, True):
+            checkpoint(lambda _: depths.append(self._depth), None, use_reentrant=reentrant)
+        self._are_lost |= depths != [1, 1]
+
     def warn(self) -> None:
         """Say what a plan does not follow."""
         if self._are_lost:
-            _warn("torch.utils.checkpoint is not seen by this version of torch (2.9 or newer): planned without it")
+            _warn("calls of torch.utils.checkpoint are not seen in this version of torch (2.9 to 2.14): without them")
         if self.is_selective:
             _warn("selective checkpointing is planned as if all of its region ran again")
 

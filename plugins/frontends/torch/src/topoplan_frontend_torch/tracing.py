@@ -66,9 +66,10 @@ def export(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
     """
     _refuse_quantized(module, where)
     try:
-        with warnings.catch_warnings(), _no_logging(), _no_cache(module):
+        # What `marked_checkpoints` warns of at its end is not torch's, and is shown.
+        with marked_checkpoints(torch), warnings.catch_warnings(), _no_logging(), _no_cache(module):
             warnings.simplefilter("ignore")
-            with marked_checkpoints(torch), inference_without_gradients(torch), _made_beside(torch, args, kwargs):
+            with inference_without_gradients(torch), _made_beside(torch, args, kwargs):
                 return torch.export.export(module, args, dict(kwargs), strict=False)
     except TopoplanError:
         raise
