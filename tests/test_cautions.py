@@ -1,4 +1,4 @@
-"""What plans do that their users may not expect is said: tensor parallelism over hosts, copied heads, interfaces."""
+"""What plans do that their users may not expect is said: devices without work, groups over hosts, copied heads."""
 
 from __future__ import annotations
 
@@ -83,3 +83,34 @@ def test_a_comparison_says_which_interfaces_wait_for_their_host() -> None:
     report = compare(document)
     (line,) = [line for line in notes(report.results, report.prices) if "sends" in line]
     assert line == "panel: an interface of 1,087 Gbps sends 504.1 at most, as the link inside the host behind it"
+
+
+@pytest.mark.parametrize(
+    ("servers", "batch", "said"),
+    [
+        (6, 64, "4 of 6 have nothing to do: a batch of 64 does not divide over 6"),
+        (8, 64, None),
+        (3, 4, "2 of 3 have nothing to do: a batch of 4 does not divide over 3"),
+    ],
+)
+def test_devices_without_work_are_said(servers, batch, said) -> None:
+    """Six hosts have no power of two as a factor but 2, so that data parallelism has two parts of 64 samples."""
+    experiment = Experiment(
+        model="alexnet", cluster=ClusterOptions(servers=servers), run=RunOptions(batch_size=batch, budget=0)
+    )
+    assert dict(caution_rows(optimize(experiment).plan)).get("caution: devices") == said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "searcher", "is_said"),
+    [(8, Choice("stated", {"tp": 1}), True), (1, Choice("stated", {"tp": 1}), False), (8, Choice("random"), False)],
+)
+def test_programs_on_devices_of_several_gpus_are_said(gpus, searcher, is_said) -> None:
+    """Placed operators sum inside of devices, programs do not."""
+    experiment = Experiment(
+        model="ncf",
+        cluster=ClusterOptions(servers=2, gpus_per_device=gpus),
+        searchers=[searcher],
+        run=RunOptions(batch_size=64, budget=1),
+    )
+    assert ("caution: GPUs of a device" in dict(caution_rows(optimize(experiment).plan))) == is_said

@@ -190,7 +190,8 @@ class ComponentOptions:
     collective: tuple[str, ...] = option(
         (),
         help="algorithm of a kind of collective, such as all-reduce=auto or all-to-all=pxn, or auto for all kinds; "
-        "several, with commas between: the fastest for each group and size; unset: rings of the network",
+        "several, with commas between: the fastest for each group and size; ring is one ring, by one network interface "
+        "of each host, multi-ring one for each of its devices; unset: rings of the network",
         metavar="COLLECTIVE=NAME,...",
     )
     protocol: Literal["inside", "none", "auto", "ll", "ll128", "simple"] | None = option(

@@ -1,6 +1,6 @@
-"""What a plan does that its user may not expect, and its price: tensor parallelism over hosts, heads that are copied.
+"""What a plan does that its user may not expect, and its price: devices without work, tensor parallelism over hosts.
 
-    plan: meshes of stages, shares of attention, seconds by part, insides of hosts ─► rows of tables, `cautions` in JSON
+    plan: devices, stages, shares of attention, seconds by part, insides of hosts ─► rows of tables, `cautions` in JSON
 
 None is an error: on one host there may be no other plan, copies of small heads are cheap, and interfaces that are
 faster than the links behind them may be what there is.
@@ -14,6 +14,7 @@ import numpy as np
 
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
+from topoplan.model.strategy import Strategy
 from topoplan_engine.host_models import slow_link_of_interfaces
 from topoplan_engine.reporting.parts import iteration_parts
 from topoplan_engine.reporting.printing import spelled_time
@@ -28,10 +29,13 @@ _ATTENTION = "scaled_dot_product_attention"
 
 def caution_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return rows of a table: what to look at, and what it costs; none for a plan that does nothing of the kind."""
-    interfaces = _fast_interfaces(plan)
-    if plan.graph is None or not isinstance(plan.strategy, StagedStrategy):
-        return interfaces
-    return [*interfaces, *_over_hosts(plan, plan.strategy), *_copied_heads(plan, plan.strategy)]
+    rows = _fast_interfaces(plan)
+    if plan.graph is None or plan.strategy is None:
+        return rows
+    rows += _without_work(plan, plan.strategy) + _unsummed(plan, plan.strategy)
+    if isinstance(plan.strategy, StagedStrategy):
+        rows += _over_hosts(plan, plan.strategy) + _copied_heads(plan, plan.strategy)
+    return rows
 
 
 def _fast_interfaces(plan: Plan) -> list[tuple[str, str]]:
@@ -42,6 +46,30 @@ def _fast_interfaces(plan: Plan) -> list[tuple[str, str]]:
     rate = float(plan.cluster.interface_bandwidth.min())
     text = f"each of {rate * 8e-9:,.4g} Gbps is behind a link of {link * 8e-9:,.4g} Gbps inside its host"
     return [("caution: interfaces", f"{text}, by which it sends no more")]
+
+
+def _without_work(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
+    """Return a row where devices have no part of any operator, with the batch where it does not divide over all."""
+    assert plan.graph is not None
+    count, batch = plan.cluster.n_devices, plan.graph.batch_size
+    works = np.zeros(count, dtype=bool)
+    stages = strategy.stages if isinstance(strategy, StagedStrategy) else ()
+    for devices in (*(stage.mesh.devices for stage in stages), *(each.devices for each in strategy.placements)):
+        works[devices] = True
+        if works.all():
+            return []
+    why = f": a batch of {batch:,} does not divide over {count:,}" if batch % count else ""
+    return [("caution: devices", f"{count - int(works.sum()):,} of {count:,} have nothing to do{why}")]
+
+
+def _unsummed(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
+    """Return a row where devices are several GPUs, among which the programs of a plan sum nothing."""
+    gpus = plan.cluster.gpus_per_device
+    programs = isinstance(strategy, StagedStrategy) and not all(stage.is_placed for stage in strategy.stages)
+    if gpus == 1 or not (programs or strategy.program is not None):
+        return []
+    text = f"sums of gradients among the {gpus:,} GPUs of a device are not in the time (--gpus-per-server counts them)"
+    return [("caution: GPUs of a device", text)]
 
 
 def _over_hosts(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:

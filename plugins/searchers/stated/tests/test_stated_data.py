@@ -410,7 +410,7 @@ def test_words_are_padded_by_the_model(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2 | {"vocab_size": 50257}))
     graph = HuggingFace(config=str(path)).build(8)
-    message = r"tp=4 does not divide the 50257 words of operator 'transformer.wte' \(Megatron-LM pads them to 50688"
+    message = r"the 50257 words of operator 'transformer.wte' \(it divides 50688, to which Megatron-LM alone pads them"
     with pytest.raises(TopoplanError, match=message):
         strategy_of(Stated(tp=4), graph, 4)
 

@@ -342,7 +342,8 @@ def check_even(
                     if axis == "tp" and reads_rows(op):  # Megatron-LM, megatron/training/tokenizer: 128 for each device
                         padded = -(-size // (128 * degrees.tp)) * 128 * degrees.tp
                         if padded < 2 * size:  # a vocabulary, and no table of few rows, as recommendation models have
-                            hint = f"Megatron-LM pads them to {padded}: give the model so many; else {hint}"
+                            pads = f"it divides {padded}, to which Megatron-LM alone pads them: give the model so many"
+                            hint = f"{pads}; else {hint}"
                     what = "experts" if rule.dim == expert_dim else _what(op, rule.dim)
                     raise TopoplanError(
                         f"plan: {axis}={degree} does not divide the {size} {what} of operator {op.name!r} ({hint})"
