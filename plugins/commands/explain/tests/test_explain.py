@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from topoplan import TopoplanError
-from topoplan_command_explain import Explain
+from topoplan_command_explain import Explain, meaning
 from topoplan_command_explain.command import explain
 from topoplan_engine.reporting.explanations import explanation, explanations
 
@@ -145,3 +145,26 @@ def test_near_misses_are_suggested(label, meant):
 def test_what_is_like_nothing_is_refused():
     with pytest.raises(TopoplanError, match="topoplan explain lists all"):
         explain(["xyzzyq"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "word"),
+    [
+        ("tp", "tp", "tensor parallel"),
+        ("zero=1", "zero", "optimizer state"),
+        ("micro-batch", "micro-batch", "samples of a micro-batch"),
+        ("dp", "dp", "data parallel"),
+        ("ep = 8", "ep", "expert parallel"),
+        ("cp-comm", "cp-comm", "ring"),
+    ],
+)
+def test_keys_of_the_row_plan_are_explained(asked, key, word) -> None:
+    text = meaning(asked)
+    assert text.startswith(f"{key} in --plan: ")
+    assert word in text
+
+
+def test_without_stated_plans_a_key_is_no_label(monkeypatch) -> None:
+    monkeypatch.setenv("TOPOPLAN_DISABLE_PLUGINS", "topoplan-searcher-stated")
+    with pytest.raises(TopoplanError, match="no table has a number 'zero=1'"):
+        meaning("zero=1")
