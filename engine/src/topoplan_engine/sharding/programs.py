@@ -74,6 +74,7 @@ def reshards_under(
     graph: OperatorGraph,
     flow: GradientFlow,
     copies: Collection[tuple[int, int]] = (),
+    apart: Collection[tuple[int, int]] = (),
     *,
     any_order: bool = False,
 ) -> list[Reshard]:
@@ -84,6 +85,7 @@ def reshards_under(
         graph: of its operators.
         flow: the gradients of these operators in the whole model.
         copies: (operator, input) that is a copy of a weight of another part, and is summed and stored as a weight.
+        apart: (operator, input) that is brought to its sharding for this operator alone, whatever others need.
         any_order: see `topoplan_engine.sharding.mesh.mesh_steps`.
 
     Raises:
@@ -93,16 +95,17 @@ def reshards_under(
     readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for (v, argument), source_of in sources.items():
         readers.setdefault(source_of, []).append((v, argument))
-    users: dict[tuple[int, int, int, MeshSharding], list[int]] = {}
+    users: dict[tuple[int, int, int, MeshSharding, int], list[int]] = {}
     for v, operator in enumerate(graph.operators):
         for k in range(len(arguments(operator))):
             u, output = sources.get((v, k), (v, -1))
             source = program.made(u, output) if output >= 0 else program.stored[v][k]
             target = program.wanted(v, k)
             if source != target:
-                users.setdefault((u, output, -1 if output >= 0 else k, target), []).append(v)
+                reader = v if (v, k) in apart else -1
+                users.setdefault((u, output, -1 if output >= 0 else k, target, reader), []).append(v)
     reshards = []
-    for (u, output, k, target), ops in users.items():
+    for (u, output, k, target, _), ops in users.items():
         operator = graph.operators[u]
         tensor = operator.outputs[output] if output >= 0 else arguments(operator)[k]
         source = program.made(u, output) if output >= 0 else program.stored[u][k]

@@ -30,6 +30,7 @@ from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard, reshards_under
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.tied import TiedWeight, tied_weights
+from topoplan_engine.trainer_kernels import kernels_of
 from topoplan_engine.training import GradientFlow, gradient_flow, tensors_read
 
 __all__ = ["Link", "StageGraph", "crossing_weights", "stage_graphs"]
@@ -263,10 +264,23 @@ def _stage_graph(
             for index, op in enumerate(builder.operators)
         ),
         reshards=tuple(
-            _joined(reshard, program.mesh) for reshard in reshards_under(program, small, flow, of_stage, any_order=True)
+            _joined(reshard, program.mesh)
+            for reshard in reshards_under(program, small, flow, of_stage, _gathering_alone(small), any_order=True)
         ),
         copies=of_stage,
     )
+
+
+def _gathering_alone(graph: OperatorGraph) -> tuple[tuple[int, int], ...]:
+    """Return (operator, input) that is gathered for the operator though others gather the same.
+
+    A dispatcher of Megatron-LM gathers tokens of its own (`MoEAllGatherTokenDispatcher`), and shared experts do so in
+    their first matrix; torchtitan gathers where the tokens enter the experts of both kinds (``moe_sharding.py``).
+    """
+    kernels = kernels_of(graph)
+    if kernels is not None and kernels.units:
+        return ()
+    return tuple((number, 0) for number, op in enumerate(graph.operators) if op.kind == "dispatch")
 
 
 def _joined(reshard: Reshard, mesh: tuple[int, ...]) -> Reshard:

@@ -70,6 +70,7 @@ def group_by(x: Handle, assign: Handle, experts: int, alpha: float) -> Operator:
         outputs=tuple(plain(f"expert{k}", filled, c, d) for k in range(experts)),
         tags={"flexnet": "Group_by"},
         linear_in=((0,),),
+        saved=("assign",),
     )
 
 

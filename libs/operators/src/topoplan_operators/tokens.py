@@ -43,6 +43,7 @@ def gather(x: Handle, indices: Handle, axis: int = 0) -> Operator:
         outputs=(plain("y", Handle(tuple(dims[k].size for k in order), x.itemsize), *order),),
         traffic=(Term(2 * x.itemsize, order), Term(indices.itemsize, chosen)),
         linear_in=((0,),),
+        saved=("indices",),
     )
 
 
@@ -72,6 +73,7 @@ def gather_elements(x: Handle, indices: Handle, axis: int = 0) -> Operator:
         outputs=(plain("y", Handle(indices.shape, x.itemsize), *places),),
         traffic=(Term(2 * x.itemsize + indices.itemsize, places),),
         linear_in=((0,),),
+        saved=("indices",),
     )
 
 
@@ -96,6 +98,7 @@ def scatter_add(x: Handle, indices: Handle, rows: int) -> Operator:
         outputs=(plain("y", Handle((rows, *x.shape[1:]), x.itemsize), 0, *columns),),
         work=(Term(1 / rows, (0, *columns, j)),),
         linear_in=((0,),),
+        saved=("indices",),
     )
 
 
@@ -128,6 +131,7 @@ def dispatch(x: Handle, experts_of: Handle, experts: int, slots: int) -> Operato
         outputs=(plain("y", Handle((samples, experts, slots, channels), x.itemsize), b, e, c, d),),
         traffic=(Term(2 * x.itemsize, (b, e, c, d)),),
         linear_in=((0,),),
+        saved=("experts",),
     )
 
 
