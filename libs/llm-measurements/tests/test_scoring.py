@@ -25,6 +25,13 @@ def test_order_counts_pairs_within_workloads():
     assert found.best_within_percent == pytest.approx(100.0)
 
 
+def test_one_plan_that_was_measured_twice_is_counted():
+    # Measured 1, 1.1, 1.01, 2; the first two are one plan.  Apart: (1, 1.1), (1.1, 1.01), and each with 2.
+    found = score([1.0, 1.1, 1.01, 2.0], [1.0, 1.0, 1.2, 1.1], ["a"] * 4)
+    assert (found.pairs, found.repeated_pairs, found.pairs_in_order_percent) == (5, 1, pytest.approx(100 * 2 / 5))
+    assert (found.all_pairs, found.all_pairs_in_order_percent) == (6, pytest.approx(100 * 3 / 6))
+
+
 def test_the_best_rate_is_the_largest():
     found = score([10.0, 20.0], [1.0, 2.0], ["a", "a"], larger_is_better=True)
     assert found.best_within_percent == 0.0

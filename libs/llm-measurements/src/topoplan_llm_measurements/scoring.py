@@ -33,6 +33,10 @@ class Score:
         kendall_tau_within: the same over the pairs of one workload alone.
         pairs: pairs of one workload that were measured more than 5 % apart.
         pairs_in_order_percent: the share of them that is predicted in the same order.
+        repeated_pairs: those of them with equal predictions: one plan, measured twice, which no prediction puts in
+            order.
+        all_pairs: pairs of one workload, however near to each other; equal measurements are none.
+        all_pairs_in_order_percent: the share of these that is predicted in the same order.
         best_within_percent: by how much the plan predicted best was measured worse than the best one of its workload,
             in the worst workload.
     """
@@ -45,6 +49,9 @@ class Score:
     kendall_tau_within: float
     pairs: int
     pairs_in_order_percent: float
+    repeated_pairs: int
+    all_pairs: int
+    all_pairs_in_order_percent: float
     best_within_percent: float
 
 
@@ -75,6 +82,9 @@ def score(
             kendall_tau_within=nan,
             pairs=0,
             pairs_in_order_percent=nan,
+            repeated_pairs=0,
+            all_pairs=0,
+            all_pairs_in_order_percent=nan,
             best_within_percent=nan,
         )
     errors = np.abs(guess / truth - 1)
@@ -88,35 +98,60 @@ def score(
         kendall_tau=kendall_tau(truth, guess),
         kendall_tau_within=same.tau,
         pairs=same.apart,
-        pairs_in_order_percent=100 * same.in_order / same.apart if same.apart else float("nan"),
+        pairs_in_order_percent=_percent(same.in_order, same.apart),
+        repeated_pairs=same.repeated,
+        all_pairs=same.different,
+        all_pairs_in_order_percent=_percent(same.agree, same.different),
         best_within_percent=_best_within(truth, guess, number, larger_is_better),
     )
 
 
-@attrs.frozen
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else float("nan")
+
+
+@attrs.frozen(kw_only=True)
 class _Pairs:
-    """Pairs of rows of one workload: tau-b over them, those far apart, and those of them in order."""
+    """Pairs of rows of one workload: tau-b over them, and how many there are of them.
+
+    Attributes:
+        tau: tau-b.
+        different, agree: those measured at different values, and those of them in order.
+        apart, in_order, repeated: those far apart, those of them in order, and those predicted to be equal.
+    """
 
     tau: float
+    different: int
+    agree: int
     apart: int
     in_order: int
+    repeated: int
 
     @classmethod
     def of(cls, truth: F64, guess: F64, workload: np.ndarray) -> _Pairs:
-        agree = different_truth = different_guess = apart = in_order = 0
+        balance = different_truth = different_guess = agree = apart = in_order = repeated = 0
         for each in np.unique(workload):
             rows = np.flatnonzero(workload == each)
             for place, row in enumerate(rows[:-1]):
                 later = rows[place + 1 :]
                 by_truth, by_guess = np.sign(truth[row] - truth[later]), np.sign(guess[row] - guess[later])
-                agree += int((by_truth * by_guess).sum())
+                balance += int((by_truth * by_guess).sum())
+                agree += int((by_truth * by_guess > 0).sum())
                 different_truth += int((by_truth != 0).sum())
                 different_guess += int((by_guess != 0).sum())
                 far = np.abs(np.log(truth[row] / truth[later])) > np.log1p(_APART)
                 apart += int(far.sum())
                 in_order += int((far & (by_truth == by_guess)).sum())
+                repeated += int((far & (by_guess == 0)).sum())
         scale = float(np.sqrt(float(different_truth) * float(different_guess)))
-        return cls(agree / scale if scale else float("nan"), apart, in_order)
+        return cls(
+            tau=balance / scale if scale else float("nan"),
+            different=different_truth,
+            agree=agree,
+            apart=apart,
+            in_order=in_order,
+            repeated=repeated,
+        )
 
 
 def kendall_tau(first: Sequence[float] | F64, second: Sequence[float] | F64) -> float:

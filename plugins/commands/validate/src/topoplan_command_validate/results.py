@@ -51,7 +51,9 @@ def score_text(score: Score, refused: int) -> str:
     ]
     if score.pairs:
         parts.append(f"within workloads {score.kendall_tau_within:.3f}")
-        parts.append(f"{score.pairs_in_order_percent:.0f} % of {score.pairs} pairs in order")
+        repeats = f" ({score.repeated_pairs} are one plan, measured twice)" if score.repeated_pairs else ""
+        far = f"{score.pairs_in_order_percent:.0f} % of {score.pairs} pairs more than 5 % apart{repeats}"
+        parts.append(f"in order {far} and {score.all_pairs_in_order_percent:.0f} % of all {score.all_pairs}")
     if not math.isnan(score.best_within_percent):
         parts.append(f"best plan within {score.best_within_percent:.1f} %")
     if refused:
