@@ -455,6 +455,12 @@ WRONG = [
         "model_type: 'lama' is not read, though architectures says LlamaForCausalLM",
     ),
     ({"num_local_experts": 8}, "num_local_experts: 8 contradicts LlamaForCausalLM, which has no experts"),
+    ({"vision_config": {"depth": 2}}, r"vision_config: .* contradicts LlamaForCausalLM, which has words alone"),
+    ({"mm_vision_tower": "clip"}, "mm_vision_tower: 'clip' contradicts LlamaForCausalLM, which has words alone"),
+    (
+        {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}},
+        r"architectures: 'Gemma3ForConditionalGeneration' is not read \(give its text_config as a file of its own\)",
+    ),
     ({"kv_lora_rank": 512}, "kv_lora_rank: 512 contradicts LlamaForCausalLM, which has no latent attention"),
     ({"use_qk_norm": True}, "use_qk_norm: True contradicts LlamaForCausalLM, which has no normalized queries"),
     ({"model_type": "mistral", "mlp_bias": True}, "mlp_bias: True contradicts MistralForCausalLM, which has no such"),

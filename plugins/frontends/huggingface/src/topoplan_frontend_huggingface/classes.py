@@ -120,6 +120,10 @@ for _name, _each in _FAMILIES.items():
         _CLASSES.setdefault(_class, []).append(_name)
 #: Forms in which weights of models are published that are trained in another one (DeepSeek-V3, gpt-oss).
 TRAINED_FORMS = ("fp8", "mxfp4")
+#: Keys of models that see or hear.
+_TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "visual", "img_processor")
+#: Keys that have the configuration of their language model.
+_LANGUAGE = ("text_config", "llm_config", "language_config")
 #: Keys of ``auto_map`` that hold a class of model, the likeliest first.
 _AUTO = "AutoModel"
 _FIRST = ("AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification")
@@ -166,7 +170,9 @@ def chosen(document: Mapping[str, Any], where: str) -> Chosen:
         return Chosen(family=names.model_type, task=family.tasks[0], name=family.prefix + family.tasks[0])
     families = _CLASSES.get(name)
     if families is None:
-        raise TopoplanError(f"{where}: {source}: {shown(name)} is not read{_read(names.model_type, is_family)}")
+        inner = next((key for key in _LANGUAGE if isinstance(document.get(key), dict)), None)
+        help_text = f" (give its {inner} as a file of its own)" if inner else _read(names.model_type, is_family)
+        raise TopoplanError(f"{where}: {source}: {shown(name)} is not read{help_text}")
     family_name = names.model_type if names.model_type in families else families[0]
     if names.model_type != family_name:
         if not is_family and not automatic and "model_type" in document:
@@ -285,6 +291,9 @@ def check_keys(document: Mapping[str, Any], built: Chosen, where: str) -> None:
     for name in _saying(document, ("kv_lora_rank", "q_lora_rank"), minimum=1):
         if name not in fields:
             raise contradicts(name, "no latent attention")
+    for name in _TOWERS:
+        if document.get(name):
+            raise contradicts(name, "words alone (leave the key out to plan the language model without it)")
     for name in ("attention_bias", "qkv_bias", "mlp_bias", "use_bias"):
         always = issubclass(cls, GroupedKeys) and cls.input_bias and name in ("attention_bias", "qkv_bias")
         if document.get(name) is True and name not in fields and not always:
