@@ -37,7 +37,7 @@ def print_plans(plan: Plan) -> None:
             if row["lost_by"]:
                 print_line(f"{'':>6}{row['lost_by']}")
     if points := _rows(plan, "front"):
-        print_line("less memory for more time, as estimated")
+        print_line("less memory for more time")
         for row in points:
             print_line(f"{'':>3} {_numbers(row)}  {row['plan']}")
 

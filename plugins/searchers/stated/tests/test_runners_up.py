@@ -64,12 +64,21 @@ def test_the_front_has_no_plan_that_is_slower_and_larger():
     assert [(point["seconds"], point["memory_gib"]) for point in front(known(0, 1))] == [(10.0, 60.0), (11.0, 30.0)]
 
 
+def test_a_plan_of_the_front_has_the_seconds_that_were_simulated():
+    """Four stages were estimated at 12 s for 50 GiB, and simulated at 9.9: the first plan is slower and larger."""
+    plans = known(0)
+    plans = plans._replace(simulated={**plans.simulated, Settings(pp=4, zero=1): 9.9})
+    assert [(point["seconds"], point["memory_gib"]) for point in front(plans)] == [(9.9, 50.0), (11.0, 30.0)]
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("llama") / "config.json"
     path.write_text(json.dumps(LLAMA))
     options = {"servers": 2, "gpus_per_server": 2, "batch_size": 8, "device": "h100", "precision": "bf16"}
-    return optimize(HuggingFace(config=str(path)), searchers=["hybrid:shortlist=3"], **options).plan
+    return optimize(
+        HuggingFace(config=str(path)), searchers=["hybrid:shortlist=3,planners=no,divided=no,placed=no"], **options
+    ).plan
 
 
 @pytest.mark.slow

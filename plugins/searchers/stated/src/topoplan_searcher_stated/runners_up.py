@@ -93,7 +93,10 @@ def best_plans(search: KnownPlans) -> list[dict[str, Any]]:
 
 
 def front(search: KnownPlans) -> list[dict[str, Any]]:
-    """Return plans than which none that is known is both faster and smaller, by estimates; the fastest first."""
+    """Return plans than which none that is known is both faster and smaller, the fastest first.
+
+    Seconds are simulated where the plan was, as in `best_plans`: the plan of the search is one of them.
+    """
     best = sorted(search.simulated, key=lambda plan: search.simulated[plan])[:_LISTED]
     points = []
     for plan in dict.fromkeys([*best, *search.estimated, *itertools.chain.from_iterable(map(_savings, best))]):
@@ -102,7 +105,7 @@ def front(search: KnownPlans) -> list[dict[str, Any]]:
         except TopoplanError:
             continue
         if estimate.memory <= search.usable:
-            points.append((estimate.seconds, estimate.memory, plan))
+            points.append((search.simulated.get(plan, estimate.seconds), estimate.memory, plan))
     points.sort(key=lambda point: point[:2])
     smallest, chosen = float("inf"), []
     for point in points:
@@ -111,7 +114,12 @@ def front(search: KnownPlans) -> list[dict[str, Any]]:
             chosen.append(point)
     step = max(1, -(-len(chosen) // _POINTS))
     return [
-        {"plan": search.words(plan), "seconds": seconds, "memory_gib": nbytes / _GIB}
+        {
+            "plan": search.words(plan),
+            "seconds": seconds,
+            "simulated": plan in search.simulated,
+            "memory_gib": nbytes / _GIB,
+        }
         for seconds, nbytes, plan in chosen[::step]
     ]
 
