@@ -153,7 +153,7 @@ class Cluster(OneLine):
         """
         machine = self.machines.get(name.lower())
         if machine is None or machine.device is None:
-            names = [model.device.name for model in self.machines.values() if model.device is not None]
+            names = sorted({model.device.name for model in self.machines.values() if model.device is not None})
             have = nearest_device(name.upper(), names) if names else " here (topoplan_engine.build_cluster knows them)"
             raise TopoplanError(f"device {name!r}: no such machine{have}")
         return machine.device
