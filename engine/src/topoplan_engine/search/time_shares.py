@@ -2,8 +2,8 @@
 
 A searcher whose plans are about as fast as the best, and become better, has most.  Who has the best plan, members that
 still plan, and searchers that brought members along as long as they better their own plan, have less; who proposed
-nothing better for long, less again; and who proposed nothing but far slower plans, least.  A searcher has its turn if
-it has used no more than its share so far.
+nothing better for long, less again; and who proposed nothing but far slower plans, least, the less the slower they are.
+A searcher has its turn if it has used no more than its share so far.
 
 On large problems planners begin one after the other (`topoplan_engine.search.companions`): once a plan is known that
 fits, those that proposed nothing have least, too, while one before them plans.
@@ -26,7 +26,7 @@ _BEGINNING = 0.03
 
 #: Weights: of who betters its own best plan, which is near the best of all; of who has that one, of members that still
 #: plan, and of searchers that brought the members along and better their own; of who proposed nothing better for long;
-#: of who has nothing but far slower plans, and of planners whose turn is not yet.
+#: of planners whose turn is not yet, and of who has nothing but far slower plans, while these are just far.
 _LEADS, _PLANS, _FOLLOWS, _LATER = 2.0, 1.0, 0.5, 0.25
 
 #: Share of a time limit that who leads spends without a better plan before it has the share of any other; a planner
@@ -100,9 +100,10 @@ class TimeShares:
         is_fresh = self._proposed_at[number] - self._found_at[number] <= _FRESH * self._limit
         if times <= _NEAR and is_fresh:
             return _LEADS
-        comes_later = isinstance(search, PortfolioMember) and search.comes_later and min(self._own_best) < math.inf
-        if comes_later or _FAR < times < math.inf:
+        if isinstance(search, PortfolioMember) and search.comes_later and min(self._own_best) < math.inf:
             return _LATER
+        if _FAR < times < math.inf:
+            return _LATER * _FAR / times
         plans = not search.proposed if isinstance(search, PortfolioMember) else is_fresh
         return _PLANS if plans or times <= 1.0 else _FOLLOWS
 

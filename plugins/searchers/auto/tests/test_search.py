@@ -146,6 +146,31 @@ def test_planners_of_models_with_layers_come_first_on_large_problems(monkeypatch
     assert len(alone.ask()) == 1
 
 
+def test_kinds_of_moves_that_bring_nothing_are_rare():
+    """Walks, blocks, single operators, forms, and blocks with forms: 1 : 1 : 3 : 1 : 1, a sixteenth of it in vain."""
+    _, search, _ = started(plans=False)
+    drawn = np.zeros((2, 5))
+    for row, in_vain in enumerate(([0] * 5, [0, 0, 0, 240, 10_000])):
+        for _ in range(4_000):
+            search._in_vain = list(in_vain)
+            drawn[row, search._likely_kind()] += 1
+    shares = np.array([[1, 1, 3, 1, 1], [1, 1, 3, 1 / 16, 1 / 16]])
+    assert drawn / 4_000 == pytest.approx(shares / shares.sum(axis=1, keepdims=True), abs=0.03)
+
+
+def test_a_better_plan_makes_its_kind_of_move_frequent_again():
+    _, search, first = started(plans=False)
+    search._repeats = True
+    for _ in range(20):
+        (candidate,) = search.ask()
+        search.tell([attrs.evolve(landscape.trial(candidate.state()), cost=first.cost * 2)])
+    assert sum(search._in_vain) >= 20
+    (candidate,) = search.ask()
+    assert search._in_vain[search._kind] > 0
+    search.tell([attrs.evolve(landscape.trial(candidate.state()), cost=first.cost / 2)])
+    assert search._in_vain[search._kind] == 0
+
+
 @pytest.mark.parametrize("plans_first", [True, False])
 def test_one_seed_proposes_the_same(plans_first):
     def proposals():

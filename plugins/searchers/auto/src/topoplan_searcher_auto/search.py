@@ -10,12 +10,15 @@ problems these are few, and fewer if it is far behind.  On large problems with l
 which may show that placements are hopeless.
 
 Moves of whole forms are for models that repeat layers: the best strategies often place these layers equally, and a
-chain of single moves sees next to none of such strategies.
+chain of single moves sees next to none of such strategies.  Those that come near the best soon bring nothing more and
+take longest to be priced, so that a kind of move is the rarer the longer it brought nothing.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -34,6 +37,11 @@ __all__ = ["AutoSearch"]
 
 #: Chance that a walk along edges continues by one operator.
 _CONTINUATION = 0.75
+#: How often each kind of move is drawn for models with equal layers, while each brings something better: walks, blocks,
+#: single operators, forms, and blocks with their forms.
+_FREQUENCIES = (1.0, 1.0, 3.0, 1.0, 1.0)
+#: Moves of a kind in vain after which it is drawn half as often, and the least share of its frequency.
+_HALVED_AFTER, _LEAST_SHARE = 16, 1 / 16
 #: Proposals after which the chain returns to the best state.
 _RESET_EVERY = 40
 #: Priced strategies that are remembered, the oldest forgotten first.
@@ -90,6 +98,8 @@ class AutoSearch(Search):
         #: For each priced state a lower bound on its cost, and its trial if that is its cost.
         self._remembered: dict[bytes, tuple[float, Trial | None]] = {}
         self._since_reset = self._proposed = self._accepted = 0
+        #: Kind of the last move, and how many of each were drawn since the last one that was better than the best.
+        self._kind, self._in_vain = 0, [0] * len(_FREQUENCIES)
 
     @property
     def acceptance(self) -> float | None:
@@ -212,7 +222,7 @@ class AutoSearch(Search):
                 self._accepted += 1
                 self._current = self.reached = trial
             if trial.rank < self._best.rank:
-                self._best, self._since_reset = trial, 0
+                self._best, self._since_reset, self._in_vain[self._kind] = trial, 0, 0
 
     def _new_proposal(self, current: Trial, best: Trial) -> Candidate:
         """Return a change whose outcome is not known; known ones are accepted or rejected on the way."""
@@ -242,7 +252,7 @@ class AutoSearch(Search):
     def _changes(self, placements: Sequence[Placement]) -> dict[int, Placement]:
         """Draw a move: which kind, which operator, and which placement."""
         rng, same_form = self._rng, self._same_form
-        kind = int(rng.integers(5 if self._repeats else 3))
+        kind = self._kind = self._likely_kind() if self._repeats else int(rng.integers(3))
         op = int(rng.integers(len(placements)))
         placement = self._problem.space.random_placement(op, rng)
         changes = {op: placement}
@@ -256,6 +266,14 @@ class AutoSearch(Search):
             block = self._propagation.block(op, placement, rng)
             changes = {like: new for member, new in block.items() for like in same_form[member]} | block
         return self._that_differ(changes, placements)
+
+    def _likely_kind(self) -> int:
+        """Draw a kind of move: one that has brought nothing better for long is rare."""
+        shares = (max(_LEAST_SHARE, 1 / (1 + count / _HALVED_AFTER)) for count in self._in_vain)
+        sums = list(itertools.accumulate(f * share for f, share in zip(_FREQUENCIES, shares, strict=True)))
+        kind = bisect.bisect_right(sums, self._rng.random() * sums[-1], hi=len(sums) - 1)
+        self._in_vain[kind] += 1
+        return kind
 
     @staticmethod
     def _that_differ(changes: Mapping[int, Placement], placements: Sequence[Placement]) -> dict[int, Placement]:
