@@ -10,6 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from topoplan import optimize
+from topoplan_engine.reporting.throughput import plan_throughput_rows
 from topoplan_estimator_kernels.measured import measured_errors
 from topoplan_llm_measurements.by_device import DeviceErrors, device_errors, table_of
 from topoplan_llm_measurements.groups import GROUPS
@@ -79,3 +81,10 @@ def test_a_rate_that_is_too_high_is_a_time_that_is_too_short():
     judged = JudgedRow(row=row, prediction=Predicted(seconds=0.0, memory=0.0), predicted=1.25 * row.measured)
     (found,) = device_errors([Judged(table=table, rows=(judged,), refused=())], stacks(), {})
     assert (found.too_low_percent, found.too_high_percent) == (pytest.approx(20), 0)
+
+
+def test_details_say_what_the_constants_were_measured_on_and_which_differ():
+    options = {"servers": 2, "batch_size": 16, "device": "h100", "estimator": "kernels:products=1.2", "budget": 0}
+    source = dict(plan_throughput_rows(optimize("alexnet", **options).plan))["kernels measured on"]
+    assert source.startswith("NVIDIA H100 80GB HBM3, torch ")
+    assert source.endswith(", products 1.2")

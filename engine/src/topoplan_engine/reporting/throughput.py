@@ -12,6 +12,9 @@ from topoplan_engine.throughput import Throughput, priced_precision, throughput
 
 __all__ = ["iteration_seconds", "plan_throughput", "plan_throughput_rows", "throughput_json", "throughput_rows"]
 
+#: Constants that a run may have in place of those of kernels alone.
+_FACTORS = ("products", "passes", "accumulation", "host")
+
 
 def throughput_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the rows of a table."""
@@ -66,10 +69,22 @@ def _rows(throughput: Throughput | None, plan: Plan) -> list[tuple[str, str]]:
     shares = [f"{share:.0%} of the peak of {name}" for name, share in efficiencies if isinstance(share, float | int)]
     if shares:
         rows.append(("kernels reach at most", ", ".join(shares)))
+    if source := _source_of_kernels(assumptions):
+        rows.append(("kernels measured on", source))
     if errors := measured_errors_text(plan):
         rows.append(("typical error", errors))
     rows += [(f"assumed {what}", str(text)) for what, text in _mapping(assumptions.get("notes")).items()]
     return rows
+
+
+def _source_of_kernels(assumptions: Mapping[str, Any]) -> str:
+    """Return where the constants of kernels are from, and those that differ from what was measured."""
+    if not assumptions.get("kernels"):
+        return ""
+    parts = [f"{assumptions['kernels']} (docs/kernels.md)"]
+    parts += [f"{name} {assumptions[name]}" for name in ("launch", "optimizer") if name in assumptions]
+    parts += [f"{name} {assumptions[name]:g}" for name in _FACTORS if isinstance(assumptions.get(name), float | int)]
+    return ", ".join(parts)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
