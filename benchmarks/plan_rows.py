@@ -204,11 +204,11 @@ def rows() -> Iterator[Row]:
     yield Row(
         "llama",
         4,
-        f"tp=4,async-tp=yes,slowdown=0.15,{whole}",
-        "pieces of a matrix over all of it",
-        "1 + 0.15 x 3 / 4",
-        1.1125,
-        lambda plan: _over_whole(plan, "0.mlp.down_proj", f"tp=4,{whole}"),
+        "dp=4,zero=3,slowdown=0.15",
+        "share by which a device is slower beside messages",
+        "0.15",
+        0.15,
+        lambda plan: float(plan.tasks.slowdown.max()),
     )
     yield Row(
         "llama",
@@ -358,17 +358,6 @@ def rows() -> Iterator[Row]:
         3 * LAYERS * of_experts,
         lambda plan: sum(size for size in plan.sizes(Collective.ALL_REDUCE) if size == of_experts),
     )
-
-
-def _over_whole(plan: Lowered, name: str, other: str) -> float:
-    """Return the seconds of an operator's forward pass on the first device, over those under another plan."""
-    plans = [plan, lowered("llama", len(plan.memory.total), other)]
-    seconds = []
-    for each in plans:
-        named = np.array([each.graph.operators[op].name.endswith(name) for op in each.tasks.op])
-        rows = named & (each.tasks.kind == TaskKind.FORWARD) & (each.tasks.device == 0)
-        seconds.append(float(each.tasks.seconds[rows].sum()))
-    return seconds[0] / seconds[1]
 
 
 def _share_of(plan: Lowered, word: str, device: int) -> float:

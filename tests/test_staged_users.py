@@ -56,6 +56,22 @@ def test_formats_of_plans(run, file, tmp_path, exporter):
     assert (tmp_path / "out").exists()
 
 
+def test_devices_that_are_slower_beside_messages_stay_so_in_files(run, tmp_path):
+    slowed = stated_plan(MODEL, f"{PLAN},slowdown=0.5", servers=8, batch_size=16)
+    assert slowed.taskgraph.slowdown.tolist() == [0.5] * 8
+    assert slowed.timeline.makespan > stated_plan(MODEL, PLAN, servers=8, batch_size=16).timeline.makespan
+    text = write(slowed)
+    assert read(text, "plan.json") == slowed
+    (tmp_path / "plan.json").write_bytes(text)
+    for name in ("plan.json", "plan.et.tar"):
+        status, out, _ = run("simulate", tmp_path / name, "--json", "-x", f"chakra={tmp_path / 'plan.et.tar'}")
+        assert (status, json.loads(out)["iteration_time_s"]) == (0, slowed.timeline.makespan)
+    for name in ("flatbuffer", "astra-sim"):
+        status, _, err = run("simulate", tmp_path / "plan.json", "-x", f"{name}={tmp_path / 'out'}")
+        assert status == 2
+        assert f"{name}: devices compute slower beside messages, slowdown=0.5 (0, or simulator fluid alone)" in err
+
+
 @pytest.mark.parametrize(
     "exporter", ["cabling", "cabling-markdown", "graphml", "infragraph", "network-dot", "node-link"]
 )

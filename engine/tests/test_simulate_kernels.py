@@ -19,7 +19,7 @@ from topoplan_reference.flexnet import flexnet_reference
 from topoplan_reference.fluid import fluid_reference
 from topoplan_reference.packets import packets_reference
 from topoplan_samples.fabrics import star
-from topoplan_samples.random_graphs import networks, taskgraphs
+from topoplan_samples.random_graphs import networks, slowed_taskgraphs, taskgraphs
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import model as flexnet
 from topoplan_simulator_fluid import model as fluid
@@ -57,6 +57,14 @@ def test_fluid_equals_its_reference(data, stepped, seed, transport):
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
     check(fluid.Model(stepped, seed, transport), fluid_reference, network, taskgraph)
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3))
+def test_fluid_with_slowed_devices_equals_its_reference(data, stepped, seed):
+    network = data.draw(networks())
+    taskgraph = data.draw(slowed_taskgraphs(network.cluster.n_devices))
+    check(fluid.Model(stepped, seed), fluid_reference, network, taskgraph)
 
 
 def check_early_stop(model, network, taskgraph, share):
@@ -101,6 +109,14 @@ def test_fluid_stops_early_only_when_it_may(data, stepped, seed, share, transpor
     network = data.draw(networks())
     taskgraph = data.draw(taskgraphs(network.cluster.n_devices))
     check_early_stop(fluid.Model(stepped, seed, transport), network, taskgraph, share)
+
+
+@SETTINGS
+@given(st.data(), st.booleans(), st.integers(0, 3), st.sampled_from([0.3, 0.9, 0.999]))
+def test_fluid_with_slowed_devices_stops_early_only_when_it_may(data, stepped, seed, share):
+    network = data.draw(networks())
+    taskgraph = data.draw(slowed_taskgraphs(network.cluster.n_devices))
+    check_early_stop(fluid.Model(stepped, seed), network, taskgraph, share)
 
 
 def test_equal_flows_share_and_order_of_pairs_does_not_matter():

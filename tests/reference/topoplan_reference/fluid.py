@@ -69,6 +69,9 @@ class FluidRun:
         self.waits = taskgraph.predecessor_counts().tolist()
         self.queue: list[deque[int]] = [deque() for _ in range(network.cluster.n_devices)]
         self.busy = [False] * network.cluster.n_devices
+        self.slowdown = taskgraph.slowdown.tolist()
+        self.messages, self.running = [0] * len(self.slowdown), [-1] * len(self.slowdown)
+        self.work: dict[int, tuple[float, float, float]] = {}  # of a slowed device: seconds left, since when, the end
         self.start = np.full(taskgraph.n_tasks, -1.0)
         self.finish = np.full(taskgraph.n_tasks, -1.0)
         self.link_bytes = np.zeros(network.n_links)
@@ -231,15 +234,42 @@ class FluidRun:
                     self._load(flow, -1)
                     self.left_since += 1
                     heapq.heappush(self.timed, (self.now + flow.drain_latency, flow.number))
-            while self.timed and self.timed[0][0] <= limit:
+            while (first := self._first()) is not None and first[0] <= limit:
                 self.events += 1
-                self._happen(heapq.heappop(self.timed)[1])
+                if first[1] < 0:
+                    self._happen(heapq.heappop(self.timed)[1])
+                else:
+                    self._done(first[1])
             self._share()
             following = [self._end_of(flow) for flow in self.active.values()] + [time for time, _ in self.timed[:1]]
+            following += [end for _, _, end in self.work.values()]
             if not following:
                 return Outcome(self.start, self.finish, self.link_bytes, self.makespan, self.events)
             self.now = min(following)
             limit = self.now + 1e-12
+
+    def _first(self) -> tuple[float, int] | None:
+        """Return the time of the next event, and the slowed device that is done then; -1 for a timed event."""
+        timed = [(self.timed[0][0], -1)] if self.timed else []
+        return min([*timed, *((end, device) for device, (_, _, end) in self.work.items())], default=None)
+
+    def _pace(self, device: int) -> float:
+        return 1.0 + self.slowdown[device] if self.messages[device] else 1.0
+
+    def _change(self, t: int, by: int) -> None:
+        """Let a message of a task begin or end on its devices."""
+        inside = self.taskgraph.kind[t] == TaskKind.COLLECTIVE and self.taskgraph.seconds[t] > 0
+        if not self.slowdown or not (self.flows[t] or inside):
+            return
+        is_transfer = self.taskgraph.kind[t] == TaskKind.TRANSFER
+        ends = (self.taskgraph.src[t], self.taskgraph.dst[t]) if is_transfer else self.taskgraph.members(t)
+        for device in sorted({int(each) for each in ends}):
+            before = self._pace(device)
+            self.messages[device] += by
+            if device in self.work and self._pace(device) != before:
+                left, since, _ = self.work[device]
+                left = max(0.0, left - (self.now - since) / before)
+                self.work[device] = left, self.now, self.now + left * self._pace(device)
 
     def _begin(self, tasks: list[int]) -> None:
         """Start tasks that are ready; those that thereby get ready come before the rest."""
@@ -247,6 +277,7 @@ class FluidRun:
         while stack:
             t = stack.pop()
             kind = self.taskgraph.kind[t]
+            self._change(t, 1)
             if kind == TaskKind.TRANSFER:
                 self.start[t] = self.now
                 self._go(self.flows[t])
@@ -266,10 +297,27 @@ class FluidRun:
             t = self.queue[device].popleft()
             self.busy[device] = True
             self.start[t] = self.now
-            heapq.heappush(self.timed, (self.now + float(self.taskgraph.seconds[t]), t))
+            seconds = float(self.taskgraph.seconds[t])
+            if self.slowdown:
+                self.running[device] = t
+                self.work[device] = seconds, self.now, self.now + seconds * self._pace(device)
+            else:
+                heapq.heappush(self.timed, (self.now + seconds, t))
+
+    def _done(self, device: int) -> None:
+        """End what a slowed device computes."""
+        del self.work[device]
+        self._computed(self.running[device])
+
+    def _computed(self, t: int) -> None:
+        device = int(self.taskgraph.device[t])
+        self.busy[device] = False
+        self._work(device)
+        self._begin(self._end(t))
 
     def _end(self, t: int) -> list[int]:
         self.finish[t] = self.makespan = self.now
+        self._change(t, -1)
         got_ready = []
         for n in self.taskgraph.successors(t).tolist():
             self.waits[n] -= 1
@@ -284,10 +332,7 @@ class FluidRun:
             if not self.flows[number]:
                 self._begin(self._end(number))
         elif number < self.taskgraph.n_tasks:
-            device = int(self.taskgraph.device[number])
-            self.busy[device] = False
-            self._work(device)
-            self._begin(self._end(number))
+            self._computed(number)
         elif self.by_number[number].left > 0.0:
             flow = self.by_number[number]
             flow.bottleneck = None

@@ -107,6 +107,7 @@ def drawn_plan(seed, model_of, options_of=ONE_PATH, topology=None, sizes=SMALL, 
     if settings.ep > 1:
         changes = {"dispatch": draw.choice([0, 1, 2]), "overlap": draw.choice([settings.overlap, "experts"])}
         settings = attrs.evolve(settings, **changes)
+    settings = attrs.evolve(settings, slowdown=draw.choice([0.0, 0.15]))
     try:
         strategy, _ = strategy_of(settings, graph, cluster.n_devices)
         return graph, cluster, fabric_of(topology, cluster, options_of[topology]), strategy

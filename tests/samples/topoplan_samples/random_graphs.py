@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import strategies as st
 
 from topoplan import Cluster, Collective, Fabric, TaskKind
 from topoplan_engine.network.tables import Network
 from topoplan_samples.tasks import collective, compute, task_graph, transfer
 
-__all__ = ["networks", "taskgraphs"]
+__all__ = ["networks", "slowed_taskgraphs", "taskgraphs"]
 
 SECONDS = [0.0, 1e-6, 5e-5, 2e-4, 1.7e-3]
 BYTES = [0, 1, 8936, 40_000, 300_000, 5_000_000]
@@ -66,3 +67,10 @@ def taskgraphs(draw, devices):
             tasks.append(compute(draw(device), draw(st.sampled_from(SECONDS)), kind))
         edges += [(s, t) for s in draw(st.lists(st.integers(0, t - 1), max_size=3))] if t else []
     return task_graph(tasks, edges, devices)
+
+
+@st.composite
+def slowed_taskgraphs(draw, devices):
+    """Return a task graph whose devices compute slower beside messages, some of them."""
+    shares = st.lists(st.sampled_from([0.0, 0.15, 1.0]), min_size=devices, max_size=devices)
+    return attrs.evolve(draw(taskgraphs(devices)), slowdown=draw(shares))

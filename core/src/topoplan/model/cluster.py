@@ -82,9 +82,8 @@ class Cluster(OneLine):
                 raise TopoplanError(f"cluster: {field} has {len(column)} rows, not {rows}")
             bad = np.flatnonzero(~((column >= low) & (column <= high)))  # what is no number is bad, too
             if len(bad):
-                raise TopoplanError(
-                    f"cluster: {field}[{bad[0]}] is {column[bad[0]]} {unit}(must be {low:g} to {high:g})"
-                )
+                value = f"{column[bad[0]]} {unit}(must be {low:g} to {high:g})"
+                raise TopoplanError(f"cluster: {field}[{bad[0]}] is {value}")
         if len(self.device_preset) != devices:
             raise TopoplanError(f"cluster: {len(self.device_preset)} device presets for {devices} devices")
         if self.host is not None:
@@ -100,9 +99,8 @@ class Cluster(OneLine):
         if not 1 <= self.gpus_per_device <= _MOST_GPUS:
             raise TopoplanError(f"cluster: gpus_per_device {shown(self.gpus_per_device)} must be 1 to {_MOST_GPUS}")
         if not 0 <= self.memory_reserve <= _MOST_RESERVED:
-            raise TopoplanError(
-                f"cluster: memory_reserve {shown(self.memory_reserve)} (a share) must be 0 to {_MOST_RESERVED}"
-            )
+            share = shown(self.memory_reserve)
+            raise TopoplanError(f"cluster: memory_reserve {share} (a share) must be 0 to {_MOST_RESERVED}")
 
     @classmethod
     def uniform(

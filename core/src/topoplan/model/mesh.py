@@ -57,9 +57,8 @@ class DeviceMesh(OneLine):
             if size < 1:
                 raise TopoplanError(f"mesh: axis {name!r} has {size} devices (must be at least 1)")
         if self.devices.shape != (self.n_devices,):
-            raise TopoplanError(
-                f"mesh: {self.devices.size} devices for {' x '.join(map(str, self.sizes))} places (one for each place)"
-            )
+            places = " x ".join(map(str, self.sizes))
+            raise TopoplanError(f"mesh: {self.devices.size} devices for {places} places (one for each place)")
         ascending = np.sort(self.devices)
         if ascending[0] < 0:
             raise TopoplanError(f"mesh: has device {ascending[0]} (must be at least 0)")

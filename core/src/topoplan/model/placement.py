@@ -30,9 +30,8 @@ class Placement:
     def __attrs_post_init__(self) -> None:
         parts = math.prod(self.degrees)
         if min(self.degrees, default=1) < 1 or self.devices.shape != (parts,):
-            raise TopoplanError(
-                f"placement: degrees {shown(self.degrees)} need {shown(parts)} devices, got {self.devices.size}"
-            )
+            need = f"need {shown(parts)} devices, got {self.devices.size}"
+            raise TopoplanError(f"placement: degrees {shown(self.degrees)} {need}")
 
     @functools.cached_property
     def key(self) -> bytes:

@@ -75,7 +75,7 @@ class Stage(OneLine):
         gradient_bytes: of a number of a weight's gradient, where it is summed and kept; 0 for as many as of the weight.
         gather_bytes: of a number of a weight, where it is gathered; 0 for as many as the weight has.
         dispatch: neighbours along the axis of experts to which a token is sent once; 0: once for each of its experts.
-        slowdown: share by which computing beside messages of a ring is slower: their kernels take a part of a device.
+        slowdown: share by which computing beside messages is slower: their kernels take a part of a device.
     """
 
     operators: I32 = attrs.field(converter=i32, eq=ARRAY_EQ)
@@ -126,8 +126,8 @@ class Stage(OneLine):
         )
 
     def _check_placed(self) -> None:
-        if self.zero.level or len(np.unique(self.recomputed)) > 1:
-            raise TopoplanError("stage: placed operators share no state, and all or none of them are recomputed")
+        if self.zero.level or self.slowdown or len(np.unique(self.recomputed)) > 1:
+            raise TopoplanError("stage: placed operators share no state, slow nothing, and all or none are recomputed")
         named = np.unique(np.concatenate([placement.devices for placement in self.body]))  # type: ignore[union-attr]
         if not np.array_equal(named, np.sort(self.mesh.devices)):
             raise TopoplanError("stage: the mesh must have the devices of its placements")

@@ -73,6 +73,7 @@ class TaskGraph(OneLine):
         micro_batch: (T,) micro-batch of each task, -1 for collectives of all; None where the batch is not cut.
         collective: (T,) `Collective`, -1 for tasks that are none; all are all-reduces unless given.
         n_devices: devices 0 .. n_devices-1 may occur.
+        slowdown: (n_devices,) share by which each computes slower while messages of its are on the way; empty for 0.
         foreign: columns that an importer read and only its own exporter needs (identifiers, tables).
     """
 
@@ -92,6 +93,7 @@ class TaskGraph(OneLine):
     n_devices: int
     micro_batch: I32 | None = attrs.field(default=None, converter=attrs.converters.optional(i32), eq=ARRAY_EQ)
     shares: tuple[tuple[tuple[tuple[float, ...], ...], ...], ...] = ()
+    slowdown: F64 = attrs.field(default=(), converter=f64, eq=ARRAY_EQ)
     foreign: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
     collective: I8 = attrs.field(converter=i8, eq=ARRAY_EQ)
 
@@ -153,6 +155,8 @@ class TaskGraph(OneLine):
             ptr, last = getattr(self, f"{field}_ptr"), len(entries)
             if len(ptr) != rows + 1 or ptr[0] != 0 or ptr[-1] != last or (np.diff(ptr) < 0).any():
                 raise TopoplanError(f"{where}: {field}_ptr is not an ascending index from 0 to {last}")
+        self._in_range(where, "number of slowdowns", np.array([len(self.slowdown)]) % self.n_devices, 0, 1)
+        self._in_range(where, "slowdown", self.slowdown, 0, 1 << 20)
         self._in_range(where, "kind", self.kind, 0, max(TaskKind) + 1)
         self._in_range(where, "succ", self.succ, 0, count)
         self._in_range(where, "group_members", self.group_members, 0, self.n_devices)

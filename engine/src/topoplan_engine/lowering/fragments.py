@@ -18,6 +18,7 @@ from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.csr import indptr
 from topoplan_engine.lowering.gradient_groups import PlacedGroups
 from topoplan_engine.partition import Transfers
+from topoplan_engine.training import shared_weights
 
 __all__ = [
     "EdgeFragment",
@@ -119,11 +120,12 @@ def operator_fragment(
     )
 
 
-def weight_seconds(operator: Operator, prices: PartCosts) -> F64:
-    """(P,) seconds of the backward pass that the gradients of weights take."""
+def weight_seconds(operator: Operator, prices: PartCosts, *, shared: bool = False) -> F64:
+    """(P,) seconds of the backward pass that the gradients of weights take; ``shared``: of those of others, too."""
     if prices.weight_gradient is not None:
         return prices.weight_gradient
     trains = any(tensor.requires_grad for tensor in operator.weights)
+    trains |= shared and any(operator.inputs[argument].requires_grad for argument in shared_weights(operator))
     return prices.backward / 2 if trains else np.zeros(len(prices.backward))
 
 

@@ -190,7 +190,7 @@ def _of_parts(operator: Operator, price: PartCosts, passes: PartCosts, outputs: 
         states=price.states,
         outputs=outputs,
         gradients=_largest(price),
-        weight_gradient=weight_seconds(operator, passes),
+        weight_gradient=weight_seconds(operator, passes, shared=True),
     )
 
 

@@ -17,7 +17,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["StageCosts", "shared_passes", "summed_bytes", "with_gradients"]
+__all__ = ["StageCosts", "shared_passes", "slowdown_of", "summed_bytes", "with_gradients"]
 
 
 class StageCosts(NamedTuple):
@@ -52,6 +52,14 @@ class StageCosts(NamedTuple):
                 spread[id(price)] = price.at(column)
         updates = [None if each is None else each[:, column] for each in self.updates]
         return StageCosts([spread[id(price)] for price in self.passes], updates, np.arange(len(places)))
+
+
+def slowdown_of(stages: Sequence[Stage], n_devices: int) -> F64:
+    """(D,) share by which devices compute slower beside messages, that of their slowest stage; empty for none."""
+    slowdown = np.zeros(n_devices if any(stage.slowdown for stage in stages) else 0)
+    for stage in stages if len(slowdown) else ():
+        slowdown[stage.mesh.devices] = np.maximum(slowdown[stage.mesh.devices], stage.slowdown)
+    return slowdown
 
 
 def shared_passes(stage: Stage, passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:

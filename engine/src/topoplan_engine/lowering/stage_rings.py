@@ -42,6 +42,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.stage_graphs import StageGraph
+from topoplan_engine.training import shared_weights
 
 __all__ = ["Ring", "causal_passes", "rings_of"]
 
@@ -78,14 +79,14 @@ def rings_of(stage: StageGraph) -> dict[int, Ring]:
         if axis < 0 or mesh[axis] == 1:
             continue
         operator = stage.graph.operators[op]
-        first = [each for each in stage.reshards if each.users[0] == op and (operator.weights or each.users == (op,))]
+        trains = operator.weights or shared_weights(operator)  # what has weights gathers for all that read the same
+        first = [each for each in stage.reshards if each.users[0] == op and (trains or each.users == (op,))]
         gathers = tuple(each for each in first if _sends_along(each, axis, Collective.ALL_GATHER))
         reshards = [each for each in stage.reshards if each.op == op]
         scatters = tuple(each for each in reshards if _sends_along(each, axis, Collective.REDUCE_SCATTER))
         if gathers or scatters:
             ordered = stage.stage.zigzag or axis not in _cuts_of_queries(operator, stage.program.rules[op])
             work = _even(mesh, axis) if ordered else _in_order(mesh, axis)
-            work[1:] *= 1.0 + stage.stage.slowdown  # one piece has no message beside it
             rings[op] = Ring(axis, gathers, scatters, _bytes(gathers), _bytes(scatters), work)
     return rings
 

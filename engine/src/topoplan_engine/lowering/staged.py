@@ -39,7 +39,7 @@ from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
 from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
-from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, summed_bytes, with_gradients
+from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, slowdown_of, summed_bytes, with_gradients
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
     StagedPeak,
@@ -77,7 +77,7 @@ class StagedLowering(StrategyLowering):
         check_size(self.n_tasks(strategy))
         stages, costs = self._stages(strategy)
         layout = WholeLayout(strategy, self._graph, one_task=self._one_task)
-        columns = _columns(strategy, stages, costs, layout) | layout.groups.group_columns()
+        columns = self._columns(strategy, stages, costs, layout) | layout.groups.group_columns()
         return TaskGraph(**columns, op_names=self._names, n_devices=self._cluster.n_devices)
 
     def fold(
@@ -103,7 +103,16 @@ class StagedLowering(StrategyLowering):
         messages = patterns.taskgraph()
         check_size(messages.n_tasks)  # each has a path, which takes as long as a task
         layout = FoldedLayout(listed, patterns, loads_of(messages), one_task=one_task, counted_once=self._one_task)
-        return layout.iteration(_columns(strategy, stages, costs, layout), self._names, self._cluster.device_host)
+        return layout.iteration(self._columns(strategy, stages, costs, layout), self._names, self._cluster.device_host)
+
+    def _columns(
+        self, strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts], layout: Layout
+    ) -> dict[str, Any]:
+        """Return the columns of a task graph but those of groups."""
+        slowdown = slowdown_of(strategy.stages, self._cluster.n_devices)
+        if strategy.one_stream:
+            return program_columns(strategy, stages[0], costs[0], layout) | {"slowdown": slowdown}
+        return Assembly(strategy, stages, costs, layout).columns() | {"slowdown": slowdown}
 
     def n_tasks(self, strategy: StagedStrategy) -> int:
         """Return the passes of all devices in all micro-batches; collectives are fewer."""
@@ -550,15 +559,6 @@ class Assembly:
             tails, heads = (np.unique(np.concatenate([*each, np.zeros(0, np.int64)])) for each in copies.around_sums())
             self._edge(tails, np.full(len(tails), norm))
             self._edge(np.full(len(heads), norm), heads)
-
-
-def _columns(
-    strategy: StagedStrategy, stages: Sequence[StageGraph], costs: Sequence[StageCosts], layout: Layout
-) -> dict[str, Any]:
-    """Return the columns of a task graph but those of groups."""
-    if strategy.one_stream:
-        return program_columns(strategy, stages[0], costs[0], layout)
-    return Assembly(strategy, stages, costs, layout).columns()
 
 
 def _check_fits(stages: Sequence[Mapping[Variant, _Written]]) -> None:

@@ -361,7 +361,7 @@ class Simulation(Simulate):
             start=start,
             finish=finish,
             makespan=float(outcome.makespan),
-            device_busy=busy,
+            device_busy=_occupied(original, start, finish) if len(original.slowdown) else busy,
             link_bytes=outcome.link_bytes[: fabric.n_links],
             link_busy=link_busy[: fabric.n_links],
             bounds=bounds(
@@ -465,11 +465,14 @@ class Simulation(Simulate):
         folded, outcome, prepared, network = run
         fabric, cluster = network.fabric, network.cluster
         busy = device_busy(folded.taskgraph, self._model.run_times(prepared), cluster.n_devices)
-        busy = busy[folded.first_device][folded.device_class]
+        occupied = busy
+        if len(folded.taskgraph.slowdown):
+            occupied = _occupied(folded.taskgraph, outcome.start, outcome.finish)
+        busy, occupied = (each[folded.representatives] for each in (busy, occupied))
         link_busy, n_links = outcome.link_bytes / network.paths.bandwidth, fabric.n_links
         fields: dict[str, Any] = {
             "makespan": float(outcome.makespan),
-            "device_busy": busy,
+            "device_busy": occupied,
             "link_bytes": outcome.link_bytes[:n_links],
             "link_busy": link_busy[:n_links],
             "bounds": bounds(
@@ -517,3 +520,8 @@ class Simulation(Simulate):
         if self._serial:
             return with_serial_sums(taskgraph, cluster)
         return with_parameter_server(taskgraph) if self._server else taskgraph
+
+
+def _occupied(taskgraph: TaskGraph, start: F64, finish: F64) -> F64:
+    """(D,) seconds from start to end of what each device computes, beside messages or not."""
+    return device_busy(taskgraph, finish - start, taskgraph.n_devices)

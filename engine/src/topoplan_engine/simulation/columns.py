@@ -14,7 +14,7 @@ from topoplan.arrays import F64, I8, I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.taskgraph import TaskGraph
 
-__all__ = ["Outcome", "TaskColumns", "check_finished", "columns", "device_busy"]
+__all__ = ["Outcome", "TaskColumns", "check_finished", "check_not_slowed", "columns", "device_busy"]
 
 
 class TaskColumns(NamedTuple):
@@ -68,6 +68,13 @@ def check_finished(taskgraph: TaskGraph, finish: F64) -> None:
         names = ", ".join(taskgraph.label(int(task)) for task in unfinished[:3])
         more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
         raise TopoplanError(f"task graph: {names}{more} never run (the graph must not have a cycle)")
+
+
+def check_not_slowed(taskgraph: TaskGraph, where: str) -> None:
+    """Raise `TopoplanError` where devices compute slower beside messages, which ``where`` has no way to say."""
+    if len(taskgraph.slowdown):
+        most = f"slowdown={taskgraph.slowdown.max():.3g}"
+        raise TopoplanError(f"{where}: devices compute slower beside messages, {most} (0, or simulator fluid alone)")
 
 
 def device_busy(taskgraph: TaskGraph, seconds: F64, n_devices: int) -> F64:

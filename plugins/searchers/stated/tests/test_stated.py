@@ -85,24 +85,6 @@ def test_ranks_of_megatron_wait_for_what_they_send(model, schedule):
     assert makespans["megatron"] >= makespans["all"] * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [({"tp": 4, "async_tp": True}, "0.mlp.down_proj"), ({"cp": 4, "cp_comm": "ring"}, "0.self_attn.attention")],
-)
-def test_pieces_beside_messages_are_slower(model, options, name):
-    """Three of four pieces of what has a ring take 15 % more."""
-    graph, seconds = model("llama"), []
-    op = next(k for k, each in enumerate(graph.operators) if each.name.endswith(name))
-    for slowdown in (0.0, 0.15):
-        strategy, _ = strategy_of(Stated(micro_batch=BATCH, slowdown=slowdown, **options), graph, 4)
-        cluster = build_cluster(ClusterOptions(servers=4, device="h100"), Host.discover())
-        tasks = Lowering(graph, cluster, Roofline().build(graph, cluster)).lower(strategy)
-        seconds.append(tasks.seconds[(tasks.kind == TaskKind.FORWARD) & (tasks.device == 0) & (tasks.op == op)])
-    np.testing.assert_allclose(seconds[1] / seconds[0], [1.0, 1.15, 1.15, 1.15], rtol=1e-9)
-    with pytest.raises(TopoplanError, match=r"slowdown=0.1 without rings \(needs async-tp=yes or cp-comm=ring\)"):
-        strategy_of(Stated(slowdown=0.1), graph, 4)
-
-
 def test_layouts_name_the_devices(model):
     graph = model("llama")
     for layout, first, last in (

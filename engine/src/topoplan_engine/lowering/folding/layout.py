@@ -92,6 +92,14 @@ class FoldedIteration(NamedTuple):
         """Tasks of the whole iteration."""
         return int(self.copies.sum())
 
+    @property
+    def representatives(self) -> I64:
+        """(D,) the device whose passes stand for those of each one."""
+        passes = self.taskgraph.device[self.taskgraph.device >= 0]
+        of_class = self.first_device.copy()
+        of_class[self.device_class[passes]] = passes
+        return of_class[self.device_class]
+
     def groups_like(self, task: int) -> tuple[int, int]:
         """Return how many collectives like a task are on its hosts, and how many there are."""
         return int(self.same_hosts[self.message[task]]), int(self.copies[task])

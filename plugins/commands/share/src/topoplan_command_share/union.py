@@ -59,6 +59,10 @@ def union(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) -> 
         return indptr(np.concatenate([np.diff(getattr(job, column)) for job in jobs]))
 
     unequal = any(job.shares for job in jobs)
+    slowdown = np.zeros(n_devices if any(len(job.slowdown) for job in jobs) else 0)
+    for job, of_job in zip(jobs, devices, strict=True):
+        if len(job.slowdown):
+            slowdown[of_job] = job.slowdown
     return TaskGraph(
         kind=joined("kind"),
         device=mapped("device"),
@@ -76,6 +80,7 @@ def union(jobs: Sequence[TaskGraph], devices: Sequence[I32], n_devices: int) -> 
         op_names=tuple(name for job in jobs for name in job.op_names),
         micro_batch=None if any(job.micro_batch is None for job in jobs) else joined("micro_batch"),
         collective=joined("collective"),
+        slowdown=slowdown,
         n_devices=n_devices,
     )
 

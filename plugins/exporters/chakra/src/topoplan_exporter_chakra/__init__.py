@@ -66,12 +66,15 @@ class AstraSim(Exporter):
         """Write all input files, as an archive; one nanosecond of the plan is one microsecond of the traces.
 
         Raises:
-            TopoplanError: the fabric is rebuilt during the iteration, or the tasks wait for each other.
+            TopoplanError: the fabric is rebuilt during the iteration, the tasks wait for each other, or devices compute
+                slower beside messages.
         """
         from topoplan_engine.folders import archive_of
+        from topoplan_engine.simulation.columns import check_not_slowed
         from topoplan_engine.simulation.written_out import plan_written_out
         from topoplan_exporter_chakra.astra import input_files
 
+        check_not_slowed(plan.taskgraph, "astra-sim")
         return archive_of(input_files(plan_written_out(plan)))
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:

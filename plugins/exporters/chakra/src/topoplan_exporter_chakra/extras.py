@@ -49,6 +49,7 @@ def metadata(
         "op_names": list(graph.op_names),
         "group_ptr": graph.group_ptr.tolist(),
         "group_members": graph.group_members.tolist(),
+        **({"slowdown": graph.slowdown.tolist()} if len(graph.slowdown) else {}),
         "cluster": {name: value for name, value in _columns(cluster).items() if name != "machines"},
         "fabric": _columns(fabric),
         **({"skipped": [[rank, *row] for rank, row in skipped.values()], "edges": edges} if skipped else {}),

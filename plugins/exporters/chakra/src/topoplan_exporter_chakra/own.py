@@ -53,6 +53,7 @@ def plan_of(ranks: Ranks) -> Plan:
             group_ptr=document["group_ptr"],
             group_members=document["group_members"],
             op_names=tuple(map(str, document["op_names"])),
+            slowdown=document.get("slowdown", ()),
             n_devices=len(ranks.traces),
             foreign={"chakra": {"start": start, "finish": finish}},
         )

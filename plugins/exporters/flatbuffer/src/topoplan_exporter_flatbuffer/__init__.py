@@ -28,10 +28,12 @@ class Flatbuffer(Exporter):
 
     def write(self, plan: Plan) -> bytes:
         """Write a plan; see `topoplan_exporter_flatbuffer.tables.tables_of`."""
+        from topoplan_engine.simulation.columns import check_not_slowed
         from topoplan_engine.simulation.written_out import plan_written_out
         from topoplan_exporter_flatbuffer.encode import encode
         from topoplan_exporter_flatbuffer.tables import tables_of
 
+        check_not_slowed(plan.taskgraph, "flatbuffer")
         return encode(tables_of(plan_written_out(plan)))
 
     def refuses(self, cluster: Cluster, topology: Topology | None) -> str:

@@ -297,8 +297,17 @@ def _tagged_out(kind: type[Any], converter: cattrs.Converter) -> Any:
 def _taskgraph_out(kind: type[Any], conversion: cattrs.Converter) -> Any:
     foreign = override(unstruct_hook=lambda columns: {key: _foreign_out(value) for key, value in columns.items()})
     collective = override(unstruct_hook=_collective_out)
-    shares = override(omit_if_default=True)
-    return make_dict_unstructure_fn(kind, conversion, foreign=foreign, collective=collective, shares=shares)
+    fields = make_dict_unstructure_fn(
+        kind, conversion, foreign=foreign, collective=collective, shares=override(omit_if_default=True)
+    )
+
+    def write(taskgraph: Any) -> dict[str, Any]:
+        document: dict[str, Any] = fields(taskgraph)
+        if not len(taskgraph.slowdown):
+            del document["slowdown"]
+        return document
+
+    return write
 
 
 def _collective_out(collective: NDArray[Any]) -> Any:

@@ -94,7 +94,7 @@ class Stated(Searcher):
     )
     slowdown: float | None = option(
         None,
-        help="share by which computing beside messages of a ring is slower, 0.02 to 0.15; unset: 0",
+        help="share by which devices compute slower while messages of theirs are on the way, 0.02 to 0.15; unset: 0",
         minimum=0,
         maximum=10,
     )

@@ -34,6 +34,7 @@ from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import queries_signature
 from topoplan_engine.sharding.slots import slot_dims
 from topoplan_engine.sharding.stage_programs import stage_programs
+from topoplan_engine.training import shared_weights
 from topoplan_searcher_stated import Stated
 from topoplan_searcher_stated.degrees import EXPERT_AXES, Degrees, degrees_of, divisors, nearest
 from topoplan_searcher_stated.layers import stages_of
@@ -197,7 +198,7 @@ def stages_on(
     if options.async_tp:
         along = _axis_of(axes, "tp")
         matrices = [
-            bool(op.weights) and row[along].dim >= 0 and not reads_rows(op)
+            bool(op.weights or shared_weights(op)) and row[along].dim >= 0 and not reads_rows(op)
             for op, row in zip(graph.operators, rules, strict=True)
         ]
         rings[matrices] = along

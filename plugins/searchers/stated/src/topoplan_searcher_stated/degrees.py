@@ -218,8 +218,6 @@ def _check_settings(options: Settings, graph: OperatorGraph) -> None:
         raise TopoplanError(
             f"plan: cp-comm={options.cp_comm}: model {graph.name!r} has no attention in one operator (cp-comm=gather)"
         )
-    if options.slowdown and not options.async_tp and options.cp_comm != "ring":
-        raise TopoplanError(f"plan: slowdown={options.slowdown:g} without rings (needs async-tp=yes or cp-comm=ring)")
     if options.async_tp and (options.tp == 1 or options.sp is False):
         given_words = f"tp={options.tp}" + (",sp=no" if options.sp is False else "")
         raise TopoplanError(f"plan: async-tp=yes with {given_words} (needs tp of at least 2, and sp=yes)")

@@ -27,7 +27,7 @@ from topoplan.model.recording import LinkUse
 from topoplan.model.taskgraph import TaskGraph, TaskKind
 from topoplan_engine.kernels.jit import raise_interrupt
 from topoplan_engine.network.tables import Network, Traffic
-from topoplan_engine.simulation.columns import Outcome, columns
+from topoplan_engine.simulation.columns import Outcome, check_not_slowed, columns
 from topoplan_engine.simulation.critical_path import critical_path_bound
 from topoplan_engine.simulation.messages import Transport
 from topoplan_simulator_flexnet.bounds import guaranteed_bytes, link_uses, message_bytes, processing_times
@@ -61,8 +61,9 @@ class Model(NamedTuple):
         """Make the columns of one iteration.
 
         Raises:
-            TopoplanError: a pair that must communicate cannot, or messages have too many segments.
+            TopoplanError: a pair that must communicate cannot, messages have too many segments, or slow down devices.
         """
+        check_not_slowed(taskgraph, "simulator flexnet")
         traffic = network.lower(taskgraph)
         if self.seed is not None:
             backward = network.lower(taskgraph, backward=True).ring

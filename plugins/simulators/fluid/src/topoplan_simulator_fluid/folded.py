@@ -34,6 +34,7 @@ from topoplan_engine.simulation.striped import with_stripes
 from topoplan_simulator_fluid.drawn_rings import held_to_draws
 from topoplan_simulator_fluid.max_min import ALWAYS, GRAIN
 from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.slowed import beside
 from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_path, with_rates_of_one_way, with_spread
 
 __all__ = ["folded_loads", "link_bytes", "message_loads", "on_loaded_links", "selections"]
@@ -235,7 +236,8 @@ def folded_loads(
     cluster = network.cluster
     if waits:
         tasks = with_inside_waits(tasks, folded.taskgraph, cluster)
-    return Prepared(tasks, changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS)
+    messages = beside(folded.taskgraph, changed.of_task, representative=folded.representatives)
+    return Prepared(tasks, changed, network.paths, rings, cluster.n_devices, int(Transport.WIRE), ALWAYS, messages)
 
 
 def on_loaded_links(prepared: Prepared) -> Prepared:

@@ -57,6 +57,7 @@ from topoplan_simulator_fluid.queues import Timed, earliest, pop, push, timed_ev
 from topoplan_simulator_fluid.remaining import TOGETHER, Deadline, deadline, is_too_late
 from topoplan_simulator_fluid.rows import Sharing, idle
 from topoplan_simulator_fluid.sharing import add_link, crosses, end_flows, enter, settle
+from topoplan_simulator_fluid.slowed import Beside, Slowed, change_messages, computes, done, slowed
 
 __all__ = ["ALL_INSTANTS", "TOGETHER", "State", "advance", "initial_state", "run"]
 
@@ -96,6 +97,7 @@ class State(NamedTuple):
         filling: on the wire, how these rates come about.
         slot_of_link: (E,) slot that was given to each link last.
         bursts: messages within one window.
+        slowed: devices that compute slower beside messages.
     """
 
     start: F64
@@ -124,6 +126,7 @@ class State(NamedTuple):
     filling: Filling
     slot_of_link: I64
     bursts: Bursts
+    slowed: Slowed
 
 
 class Effect(NamedTuple):
@@ -149,12 +152,13 @@ def run(
     n_devices: int,
     transport: int,
     late_ends: int,
+    beside: Beside,
     seed: int,
     time_to_end: F64,
     stop: float,
 ) -> Any:
     """Run one iteration, which the user may interrupt; see `_run`."""
-    columns = (tuple(tasks), tuple(entities), tuple(paths), tuple(rings))
+    columns = (tuple(tasks), tuple(entities), tuple(paths), tuple(rings), tuple(beside))
     outcome = _run(*columns, n_devices, transport, late_ends, seed, time_to_end, stop)
     if outcome[-1] < 0:
         raise_interrupt()
@@ -167,6 +171,7 @@ def _run(
     of_entities: Any,
     of_paths: Any,
     of_rings: Any,
+    of_beside: Any,
     n_devices: int,
     transport: int,
     late_ends: int,
@@ -177,8 +182,8 @@ def _run(
     """Run one iteration; see `topoplan_simulator_fluid.model` for the model and `Outcome` for what it returns.
 
     Args:
-        of_tasks, of_entities, of_paths, of_rings, n_devices, transport, late_ends: what to run, on what; the columns as
-            plain tuples, for those with names take longer to hand over.
+        of_tasks, of_entities, of_paths, of_rings, of_beside, n_devices, transport, late_ends: what to run, on what; the
+            columns as plain tuples, for those with names take longer to hand over.
         seed: draws paths.
         time_to_end: (T,) seconds from the start of each task to the end, at least; unused if ``stop`` is infinite.
         stop: seconds; when the end is proven to come no earlier, the makespan returned is infinite.
@@ -186,7 +191,7 @@ def _run(
     The number of events is -1 if the user has interrupted the loop.
     """
     columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
-    prepared = Prepared(*columns, n_devices, transport, late_ends)
+    prepared = Prepared(*columns, n_devices, transport, late_ends, Beside(*of_beside))
     state = _initial_state(prepared)
     events = advance(prepared, state, seed, deadline(prepared, seed, time_to_end, stop), ALL_INSTANTS)
     return state.start, state.finish, state.link_bytes, state.makespan[0], events
@@ -241,6 +246,7 @@ def _initial_state(p: Prepared) -> State:
         filling(np.concatenate((p.paths.bandwidth, p.entities.caps)), n_entities if p.transport == _WIRE else 0),
         np.zeros(n_links + len(p.entities.caps), np.int64),
         no_bursts(len(p.paths.pair)),
+        slowed(p.beside),
     )
 
 
@@ -267,7 +273,7 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
             give_back(s.sharing, s.filling, s.ended, n_ended)
         for i in range(n_ended):  # their last bytes are on the way
             push(s.timed, now + s.drain_latency[s.ended[i]], len(p.tasks.kind) + s.ended[i])
-        while s.n_ready[0] > 0 or earliest(s.timed) <= limit:
+        while s.n_ready[0] > 0 or _next_event(s) <= limit:
             if s.n_ready[0] > 0:
                 s.n_ready[0] -= 1
                 task = int(s.ready[s.n_ready[0]])
@@ -291,13 +297,19 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
             renew(s.sharing, s.filling, p.late_ends, now)
         else:
             settle(s.sharing, now)
-        s.now[0] = min(earliest(s.timed), s.sharing.ends[1])
+        s.now[0] = min(_next_event(s), s.sharing.ends[1])
         if stop <= s.now[0] < np.inf or (
             d.next_look[0] <= s.now[0] < np.inf and is_too_late(p, s.sharing, s.link_bytes, d, s.now[0])
         ):
             s.makespan[0] = np.inf
             return int(events)
     return int(events)
+
+
+@inline_kernel
+def _next_event(s: State) -> float:
+    """Time of the earliest timed event, the end of a task on a slowed device among them."""
+    return float(min(earliest(s.timed), s.slowed.ends[1]))
 
 
 @inline_kernel
@@ -311,6 +323,8 @@ def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
     """Start a task that waits for nothing, or queue it on its device."""
     device = p.tasks.device[task]
     first, last = int(p.entities.of_task[task]), int(p.entities.of_task[task + 1])
+    if len(p.beside.slowdown) > 0:
+        change_messages(p.beside, s.slowed, s.running, task, 1, now)
     if p.tasks.kind[task] == _TRANSFER:
         s.start[task] = now
         return _effect(-1, first, last, -1)
@@ -333,6 +347,8 @@ def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
 @inline_kernel
 def _timed_event(p: Prepared, s: State, now: float) -> Any:
     """Take the earliest timed event: of an entity, an all-reduce inside its hosts, or a compute task."""
+    if s.slowed.ends[1] < earliest(s.timed):
+        return _computed(s, done(s.slowed))
     number, n_tasks = pop(s.timed), len(p.tasks.kind)
     if number >= n_tasks:
         entity = number - n_tasks
@@ -346,20 +362,29 @@ def _timed_event(p: Prepared, s: State, now: float) -> Any:
         s.inside_hosts[number] = False
         first, last = int(p.entities.of_task[number]), int(p.entities.of_task[number + 1])
         return _effect(-1, first, last, number if first == last else -1)
-    device = p.tasks.device[number]
+    return _computed(s, p.tasks.device[number])
+
+
+@inline_kernel
+def _computed(s: State, device: int) -> Any:
+    """End what a device computes."""
+    task, following = s.running[device], int(s.queue_head[device])
     s.running[device] = -1
-    following = int(s.queue_head[device])
     if following >= 0:
         s.queue_head[device] = s.next_in_queue[following]
-    return _effect(following, 0, 0, number)
+    return _effect(following, 0, 0, task)
 
 
 @inline_kernel
 def _compute(p: Prepared, s: State, task: int, now: float) -> None:
     """Begin a compute task on its device, which is idle."""
-    s.running[p.tasks.device[task]] = task
+    device = p.tasks.device[task]
+    s.running[device] = task
     s.start[task] = now
-    push(s.timed, now + p.tasks.seconds[task], task)
+    if len(p.beside.slowdown) > 0:
+        computes(p.beside, s.slowed, device, p.tasks.seconds[task], now)
+    else:
+        push(s.timed, now + p.tasks.seconds[task], task)
 
 
 @inline_kernel
@@ -367,6 +392,8 @@ def _finish_task(p: Prepared, s: State, task: int, now: float) -> None:
     """End a task; successors that waited for it alone become ready, the first of them on top of the stack."""
     s.finish[task] = now
     s.makespan[0] = now
+    if len(p.beside.slowdown) > 0:
+        change_messages(p.beside, s.slowed, s.running, task, -1, now)
     for i in range(p.tasks.succ_ptr[task + 1] - 1, p.tasks.succ_ptr[task] - 1, -1):
         successor = p.tasks.succ[i]
         s.waits[successor] -= 1

@@ -16,7 +16,8 @@ What messages send and how they share links is a `Transport`.  The default is th
   Rings of more members than `topoplan_engine.network.tables` lets draw load each path by its weight.  Every pair of
   hosts has a stream of draws of its own, so that a change of some transfers leaves the paths of all other pairs as they
   were.
-* A device runs its tasks one at a time, in the order in which they become ready.
+* A device runs its tasks one at a time, in the order in which they become ready; where the task graph says so, slower
+  while messages of its are on the way (`topoplan_simulator_fluid.slowed`).
 
 ``transport=flexnetpacket`` follows what iteration times of FlexNetPacket (TopoOpt, NSDI'23) were found to depend on.
 What is not said here is as on the wire:
@@ -62,7 +63,7 @@ from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
 from topoplan_engine.simulation.algorithms import with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
-from topoplan_engine.simulation.columns import Outcome, TaskColumns, columns
+from topoplan_engine.simulation.columns import Outcome, TaskColumns, check_not_slowed, columns
 from topoplan_engine.simulation.coupled_messages import (
     MOST_MESSAGES,
     coupled_messages,
@@ -79,6 +80,7 @@ from topoplan_simulator_fluid.bursts import BURST
 from topoplan_simulator_fluid.kernel import TOGETHER, run
 from topoplan_simulator_fluid.max_min import ALWAYS, LATE_ENDS
 from topoplan_simulator_fluid.prepared import InPackets, Prepared
+from topoplan_simulator_fluid.slowed import beside
 from topoplan_simulator_fluid.windows import LOOK
 
 if TYPE_CHECKING:
@@ -125,6 +127,8 @@ class Model(NamedTuple):
         Raises:
             TopoplanError: a pair that must communicate cannot.
         """
+        if self.transport != Transport.WIRE:
+            check_not_slowed(taskgraph, "simulator fluid: transport=flexnetpacket")
         coupled = coupled_messages(taskgraph, MOST_MESSAGES) if self._couples(network) else None
         taskgraph = taskgraph if coupled is None else coupled.taskgraph
         traffic = network.lower(taskgraph)
@@ -135,7 +139,9 @@ class Model(NamedTuple):
             entities = flows.build(tasks, traffic, network.paths, network.rings_in_full, True, transport)
             events = _packets_on_links(entities) + _looks_at_timers(tasks, entities, network)
             if events <= self.most_packets:
-                return InPackets(tasks, entities, network.paths, network.rings_in_full, devices, transport, late_ends)
+                none = beside(taskgraph, entities.of_task)
+                rings = network.rings_in_full
+                return InPackets(tasks, entities, network.paths, rings, devices, transport, late_ends, none)
         entities = flows.build(tasks, traffic, network.paths, network.rings, self.stepped, transport)
         if transport == Transport.WIRE:
             entities = with_stripes(taskgraph, entities, network)
@@ -149,7 +155,8 @@ class Model(NamedTuple):
         rings = network.rings_in_full if self.stepped else network.rings
         if coupled is not None:
             entities, rings = with_coupled_messages(coupled, entities, network)
-        return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends)
+        messages = beside(taskgraph, entities.of_task, coupled)
+        return Prepared(tasks, entities, network.paths, rings, devices, transport, late_ends, messages)
 
     @property
     def sends_directly(self) -> bool:

@@ -40,6 +40,7 @@ from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.messages import PACKET
 from topoplan_simulator_fluid.drawing import draw_path
 from topoplan_simulator_fluid.prepared import Prepared
+from topoplan_simulator_fluid.slowed import Beside
 from topoplan_simulator_fluid.windows import (
     FLOW,
     LOOK,
@@ -157,7 +158,7 @@ def run_packets(p: Prepared, seed: int, time_to_end: F64, stop: float, record: b
     Returns:
         Start and finish of tasks, bytes of links, makespan, number of events, rows.
     """
-    columns = (tuple(p.tasks), tuple(p.entities), tuple(p.paths), tuple(p.rings))
+    columns = (tuple(p.tasks), tuple(p.entities), tuple(p.paths), tuple(p.rings), tuple(p.beside))
     start, finish, link_bytes, makespan, events, rows, n_rows = _run(
         *columns, p.n_devices, seed, time_to_end, stop, record
     )
@@ -172,6 +173,7 @@ def _run(
     of_entities: Any,
     of_paths: Any,
     of_rings: Any,
+    of_beside: Any,
     n_devices: int,
     seed: int,
     time_to_end: F64,
@@ -183,7 +185,7 @@ def _run(
     The number of events is -1 if the user has interrupted the loop.
     """
     columns = (TaskColumns(*of_tasks), Entities(*of_entities), PathColumns(*of_paths), RingColumns(*of_rings))
-    p = Prepared(*columns, n_devices, 1, 0)
+    p = Prepared(*columns, n_devices, 1, 0, Beside(*of_beside))
     n_tasks, n_links, n_flows = len(p.tasks.kind), len(p.paths.bandwidth), len(p.entities.task)
     first_task = 2 * (n_links + n_flows)
     n = _Numbers(n_links, 2 * n_links, 2 * n_links + n_flows, first_task, first_task + n_tasks)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from topoplan_engine.network.tables import PathColumns, RingColumns
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.flows import Entities
+from topoplan_simulator_fluid.slowed import Beside
 
 __all__ = ["InPackets", "Prepared"]
 
@@ -19,6 +20,7 @@ class Prepared(NamedTuple):
         transport: see `topoplan_engine.simulation.messages.Transport`.
         late_ends: on the wire, rates are renewed when one in so many of the flows has ended
             (`topoplan_simulator_fluid.max_min`).
+        beside: devices that compute slower beside messages.
     """
 
     tasks: TaskColumns
@@ -28,6 +30,7 @@ class Prepared(NamedTuple):
     n_devices: int
     transport: int
     late_ends: int
+    beside: Beside
 
 
 class InPackets(Prepared):
