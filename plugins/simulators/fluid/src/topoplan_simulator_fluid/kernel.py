@@ -257,7 +257,7 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
     The clock is infinite once nothing is left; the makespan, once it is proven to come too late.
     """
     time_to_end, stop = d.time_to_end, d.stop
-    events, instants, work = 0, 0, 0
+    events, instants, work, slows = 0, 0, 0, len(p.beside.slowdown) > 0
     while s.now[0] < np.inf and instants < most:
         now = s.now[0]
         limit = now + TOGETHER
@@ -273,31 +273,31 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
             give_back(s.sharing, s.filling, s.ended, n_ended)
         for i in range(n_ended):  # their last bytes are on the way
             push(s.timed, now + s.drain_latency[s.ended[i]], len(p.tasks.kind) + s.ended[i])
-        while s.n_ready[0] > 0 or _next_event(s) <= limit:
+        while s.n_ready[0] > 0 or _next_event(s, slows) <= limit:
             if s.n_ready[0] > 0:
                 s.n_ready[0] -= 1
                 task = int(s.ready[s.n_ready[0]])
                 if stop < np.inf and now + time_to_end[task] >= stop:
                     s.makespan[0] = np.inf
                     return int(events)
-                effect = _start_ready(p, s, task, now)
+                effect = _start_ready(p, s, task, now, slows)
             else:
                 events += 1
-                effect = _timed_event(p, s, now)
+                effect = _timed_event(p, s, slows)
             if effect.computes >= 0:
                 if stop < np.inf and now + time_to_end[effect.computes] >= stop:
                     s.makespan[0] = np.inf
                     return int(events)
-                _compute(p, s, effect.computes, now)
+                _compute(p, s, effect.computes, now, slows)
             for entity in range(effect.first, effect.last):
                 _launch_flow(p, s, entity, seed, now)
             if effect.ends >= 0:
-                _finish_task(p, s, effect.ends, now)
+                _finish_task(p, s, effect.ends, now, slows)
         if p.transport == _WIRE:
             renew(s.sharing, s.filling, p.late_ends, now)
         else:
             settle(s.sharing, now)
-        s.now[0] = min(_next_event(s), s.sharing.ends[1])
+        s.now[0] = min(_next_event(s, slows), s.sharing.ends[1])
         if stop <= s.now[0] < np.inf or (
             d.next_look[0] <= s.now[0] < np.inf and is_too_late(p, s.sharing, s.link_bytes, d, s.now[0])
         ):
@@ -307,9 +307,9 @@ def advance(p: Prepared, s: State, seed: int, d: Deadline, most: int) -> int:
 
 
 @inline_kernel
-def _next_event(s: State) -> float:
+def _next_event(s: State, slows: bool) -> float:
     """Time of the earliest timed event, the end of a task on a slowed device among them."""
-    return float(min(earliest(s.timed), s.slowed.ends[1]))
+    return float(min(earliest(s.timed), s.slowed.ends[1])) if slows else earliest(s.timed)
 
 
 @inline_kernel
@@ -319,11 +319,11 @@ def _effect(computes: int, first: int, last: int, ends: int) -> Effect:
 
 
 @inline_kernel
-def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
+def _start_ready(p: Prepared, s: State, task: int, now: float, slows: bool) -> Any:
     """Start a task that waits for nothing, or queue it on its device."""
     device = p.tasks.device[task]
     first, last = int(p.entities.of_task[task]), int(p.entities.of_task[task + 1])
-    if len(p.beside.slowdown) > 0:
+    if slows:
         change_messages(p.beside, s.slowed, s.running, task, 1, now)
     if p.tasks.kind[task] == _TRANSFER:
         s.start[task] = now
@@ -345,10 +345,11 @@ def _start_ready(p: Prepared, s: State, task: int, now: float) -> Any:
 
 
 @inline_kernel
-def _timed_event(p: Prepared, s: State, now: float) -> Any:
+def _timed_event(p: Prepared, s: State, slows: bool) -> Any:
     """Take the earliest timed event: of an entity, an all-reduce inside its hosts, or a compute task."""
-    if s.slowed.ends[1] < earliest(s.timed):
-        return _computed(s, done(s.slowed))
+    if slows and s.slowed.ends[1] < earliest(s.timed):
+        device = done(s.slowed)
+        return _computed(s, device, s.running[device])
     number, n_tasks = pop(s.timed), len(p.tasks.kind)
     if number >= n_tasks:
         entity = number - n_tasks
@@ -362,37 +363,37 @@ def _timed_event(p: Prepared, s: State, now: float) -> Any:
         s.inside_hosts[number] = False
         first, last = int(p.entities.of_task[number]), int(p.entities.of_task[number + 1])
         return _effect(-1, first, last, number if first == last else -1)
-    return _computed(s, p.tasks.device[number])
+    return _computed(s, p.tasks.device[number], number)
 
 
 @inline_kernel
-def _computed(s: State, device: int) -> Any:
+def _computed(s: State, device: int, task: int) -> Any:
     """End what a device computes."""
-    task, following = s.running[device], int(s.queue_head[device])
     s.running[device] = -1
+    following = int(s.queue_head[device])
     if following >= 0:
         s.queue_head[device] = s.next_in_queue[following]
     return _effect(following, 0, 0, task)
 
 
 @inline_kernel
-def _compute(p: Prepared, s: State, task: int, now: float) -> None:
+def _compute(p: Prepared, s: State, task: int, now: float, slows: bool) -> None:
     """Begin a compute task on its device, which is idle."""
     device = p.tasks.device[task]
     s.running[device] = task
     s.start[task] = now
-    if len(p.beside.slowdown) > 0:
+    if slows:
         computes(p.beside, s.slowed, device, p.tasks.seconds[task], now)
     else:
         push(s.timed, now + p.tasks.seconds[task], task)
 
 
 @inline_kernel
-def _finish_task(p: Prepared, s: State, task: int, now: float) -> None:
+def _finish_task(p: Prepared, s: State, task: int, now: float, slows: bool) -> None:
     """End a task; successors that waited for it alone become ready, the first of them on top of the stack."""
     s.finish[task] = now
     s.makespan[0] = now
-    if len(p.beside.slowdown) > 0:
+    if slows:
         change_messages(p.beside, s.slowed, s.running, task, -1, now)
     for i in range(p.tasks.succ_ptr[task + 1] - 1, p.tasks.succ_ptr[task] - 1, -1):
         successor = p.tasks.succ[i]

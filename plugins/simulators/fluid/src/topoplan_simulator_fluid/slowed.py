@@ -96,7 +96,7 @@ def slowed(b: Beside) -> Slowed:
     return Slowed(tree(max(1, count)), np.zeros(count, np.int32), np.zeros(count), np.zeros(count))
 
 
-@inline_kernel
+@part()
 def computes(b: Beside, s: Slowed, device: int, seconds: float, now: float) -> None:
     """Begin to compute something of so many seconds without messages."""
     s.left[device], s.since[device] = seconds, now
@@ -111,7 +111,7 @@ def done(s: Slowed) -> int:
     return int(device)
 
 
-@inline_kernel
+@part()
 def change_messages(b: Beside, s: Slowed, running: Any, task: int, by: int, now: float) -> None:
     """Take note that a message of a task begins (``by`` is 1) or has ended (-1)."""
     row = b.row[task]
