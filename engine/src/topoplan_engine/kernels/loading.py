@@ -12,10 +12,12 @@ version of it again.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
-from llvmlite.binding import parse_bitcode
+import numba
+from llvmlite.binding import add_symbol, parse_bitcode
 from numba.core import environment as numba_environment
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
@@ -78,10 +80,24 @@ def kept(version: Any) -> tuple[Any, ...]:
     return (*columns, tuple(entry_of.get(name, name) for name in names if name.startswith(_ENVIRONMENT)))
 
 
+@functools.cache
+def _begin(context: Any) -> None:
+    """Tell LLVM where the functions of numba's runtime are that are written in C, as `rtsys.initialize` does.
+
+    That one also compiles what is written in LLVM's code, for kernels that are compiled; it is called again for them.
+    """
+    helpers = getattr(sys.modules.get("numba.core.runtime._nrt_python"), "c_helpers", None)
+    if not helpers or numba.config.NRT_STATS:
+        rtsys.initialize(context)
+        return
+    for name, address in helpers.items():
+        add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
 def loaded(context: Any, payload: tuple[Any, ...]) -> Any:
     """Return the version of a kernel that a file holds (`kept`), as `CompileResult._rebuild` does."""
     library_data, fndesc, environment, signature, objectmode, lifted, annotation, reload_init, environments = payload
-    rtsys.initialize(context)
+    _begin(context)
     for function in reload_init:
         function()
     name, _, codes = library_data
