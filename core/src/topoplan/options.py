@@ -101,7 +101,7 @@ def structure(cls: type[T], table: Mapping[str, Any], where: str, *, allow_code:
     """
     if not isinstance(table, Mapping):
         raise TopoplanError(f"{where}: expected a table of options, got {shown(table)}")
-    hints = _hints(cls)
+    hints = _hints(cls) if table else {}  # of strings, they are compiled one by one
     fields = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
     renamed = {field.metadata.get("formerly"): field.name for field in fields.values()}
     values: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 
 import typer
@@ -33,6 +32,8 @@ def open_pages(host: Host, written: Written) -> None:
 
 def open_in_browser(path: Path) -> None:
     """Open a page in the user's browser; where there is none, say on standard error which file to open."""
+    import webbrowser
+
     try:
         opened = webbrowser.open(path.resolve().as_uri())
     except webbrowser.Error:

@@ -378,7 +378,7 @@ def experiment_from_options(
 
 
 #: The comma before the next kind of collective: those before algorithms of one kind have no such name behind them.
-_NEXT_COLLECTIVE = re.compile(
+_NEXT_COLLECTIVE = (
     rf",\s*(?=(?:{'|'.join(each.label for each in Collective if each is not Collective.JOIN)})(?:@[^=,]*)?=)"
 )
 
@@ -397,7 +397,7 @@ def with_collectives(simulator: Choice, collective: Sequence[str], protocol: str
     """
     if tuple(collective) == ("auto",):
         collective = [f"{each.label}=auto" for each in Collective if each is not Collective.JOIN]
-    several = [part for text in collective for part in _NEXT_COLLECTIVE.split(text)]
+    several = [part for text in collective for part in re.split(_NEXT_COLLECTIVE, text)]
     named = pairs(several, "--collective", "COLLECTIVE=ALGORITHM,...")
     options: dict[str, Any] = {}
     if named:

@@ -7,7 +7,6 @@ files are archives, or folders (`topoplan_engine.folders`).
 
 from __future__ import annotations
 
-import gzip
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -255,6 +254,8 @@ def export(plan: Plan, exporter: Exporter | str, path: Path | str, *, host: Host
 def _write(exporter: Exporter, plan: Plan, path: Path) -> None:
     data = exporter.write(plan)
     if path.name.endswith(PACKED) and not exporter.suffix.endswith(PACKED):
+        import gzip
+
         data = gzip.compress(data, mtime=0)
     (write_folder if is_folder(exporter.suffix, path) else write_file)(path, data)
 

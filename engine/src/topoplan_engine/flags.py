@@ -8,7 +8,6 @@ typed, so that a bad value has the same message wherever it was written.
 from __future__ import annotations
 
 import inspect
-import shlex
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ import typer
 
 from topoplan.errors import TopoplanError
 from topoplan.options import OptionInfo, describe, structure
+from topoplan_engine.class_code import keep_class_code
 from topoplan_engine.completion import completion_of, names_of
 from topoplan_engine.text_command import TextCommand
 from topoplan_engine.wordlists import listed
@@ -34,6 +34,8 @@ __all__ = [
     "typed_command",
     "with_flags",
 ]
+
+keep_class_code()  # of all classes that a command imports from here on
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Details = Annotated[bool, typer.Option("--details", help="Print all that is known of the plan, below the first table.")]
@@ -193,6 +195,8 @@ def typed_command(context: typer.Context, without: tuple[str, ...] = ()) -> str:
         context: of the command.
         without: names of the parameters to leave out.
     """
+    import shlex
+
     words = ["topoplan", str(context.command.name)]
     for parameter in sorted(context.command.params, key=lambda each: each.param_type_name != "argument"):
         value, flag = context.params[str(parameter.name)], max(parameter.opts, key=len)

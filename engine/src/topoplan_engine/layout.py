@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import attrs
-import numpy as np
 
 from topoplan.model.graph import Operator, OperatorGraph, Role, Slices
 from topoplan.model.sharding import Sharding, arguments
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
+from topoplan_engine.distinct import distinct_values
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.sharding.programs import pieces
 
@@ -85,7 +85,7 @@ def groups_of(strategy: Strategy, graph: OperatorGraph) -> list[Group]:
         if programs:  # operators of a stage have one tuple, which may be long
             sets = {*{id(programs[op][2]): programs[op][2] for op in operators}.values()}
         else:
-            sets = {tuple(np.unique(strategy.placements[op].devices).tolist()) for op in operators}
+            sets = {tuple(distinct_values(strategy.placements[op].devices).tolist()) for op in operators}
         groups.append(
             Group(
                 operators=tuple(operators),

@@ -33,8 +33,6 @@ from topoplan_engine.provenance import component_record
 from topoplan_engine.rebuilding import folded_again, is_folded, lowering_of, recorded_simulator
 from topoplan_engine.simulation.draws import REPORTING, Draws, draws_of_tasks, reported_of
 from topoplan_engine.simulation.gradients import recorded_components
-from topoplan_engine.simulation.phases import phased_demand
-from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.work import RateOptions, priced
 
 __all__ = ["between_ends", "draws_of", "simulate_file", "simulator_of", "written_seconds"]
@@ -111,6 +109,8 @@ def _checked(plan: Plan, rates: RateOptions | None, host: Host, where: str) -> t
 
 def _run(plan: Plan, simulate: Simulate, host: Host, where: str, *, record: bool) -> tuple[Timeline, Recording | None]:
     """Simulate a plan; a folded one again so, and without a recording, if the simulator can."""
+    from topoplan_engine.simulation.recording import simulated
+
     folded = None
     if is_folded(plan):
         folded = folded_again(plan, simulate, lowering_of(plan, host, where, one_task=runs_all_to_alls(simulate)))
@@ -218,6 +218,8 @@ def _with_links(
 
 def _on_topology(plan: Plan, topology: Choice | str, host: Host, seed: int) -> Plan:
     """Return a plan on a network that is built for its cluster."""
+    from topoplan_engine.simulation.phases import phased_demand
+
     taskgraph = plan.taskgraph if is_folded(plan) else between_ends(plan.taskgraph, plan.fabric, plan.cluster)
     choice = Choice.parse(topology, "topology", allow_code=True) if isinstance(topology, str) else topology
     wired = choice.make(host, Topology)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ _LARGEST_TOML, MOST_PARTS = 4 << 20, 64
 #: Characters of the longest value that ``--set`` reads as TOML.
 _LONGEST_VALUE = 10_000
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}")
+_LONG_KEY = rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -27,12 +26,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         TopoplanError: it cannot be read or is not TOML.
     """
     text = read_text(path, "TOML", _LARGEST_TOML)
-    if _LONG_KEY.search(text):  # takes time that grows with the square of its length
+    if re.search(_LONG_KEY, text):  # takes time that grows with the square of its length
         raise TopoplanError(f"{path}: is not TOML that can be read (a key of more than {MOST_PARTS} parts)")
     return _toml(text, str(path))
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -45,8 +46,10 @@ def _toml(text: str, where: str) -> dict[str, Any]:
 
 def toml_value(text: str) -> Any:
     """Read a value as TOML would; what is none is a text."""
+    import tomllib
+
     line = f"value = {text}"
-    if "\n" in text or len(text) > _LONGEST_VALUE or _LONG_KEY.search(line):
+    if "\n" in text or len(text) > _LONGEST_VALUE or re.search(_LONG_KEY, line):
         return text
     try:
         return tomllib.loads(line)["value"]

@@ -136,7 +136,7 @@ class PassOrder:
         if not np.isin(self.kind, list(Pass)).all():
             return f"kind has {np.setdiff1d(self.kind, list(Pass))[0]} (must be 0 to 3)"
         for name, column in (("chunk", self.chunk), ("micro-batch", self.micro_batch)):
-            missing = np.setdiff1d(np.arange(column.max() + 1), column)
+            missing = np.flatnonzero(~np.isin(np.arange(column.max() + 1), column))
             if column.min() < 0 or len(missing):
                 what = f"{missing[0]} is in no row" if len(missing) else f"{column.min()} is in a row"
                 return f"{name} {what} (numbers begin at 0)"

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-from email.parser import HeaderParser
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 GROUP = "topoplan"
-#: Variables of the environment: only these plugins; not these.
-ALLOW, DENY = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS"
-#: What the names of entry points of commands begin with.
-COMMAND_PREFIX = "command-"
-_parsed = functools.cache(HeaderParser().parsestr)
+#: Variables of the environment: only these plugins; not these.  What the names of entry points of commands begin with.
+ALLOW, DENY, COMMAND_PREFIX = "TOPOPLAN_PLUGINS", "TOPOPLAN_DISABLE_PLUGINS", "command-"
+_points = functools.lru_cache(maxsize=1)(lambda folders_then: importlib.metadata.entry_points(group=GROUP))
 
 
 class InstalledPlugin(NamedTuple):
@@ -41,13 +40,13 @@ class InstalledPlugin(NamedTuple):
 def installed_plugins(prefix: str = "") -> list[InstalledPlugin]:
     """Return the plugins whose entry points begin so, sorted by name and distribution."""
     plugins = []
-    for point in importlib.metadata.entry_points(group=GROUP):
-        if not point.name.startswith(prefix):
-            continue
+    folders = tuple((path, Path(path).stat().st_mtime_ns) for path in sys.path if Path(path).exists())
+    for point in (point for point in _points(folders) if point.name.startswith(prefix)):
         text = (point.dist.read_text("METADATA") or point.dist.read_text("PKG-INFO") or "") if point.dist else ""
-        head = _parsed(text.partition("\n\n")[0])  # `importlib.metadata` would parse the description, too
-        name, version, summary = (str(head.get(key, "")) for key in ("Name", "Version", "Summary"))
-        requires = tuple(head.get_all("Requires-Dist", ()))
+        rows = [line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines()]  # the parser is slow
+        head = {key.lower(): value.strip() for key, value in reversed(rows)}
+        name, version, summary = (head.get(key, "") for key in ("name", "version", "summary"))
+        requires = tuple(value.strip() for key, value in rows if key.lower() == "requires-dist")
         plugins.append(InstalledPlugin(point.name, point, name, version, summary, requires))
     return sorted(plugins, key=lambda plugin: (plugin.name, plugin.dist))
 

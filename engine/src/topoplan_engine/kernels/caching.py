@@ -30,10 +30,10 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
 import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -262,7 +262,7 @@ def _stamp(function: Any) -> str:
 
 @functools.cache
 def _versions() -> tuple[str, str]:
-    return version("llvmlite"), np.__version__.partition(".")[0]
+    return llvmlite.__version__, np.__version__.partition(".")[0]
 
 
 @functools.cache

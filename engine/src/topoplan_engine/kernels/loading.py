@@ -17,11 +17,16 @@ import sys
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite.binding import add_symbol, parse_bitcode
 from numba.core import environment as numba_environment
+from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
+from numba.core.errors import NumbaNotImplementedError
 from numba.core.runtime import rtsys
+from numba.extending import typeof_impl
+from numba.np import numpy_support
 
 __all__ = ["LoadedLibrary", "kept", "loaded"]
 
@@ -48,6 +53,21 @@ def _environment(module: str, constants: list[Any], name: str) -> Any:
 
 # Files of kernels name numba's function, and pickle looks it up when it reads one.
 numba_environment._rebuild_env = _environment
+
+
+_type_of_array = typeof_impl.dispatch(np.ndarray)
+
+
+@typeof_impl.register(np.ndarray)
+def _plain_array_type(array: Any, context: Any) -> Any:
+    """Return numba's type of an array; numba would import masked arrays, to see that a plain one is none."""
+    if type(array) is not np.ndarray:
+        return _type_of_array(array, context)
+    try:
+        dtype = numpy_support.from_dtype(array.dtype)
+    except NumbaNotImplementedError:
+        return _type_of_array(array, context)
+    return types.Array(dtype, array.ndim, numpy_support.map_layout(array), readonly=not array.flags.writeable)
 
 
 class LoadedLibrary(JITCodeLibrary):  # type: ignore[misc]

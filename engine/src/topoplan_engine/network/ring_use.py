@@ -17,6 +17,7 @@ from topoplan.arrays import I32, I64
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan.model.plan import Plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.distinct import distinct_values
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.rings import cycles_of, rings_of
@@ -104,7 +105,7 @@ def group_links(fabric: Fabric, hosts: I32) -> CollectiveLinks | None:
         return None
     first = ways.path_ptr[ways.pair_ptr[:-1]]  # one path of each step: the others are as long
     last = ways.path_ptr[ways.pair_ptr[:-1] + 1]
-    leaving = np.unique(ways.links[first])
+    leaving = distinct_values(ways.links[first])
     over_hosts = int((_hosts_passed(fabric, ways.links, first, last) > 0).sum())
     used, available = _leaving(fabric, leaving), _leaving(fabric, np.arange(fabric.n_links))
     share = np.where(available[hosts] > 0, used[hosts] / np.maximum(available[hosts], 1), 1.0)

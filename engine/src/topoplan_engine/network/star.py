@@ -15,6 +15,7 @@ import numpy as np
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
 from topoplan.model.reconfigurable import AnyFabric
+from topoplan_engine.distinct import distinct_values
 from topoplan_engine.host_models import shares_links
 from topoplan_engine.network.tables import Network
 
@@ -76,7 +77,7 @@ def switch_links(network: Network) -> Star | None:
         return None
     up, down = np.flatnonzero(fabric.link_dst == hosts), np.flatnonzero(fabric.link_src == hosts)
     equal = all(
-        len(np.unique(column[links])) == 1
+        len(distinct_values(column[links])) == 1
         for links in (up, down)
         for column in (fabric.link_bandwidth, fabric.link_latency)
     )

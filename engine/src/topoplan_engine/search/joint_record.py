@@ -22,7 +22,6 @@ from topoplan.search.protocol import Candidate, State
 from topoplan_engine.guarded import TakesAlgorithms
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.result import Result
-from topoplan_engine.simulation.algorithms import tensor_bytes
 
 __all__ = ["axes_of", "with_moves"]
 
@@ -83,6 +82,8 @@ def _with_algorithms(record: Mapping[str, Any], evaluator: Evaluator, state: Sta
 
 def _uses(evaluator: Evaluator, state: State) -> list[Mapping[str, Any]]:
     """Return which algorithm runs which collectives: a row for each kind, axes of groups and algorithm, with sizes."""
+    from topoplan_engine.simulation.algorithms import tensor_bytes
+
     simulate, fabric, tasks = evaluator.runs(state)
     cluster = evaluator.problem.cluster
     if not isinstance(simulate, TakesAlgorithms) or not isinstance(fabric, Fabric):

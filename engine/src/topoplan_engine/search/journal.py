@@ -43,7 +43,7 @@ __all__ = ["COLUMNS", "Entry", "Journal", "NoJournal", "checksum", "parsed"]
 
 COLUMNS = "event,cost,cutoff,fits,state,seconds,check\n"
 _NUMBER = rb"(-?inf|-?[0-9.]{1,30}(?:e[+-]?[0-9]{1,3})?)"
-_LINE = re.compile(
+_LINE = (
     rb"(price|too large|failed|moved|time limit|patience|done),%b,%b,([01]),([0-9a-f]{8}),([0-9.]{1,20}),([0-9a-f]{8})"
     % (_NUMBER, _NUMBER)
 )
@@ -293,7 +293,7 @@ def parsed(data: bytes, path: Path) -> list[Entry]:
     *lines, _ = data[len(header) :].split(b"\n")
     entries, check = [], 0
     for number, line in enumerate(lines):
-        match = _LINE.fullmatch(line)
+        match = re.fullmatch(_LINE, line)
         if match is not None:
             check = zlib.crc32(line[:-9], check)
         entry = None if match is None or int(match[7], 16) != check else _entry(match)

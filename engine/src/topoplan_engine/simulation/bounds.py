@@ -17,6 +17,7 @@ from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Bounds
+from topoplan_engine.distinct import distinct_values
 from topoplan_engine.kernels.jit import njit
 from topoplan_engine.simulation.columns import TaskColumns
 from topoplan_engine.simulation.messages import Transport, collective_rounds
@@ -85,7 +86,7 @@ def collective_bound(
     for number, task, count in zip(rows[0].tolist(), tasks[first].tolist(), counts.tolist(), strict=True):
         members = taskgraph.members(task)
         if number not in groups:
-            groups[number] = _interfaces(np.unique(members), fabric, cluster)
+            groups[number] = _interfaces(distinct_values(members), fabric, cluster)
         group = groups[number]
         if len(group.endpoints) == 1:
             continue
@@ -104,7 +105,7 @@ def collective_bound(
     remote = [group for group in interfaces.values() if group.between_hosts]
     if not remote:
         return largest
-    hosts = np.unique(np.concatenate([group.endpoints for group in remote])) if folded is None else folded.hosts
+    hosts = distinct_values(np.concatenate([group.endpoints for group in remote])) if folded is None else folded.hosts
     return max(largest, min(group.latency for group in remote) + every / _bandwidth(hosts, fabric))
 
 
@@ -136,7 +137,7 @@ class _Interfaces(NamedTuple):
 
 
 def _interfaces(devices: I32, fabric: Fabric, cluster: Cluster) -> _Interfaces:
-    hosts = np.unique(cluster.device_host[devices]).astype(np.int64)
+    hosts = distinct_values(cluster.device_host[devices]).astype(np.int64)
     if len(hosts) == 1:
         return _Interfaces(
             -1 - devices.astype(np.int64), False, float(len(devices) * cluster.inside_bandwidth[hosts[0]]), 0.0

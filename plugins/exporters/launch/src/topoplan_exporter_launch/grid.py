@@ -25,6 +25,7 @@ from topoplan import OperatorGraph, PassOrder, Placement, StagedStrategy
 from topoplan.arrays import I32
 from topoplan.model.graph import Slices
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.distinct import distinct_values
 from topoplan_engine.pass_orders import alternating_order, is_in_twos
 from topoplan_exporter_launch.meshes import Kept, Places, places_of, sliced_along
 from topoplan_exporter_launch.stages import devices_of_ranks, program_of, recomputed_of, rings_of, shared_of
@@ -229,7 +230,7 @@ def _replicas(
             raise target.refusal(
                 op, f"runs on {_listed(placement.devices)}, but {graph.operators[first].name!r} on {_listed(devices)}"
             )
-    if len(np.unique(devices)) < len(devices):
+    if len(distinct_values(devices)) < len(devices):
         raise target.refusal(graph.operators[first], "has several parts on one device")
     return devices
 

@@ -61,7 +61,6 @@ from topoplan.plugin.host import Host
 from topoplan_engine.network.star import star, switch_links
 from topoplan_engine.network.tables import Network
 from topoplan_engine.simulation import flows
-from topoplan_engine.simulation.algorithms import with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
 from topoplan_engine.simulation.columns import Outcome, TaskColumns, check_not_slowed, columns
 from topoplan_engine.simulation.coupled_messages import (
@@ -147,6 +146,8 @@ class Model(NamedTuple):
             entities = with_stripes(taskgraph, entities, network)
         entities = self._with_direct(taskgraph, entities, network)
         if self.algorithms:
+            from topoplan_engine.simulation.algorithms import with_algorithms
+
             seconds = flows.processing_times(tasks, entities, network.paths, transport)
             entities, _, wait = with_algorithms(self.algorithms, taskgraph, entities, network, seconds)
             tasks = tasks._replace(seconds=f64(tasks.seconds + wait))

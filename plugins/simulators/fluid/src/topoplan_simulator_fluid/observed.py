@@ -80,10 +80,11 @@ def observed(fabric: AnyFabric, level: str, transport: str) -> str:
     by_hand = "by hand: exact (docs/physics.md); " if transport == "wire" else ""
     if not of_kind:
         return f"{by_hand}FlexNetPacket's packets: never compared on {kind}"
-    errors = np.abs([comparison.errors[transport, level] for comparison in of_kind])
+    errors = np.sort(np.abs([comparison.errors[transport, level] for comparison in of_kind]))
+    median = errors[[(len(errors) - 1) // 2, len(errors) // 2]].mean()  # `numpy.median` imports masked arrays
     smallest, largest = min(comparison.hosts for comparison in of_kind), max(comparison.hosts for comparison in of_kind)
     beyond = "" if smallest <= hosts <= largest else f"; none of {hosts:,} hosts"
     return (
-        f"{by_hand}FlexNetPacket's packets: median {np.median(errors):.2g} %, largest {errors.max():.2g} %, of "
+        f"{by_hand}FlexNetPacket's packets: median {median:.2g} %, largest {errors.max():.2g} %, of "
         f"{len(of_kind)} task graphs on {kind}, {smallest} to {largest} hosts{beyond}"
     )
