@@ -18,6 +18,7 @@ import topoplan_engine
 from topoplan_engine.kernels.caching import SHIPPED
 from topoplan_engine.kernels.frontend import shorten
 from topoplan_engine.kernels.jit import part
+from topoplan_engine.kernels.loading import _type_of_array
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILE = """
@@ -40,10 +41,24 @@ def run(code, **environment):
 
 
 def test_the_first_process_compiles_and_says_so_and_the_second_does_neither(tmp_path):
-    """Nor does the second one load the compiler's functions."""
+    """Nor does the second one load the compiler's functions or masked arrays, or compile numba's runtime."""
     assert run(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[:2] == ["compiling", CROSSED]
-    code = f"{COMPILE}\nprint({{'numba.np.arraymath', 'scipy.linalg'}} & {{*sys.modules}} or 'none')"
-    assert run(code, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[:2] == [CROSSED, "none"]
+    loaded = "{'numba.np.arraymath', 'scipy.linalg', 'numpy.ma'} & {*sys.modules} or 'none'"
+    code = f"{COMPILE}\nfrom numba.core.runtime import rtsys\nprint({loaded}, rtsys._init)"
+    assert run(code, NUMBA_CACHE_DIR=str(tmp_path)).split("\n")[:2] == [CROSSED, "none False"]
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(3), np.zeros((2, 3), "i4", "F"), np.zeros(6)[::2], np.frombuffer(b"ab", np.uint8), np.array(1)]
+)
+def test_arrays_have_the_types_that_numba_gives_them(array):
+    assert numba.typeof(array) == _type_of_array(array, None)
+
+
+def test_masked_arrays_and_arrays_of_objects_are_refused_as_by_numba():
+    for array, message in ((np.ma.array([1, 2]), "MaskedArray"), (np.array([None]), "Unsupported array dtype")):
+        with pytest.raises(numba.errors.NumbaError, match=message):
+            numba.typeof(array)
 
 
 def test_a_kernel_that_raises_for_numba_is_read_without_numbas_functions_of_arrays():

@@ -21,6 +21,7 @@ import marshal
 import os
 import re
 import sys
+import typing
 import zlib
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,13 @@ def keep_class_code() -> None:
     """Let attrs look for the code of the project's classes in the file before it compiles it.
 
     The module of attrs that compiles gets a `compile` of its own, and another way to ask for the signature of a
-    converter, once for each.  A version of attrs that has neither does as before.
+    converter, once for each.  `typing` compiles the annotations of named tuples, which are few texts, once for each.
+    Versions of them that compile elsewhere do as before.
     """
     with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
         _codes.update(_read(_file()))
     vars(attr._make)["compile"] = _compiled
+    vars(typing).setdefault("compile", functools.lru_cache(maxsize=1_000)(builtins.compile))
     if inspect.isclass(extractor := vars(attr._make).get("_AnnotationExtractor")):
         vars(attr._make)["_AnnotationExtractor"] = functools.cache(extractor)
     if not sys.dont_write_bytecode:

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from llvmlite.binding import add_symbol, parse_bitcode
 from numba.core import environment as numba_environment
-from numba.core import types
+from numba.core import types, utils
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 from numba.core.errors import NumbaNotImplementedError
@@ -54,6 +54,9 @@ def _environment(module: str, constants: list[Any], name: str) -> Any:
 # Files of kernels name numba's function, and pickle looks it up when it reads one.
 numba_environment._rebuild_env = _environment
 
+
+# Numba asks twice for the signature of each function that it may compile.
+utils.pysignature = functools.lru_cache(maxsize=1)(utils.pysignature)
 
 _type_of_array = typeof_impl.dispatch(np.ndarray)
 

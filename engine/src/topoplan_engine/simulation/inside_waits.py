@@ -12,6 +12,7 @@ NCCL on NVSwitches, and those that say latencies of their links, are taken at th
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from topoplan.model.machine import HostNode
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.network.exchanged import is_unequal
-from topoplan_engine.network.protocols import Tuning, queued_tuning_of
 from topoplan_engine.simulation.columns import TaskColumns
+
+if TYPE_CHECKING:
+    from topoplan_engine.network.protocols import Tuning
 
 __all__ = ["with_inside_waits"]
 
@@ -60,6 +63,8 @@ def _tuning(cluster: Cluster) -> Tuning | None:
     switched = {HostNode.DEVICE, HostNode.SWITCH}
     if not any({model.nodes[link.first], model.nodes[link.second]} == switched for link in model.links):
         return None
+    from topoplan_engine.network.protocols import queued_tuning_of
+
     return queued_tuning_of(cluster.device_preset[0])
 
 

@@ -17,7 +17,6 @@ from topoplan.model.reconfigurable import AnyFabric, ReconfigurableFabric
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.plugin.components import TopologyContext
 from topoplan.plugin.simulate import Simulate
-from topoplan_engine.simulation.phases import segments
 
 __all__ = ["BreakEven", "HoldsStatic", "break_even", "rebuilds"]
 
@@ -65,6 +64,8 @@ def rebuilds(taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> int:
     """Return how often a fabric is rebuilt in an iteration; one that stays as it is never is."""
     if isinstance(fabric, Fabric):
         return 0
+    from topoplan_engine.simulation.phases import segments
+
     return sum(segment.rebuilt for segment in segments(taskgraph, fabric, cluster.device_host))
 
 
