@@ -55,8 +55,11 @@ def test_arrays_have_the_types_that_numba_gives_them(array):
     assert numba.typeof(array) == _type_of_array(array, None)
 
 
-def test_masked_arrays_and_arrays_of_objects_are_refused_as_by_numba():
-    for array, message in ((np.ma.array([1, 2]), "MaskedArray"), (np.array([None]), "Unsupported array dtype")):
+def test_masked_arrays_and_long_doubles_are_refused_as_by_numba():
+    for array, message in (
+        (np.ma.array([1, 2]), "MaskedArray"),
+        (np.zeros(2, np.longdouble), "Unsupported array dtype"),
+    ):
         with pytest.raises(numba.errors.NumbaError, match=message):
             numba.typeof(array)
 

@@ -65,11 +65,11 @@ def _file() -> Path:
     return Path(importlib.util.cache_from_source(str(Path(__file__).with_name("classes.py"))))
 
 
-def _compiled(source: Any, filename: Any, mode: str, *rest: Any, **options: Any) -> Any:
+def _compiled(source: Any, filename: Any, mode: str, *flags: Any, **options: Any) -> Any:
     """Return what Python's `compile` does, from the file if the text is that of a class of the project."""
     is_ours = isinstance(filename, str) and filename.startswith(_GENERATED) and _OURS in filename
-    if rest or options or not is_ours or not isinstance(source, str):
-        return builtins.compile(source, filename, mode, *rest, **options)
+    if flags or options or not is_ours or not isinstance(source, str):
+        return builtins.compile(source, filename, mode, *flags, **options)
     source = _HASH.sub(rf"\g<1>{zlib.crc32(filename.encode())},", source, count=1)
     key = hashlib.sha256(f"{mode}\n{filename}\n{source}".encode()).digest()
     if key not in _codes:
@@ -80,10 +80,10 @@ def _compiled(source: Any, filename: Any, mode: str, *rest: Any, **options: Any)
 
 def _read(file: Path) -> dict[bytes, bytes]:
     """Return the codes that a file holds; `ValueError` if another version of Python wrote it."""
-    head, _, rest = file.read_bytes().partition(b"\n\n")
+    head, _, codes = file.read_bytes().partition(b"\n\n")
     if head != _head():
         raise ValueError(f"{file}: of another Python")
-    return dict(marshal.loads(rest))
+    return dict(marshal.loads(codes))
 
 
 def _head() -> bytes:
