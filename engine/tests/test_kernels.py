@@ -103,6 +103,8 @@ if __name__ == "__main__":
 
 def test_one_of_several_workers_says_that_it_compiles(tmp_path):
     kernel = COMPILE.partition("jit import on_compilation\n")[2].partition(":\n")[2]
+    # One write a line: the second worker reads what the first one has kept, and both write at the same time.
+    kernel = kernel.replace("print(crossed.tolist())", "sys.stdout.write(f'{crossed.tolist()}\\n')")
     script = tmp_path / "workers.py"
     script.write_text(WORKERS.replace("    KERNEL\n", kernel))
     environment = os.environ | {"NUMBA_OPT": "3", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
