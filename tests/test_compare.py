@@ -168,6 +168,8 @@ def test_an_ideal_switch_costs_as_the_fat_tree_of_its_bandwidth():
 BAD = [
     (["compare", "dlmr", "--networks", "topoopt"], "no frontend named 'dlmr'; did you mean 'dlrm'"),
     ([*MODEL, "--networks", "topopt"], "no topology named 'topopt'; did you mean 'topoopt'"),
+    ([*MODEL, "--networks", "fattree,topopt"], "network 'topopt': no topology named 'topopt'"),
+    ([*MODEL, "-n", "bigswitch", "-n", "fat", "--at-equal-cost"], "network 'fat': no topology named 'fat'"),
     ([*MODEL, "--networks", "topoopt,topoopt"], "network: 'topoopt' is there twice"),
     ([*MODEL, "--networks", "fattree:k=3"], "k 3 is odd"),
     ([*MODEL, "--networks", "fattree:kk=4"], "no option 'kk'"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -65,6 +66,9 @@ def run_specs(study: Study, host: Host, prices: Prices, measures: Path | None) -
     """
     if study.problems:
         return _of_problems(study, host)
+    for network in study.networks:  # a setting is made for all networks together
+        with _of_network(network):
+            network.choice.find(host, Topology)
     specs = []
     clusters: dict[tuple[str, tuple[float | str, ...]], tuple[ClusterOptions, Network, Target | None]] = {}
     for model, settings in itertools.product(study.models, _settings(study)):
@@ -133,10 +137,17 @@ def _cluster(
     with locating(source):
         at_machine(cluster, host)
     study = attrs.evolve(study, cluster=cluster)
-    try:
+    with _of_network(network, settings):
         return cluster_of(study, network, settings, host, prices)
+
+
+@contextmanager
+def _of_network(network: Network, settings: Settings | None = None) -> Iterator[None]:
+    """Let errors name the network and the setting."""
+    try:
+        yield
     except TopoplanError as error:
-        where = "".join(f", {key} {number(value)}" for key, value in settings.items())
+        where = "".join(f", {key} {number(value)}" for key, value in (settings or {}).items())
         text = str(error).removeprefix(f"{network.choice.source}: ")
         raise located(TopoplanError(f"network {network.name!r}{where}: {text}"), network.choice.source) from None
 
