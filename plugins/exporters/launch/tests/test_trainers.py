@@ -18,7 +18,7 @@ import pytest
 
 from topoplan_exporter_launch import DeepSpeed, Megatron, Torchtitan, TorchtitanToml
 from topoplan_exporter_launch.grid import grid_of
-from topoplan_exporter_launch.megatron import TARGET
+from topoplan_exporter_launch.megatron import TARGET, write
 from topoplan_operators import GraphBuilder
 from topoplan_operators.losses import total
 from topoplan_operators.products import einsum
@@ -198,6 +198,12 @@ def test_megatron_gets_one_connection_where_it_cuts_tensors_and_not_where_it_sli
     variables = {name: flags(plan)[1] for name, (plan, _) in plans_for_trainers().items()}
     connected = {name for name, given in variables.items() if given["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"}
     assert connected == {"tensor", "sequence"}
+
+
+def test_megatron_script_says_what_the_price_of_a_plan_has_not():
+    """Megatron-LM's arguments: bf16 sets accumulate_allreduce_grads_in_fp32, and clip_grad is 1.0 by default."""
+    said = {name for name, (plan, _) in plans_for_trainers().items() if b"summed in fp32 and clipped" in write(plan)}
+    assert said == {"bf16"}
 
 
 @needs()
