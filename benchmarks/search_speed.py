@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import math
 import resource
@@ -65,6 +66,8 @@ LONGER = (
     ("dlrm128", 128, "flexnet", 400),
 )
 SIMULATORS = ("fluid", "flexnet")
+#: Objects after which Python looks for garbage in a worker: as many as in the command `topoplan`.
+COLLECT = 300_000
 PEER = ("TOPOPLAN_FLEXNET", "a program around FlexNet's search")
 
 
@@ -102,6 +105,7 @@ def run_search(host, problem, simulator, given, proposals, seed=0):
 def worker(simulator):
     """Return what answers requests: FlexNet's mix of proposals on one switch, under a simulator."""
     host = Host.discover()
+    gc.set_threshold(COLLECT)
 
     def answer(request):
         problem = problem_of(host, "dlrm", request["preset"], request["servers"], "bigswitch")
