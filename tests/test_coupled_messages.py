@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import numpy as np
 import pytest
 
@@ -204,6 +205,20 @@ def test_messages_between_joins_are_one_flow_for_each_pair_of_joins():
     assert coupled.size.tolist() == [SIZE, 2 * SIZE, 3 * SIZE, SIZE, SIZE]
     assert (coupled.taskgraph.kind == TaskKind.COLLECTIVE).all()
     assert coupled_messages(task_graph(rows, edges), 5) is None
+
+
+@pytest.mark.parametrize(("op", "foreign"), [(-1, {}), (0, {"ids": [1]})], ids=["a file of FlexNet", "a trace"])
+def test_messages_of_passes_that_may_be_any_are_left_as_they_are(couple, op, foreign):
+    """Two messages to and fro, with a pass of 1 ms before each: one flow for both would wait for itself."""
+    rows = [compute(0, 1e-3, op=op), transfer(0, 1, SIZE, op=op), compute(1, 1e-3, op=op), transfer(1, 0, SIZE, op=op)]
+    tasks = task_graph([*rows, compute(0, 1e-3, op=op)], [(0, 1), (1, 2), (2, 3), (3, 4)], 2)
+    tasks = attrs.evolve(tasks, foreign=foreign)
+    assert coupled_messages(tasks, 0) is None
+    cluster = cluster_of(2, 1)
+    fabric = fabric_of("bigswitch", cluster, {})
+    couple()
+    alone = float(fabric.link_latency[0]) * 2 + SIZE / float(fabric.link_bandwidth[0])
+    assert Fluid().build().makespan(tasks, fabric, cluster) == pytest.approx(3e-3 + 2 * alone)
 
 
 def test_a_recording_has_the_bytes_of_coupled_messages(couple):

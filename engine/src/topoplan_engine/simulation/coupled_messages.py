@@ -96,7 +96,8 @@ class CoupledFlows(NamedTuple):
 def coupled_messages(taskgraph: TaskGraph, most: int) -> CoupledMessages | None:
     """Couple the transfers of a task graph that come from one pass, or join, each; None for no more than ``most``.
 
-    Passes of one operator in several micro-batches may wait for each other, so that what these send is left as it is.
+    Passes of one operator in several micro-batches may wait for each other, so that what these send is left as it is;
+    so is what passes of traces and of unknown operators send, which may be any passes.
     """
     if taskgraph.n_tasks <= most:
         return None
@@ -105,7 +106,8 @@ def coupled_messages(taskgraph: TaskGraph, most: int) -> CoupledMessages | None:
     before = np.zeros(taskgraph.n_tasks, np.int64)
     before[heads[enters]] = tails[enters]
     behind_join = taskgraph.collective[before] == _JOIN
-    is_message = (taskgraph.kind == _TRANSFER) & (behind_join | (taskgraph.micro_batch is None))
+    is_known = (taskgraph.op >= 0) & (taskgraph.op[before] >= 0) & (not taskgraph.foreign)
+    is_message = (taskgraph.kind == _TRANSFER) & (behind_join | is_known & (taskgraph.micro_batch is None))
     counts = np.bincount(heads, minlength=taskgraph.n_tasks), np.diff(taskgraph.succ_ptr)
     is_message &= (counts[0] == 1) & (counts[1] == 1) & (taskgraph.kind[before] != _TRANSFER)
     message = np.flatnonzero(is_message)
