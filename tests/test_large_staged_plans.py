@@ -41,10 +41,10 @@ WEIGHTS = 4 * (LAYERS * LAYER + 2 * TABLE + TP * NORMS)
 BOUNDARY = 2 * MICRO_BATCHES * POSITIONS * HIDDEN * 4
 
 
-def planned(servers, settings, folder, faster=1.0):
+def planned(servers, settings, folder, faster=1.0, changes=None):
     """Return the plan on one switch, and bytes that a host sends on average."""
     path = folder / "config.json"
-    path.write_text(json.dumps(CONFIG))
+    path.write_text(json.dumps({**CONFIG, **(changes or {})}))
     host, replicas = Host.discover(), servers // STAGES
     frontend = host.make("frontend", "huggingface", {"config": str(path), "sequence_length": POSITIONS})
     graph = frontend.build(replicas * MICRO_BATCHES)
@@ -97,6 +97,22 @@ def test_weights_are_gathered_twice_but_for_the_head(tmp_path):
     _, sent = planned(servers, Settings(tp=TP, pp=STAGES, zero=3), tmp_path)
     expected = (MICRO_BATCHES * (n - 1) / n * (3 * WEIGHTS - 4 * TABLE) + (STAGES - 1) * BOUNDARY) / STAGES
     assert sent == pytest.approx(expected, rel=1e-12)
+
+
+def test_hosts_of_experts_send_what_the_hand_calculation_says(tmp_path):
+    """Tokens of eight hosts go to eight experts, a host each, and back: with two choices in both passes of each layer.
+
+    Gradients of an expert are summed over an eighth of the replicas, all others over all.  Each device routes.
+    """
+    servers, experts = 16_384, 8
+    mixtral = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    mixtral |= {"num_local_experts": experts, "num_experts_per_tok": 2}
+    n, matrices = servers // STAGES, 4 * LAYERS * 3 * HIDDEN * 14336  # of one expert in all layers
+    shared = WEIGHTS - matrices + 4 * TP * LAYERS * HIDDEN * experts
+    tokens = MICRO_BATCHES * LAYERS * POSITIONS * 2 * HIDDEN * 4 * (experts - 1) / experts
+    summed = (n - 1) / n * shared + (n / experts - 1) / (n / experts) * matrices
+    _, sent = planned(servers, Settings(tp=TP, pp=STAGES, ep=experts, zero=1), tmp_path, changes=mixtral)
+    assert sent == pytest.approx((2 * summed + 4 * tokens + (STAGES - 1) * BOUNDARY) / STAGES, rel=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved:2"])

@@ -118,9 +118,27 @@ def test_links_that_may_hold_messages_up_are_listed_once_for_equal_ones():
     racks = np.unique(fabric.link_dst[fabric.link_src < 16]).astype(np.int64)
     enters = np.bincount(fabric.link_dst[:16], fabric.link_bandwidth[:16], fabric.n_nodes)
     limits = Spreading(fabric).limiting(Routes(racks[:1], racks[1:2], enters, enters))
-    assert limits.several
+    assert limits.least_share.tolist() == pytest.approx([1 / 3])
     assert limits.shares.tolist() == pytest.approx([1 / 3] * len(limits.shares))
     assert fabric.link_src[limits.links].tolist() == [racks[0]]  # what enters the other rack is as much
+
+
+@pytest.mark.parametrize("topology", ["fattree", "rail-optimized", "slim-fly", "torus"])
+def test_one_walk_says_what_two_walks_say(topology, monkeypatch):
+    """Routes of which a walk is not kept are walked from both ends, as far as memory goes; links are the same."""
+    cluster = cluster_of(24, 1, 4)
+    fabric = fabric_of(topology, cluster, {})
+    found = []
+    for at_a_time in (1 << 22, 1 << 6):
+        monkeypatch.setattr("topoplan_engine.network.spreading._AT_A_TIME", at_a_time)
+        spreading = Spreading(fabric)
+        source, target = (ends.ravel() for ends in np.meshgrid(np.arange(24), np.arange(24), indexing="ij"))
+        routes, _ = spreading.routes(source, target)
+        found.append(spreading.limiting(routes))
+    np.testing.assert_array_equal(found[0].links, found[1].links)
+    np.testing.assert_array_equal(found[0].ptr, found[1].ptr)
+    np.testing.assert_allclose(found[0].shares, found[1].shares, rtol=1e-12)
+    np.testing.assert_allclose(found[0].least_share, found[1].least_share, rtol=1e-12)
 
 
 def test_classes_that_do_not_fold_are_evened_and_the_timeline_says_so(model_of, monkeypatch):

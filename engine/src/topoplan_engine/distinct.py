@@ -59,7 +59,7 @@ def distinct_columns(*rows: Any) -> Distinct:
         if not len(row) or (row == row[0]).all():
             continue
         low, high = int(row.min()), int(row.max())
-        if high - low > 2 * len(row):  # far apart: number them first
+        if high - low > 8 * len(row):  # far apart: number them first
             row, low = np.unique(row, return_inverse=True)[1].ravel(), 0
             high = int(row.max())
         size = high - low + 1

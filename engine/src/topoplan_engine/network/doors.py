@@ -15,40 +15,34 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I32, I64
 from topoplan.model.fabric import Fabric
 from topoplan_engine.kernels.hashing import GOLDEN
 from topoplan_engine.kernels.jit import inline_kernel
 from topoplan_engine.network.lanes import components
 
-__all__ = ["Doors", "Ends", "own_link", "some_links"]
+__all__ = ["Doors", "Ends", "own_place", "some_links"]
 
 
 class Ends(NamedTuple):
     """The links at hosts, in the order of these: of those that leave them, and of those that lead to them.
 
     Attributes:
-        is_door, into: (L,) of each link of the graph, and whether it leads to a host.
-        place, order, begins, host: (2, L) place of each link in the order, (2, L) links there, (2, H) where those of
-            each host begin, and (2, L) the host of each link.
+        number: (L,) of each door, its number among the links of its host in that direction; -1 of other links.
+        into: (L,) whether each link of the graph leads to a host.
+        begins: (2, H) where the links of each host begin in the order.
     """
 
-    is_door: NDArray[np.bool_]
+    number: I32
     into: NDArray[np.bool_]
-    place: I64
-    order: I64
     begins: I64
-    host: I64
 
 
 @inline_kernel
-def own_link(ends: Ends, link: int, source: int, target: int) -> int:
-    """Return the link of a message between two hosts: in the place of a door that of the host at this end."""
-    if not ends.is_door[link]:
-        return link
-    way, host = (1, target) if ends.into[link] else (0, source)
-    place = ends.place[way, link] - ends.begins[way, ends.host[way, link]]
-    return int(ends.order[way, ends.begins[way, host] + place])
+def own_place(ends: Ends, door: int, source: int, target: int) -> tuple[int, int]:
+    """Return 0 or 1, and the place in this order of the link that stands for a door between two hosts: of that end."""
+    way, host = (1, target) if ends.into[door] else (0, source)
+    return way, ends.begins[way, host] + ends.number[door]
 
 
 class Doors:
@@ -62,6 +56,7 @@ class Doors:
         is_door: (L,) of each link of the graph.
         at_ends: (L,) whether it is a door, or one that a door stands for.
         has_doors: whether there are any.
+        orders: links by the hosts that they leave, and by those that they lead to; there by their other ends.
 
     Example:
         >>> links = [(h, s) for h in (0, 1) for s in (2, 3)]  # two hosts, each on both switches
@@ -88,9 +83,9 @@ class Doors:
         self.at_ends = np.append(several & self.has_doors, of_switches)[host]
         self.is_door = self.at_ends & self.is_node[host]
         # Links by their hosts, and there by the switches that they lead to or come from.
-        self._order = np.lexsort(ends[::-1]), np.lexsort(ends)
-        begins = (np.searchsorted(each[order], numbers) for each, order in zip(ends, self._order, strict=True))
-        self._begins, self._place = tuple(begins), tuple(np.argsort(order) for order in self._order)
+        self.orders = np.lexsort(ends[::-1]), np.lexsort(ends)
+        begins = (np.searchsorted(each[order], numbers) for each, order in zip(ends, self.orders, strict=True))
+        self._begins = tuple(begins)
 
     def thinned(self, graph: Fabric) -> I64 | None:
         """Return the links of a graph that has the first link of each host alone; None where these do not connect all.
@@ -98,7 +93,7 @@ class Doors:
         One path of each pair is there, and is found among switches.
         """
         first = ~self.at_ends
-        for order, begins in zip(self._order, self._begins, strict=True):
+        for order, begins in zip(self.orders, self._begins, strict=True):
             first[order[begins[self.arriving >= graph.n_nodes]]] = True
         rows = np.flatnonzero(first)
         switches = np.maximum(self._tails, self._heads)[np.flatnonzero(first & self.at_ends)] - graph.n_hosts
@@ -108,9 +103,14 @@ class Doors:
     @property
     def ends(self) -> Ends:
         """Where each door is, for kernels."""
-        into = self._heads < len(self.leaving)
-        tables = (np.stack(pair) for pair in (self._place, self._order, self._begins, (self._tails, self._heads)))
-        return Ends(self.is_door, into, *tables)
+        into, number = self._heads < len(self.leaving), np.full(len(self._heads), -1, np.int32)
+        for is_way, ends, order, begins in zip(
+            (~into, into), (self._tails, self._heads), self.orders, self._begins, strict=True
+        ):
+            rows = order[(self.is_door & is_way)[order]]
+            place = np.flatnonzero((self.is_door & is_way)[order])
+            number[rows] = place - begins[ends[rows]]
+        return Ends(number, into, np.stack(self._begins))
 
     def rates(self, used: I64, bandwidth: F64, *, arriving: bool) -> F64:
         """(N,) bytes/s by which messages of some hosts, all different, enter at their nodes, or leave there.

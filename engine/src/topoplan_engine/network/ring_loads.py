@@ -10,10 +10,12 @@ from topoplan.arrays import F64, I32, I64
 from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 
-__all__ = ["LOAD", "ring_loads", "sort_links"]
+__all__ = ["LOAD", "MOST_DRAWN", "ring_loads", "sort_links"]
 
 #: Units of load of one flow on a link.  A power of two, so that n flows share a bandwidth C as exactly C/n.
 LOAD = 1 << 20
+#: Flows of the largest ring that draws paths; larger ones load all paths.
+MOST_DRAWN = 1024
 
 
 def ring_loads(

@@ -36,9 +36,9 @@ from topoplan_engine.network.nearest import FEW_TARGETS, Core, Meeting, Scratch,
 __all__ = ["AtHosts", "Limiting", "Routes", "Spreading", "Ways"]
 
 #: Shares of links that are written at a time.
-_AT_A_TIME = 1 << 20
+_AT_A_TIME = 1 << 22
 #: Parts of so many shares that are kept of one walk: some tens of MB.
-_MOST_KEPT = 8
+_MOST_KEPT = 2
 #: Shares are equal if they are so in units of this, and a link is full where rounding alone keeps it from that.
 _SHARE, _ROUNDING = float(1 << 32), 1e-9
 
@@ -83,26 +83,28 @@ class Limiting(NamedTuple):
     Attributes:
         ptr, links, shares: as compressed rows, those on each route, links of the graph, and the share of a message that
             each carries.
-        several: whether a message, or a stripe of one, has several shortest paths on some route.
+        least_share: (R,) smallest share of a message that a link of each route carries: less than that of a stripe
+            where it has several shortest paths, or lanes to several planes.
     """
 
     ptr: I64
     links: I64
     shares: F64
-    several: bool
+    least_share: F64
 
 
 class AtHosts(NamedTuple):
-    """Links of the network for those of the graph.
+    """Links of the network for those of the graph; of some there are two, the second one is -1 for the others.
 
     Attributes:
-        ends: of the graph's hosts (`topoplan_engine.network.doors.own_link`).
-        link, also: (L,) of each of its links; of some there are two, ``also`` is -1 for the others.
+        ends: of the graph's hosts.
+        links: (2, L) both of each link of the graph.
+        of_hosts: (2, 2, L) both of each link in the order of those that leave hosts, and that lead to them.
     """
 
     ends: Ends
-    link: I64
-    also: I64
+    links: I32
+    of_hosts: I32
 
 
 class _Room(NamedTuple):
@@ -197,31 +199,27 @@ class Spreading:
     def at_hosts(self) -> AtHosts:
         """Which links of the network messages of hosts take where routes have links of the graph, for kernels."""
         also = np.where(self.doors.at_ends & (self._also != self._link), self._also, -1)
-        return AtHosts(self.doors.ends, self._link, also)
+        links = np.stack([self._link, also]).astype(np.int32)
+        return AtHosts(self.doors.ends, links, np.stack([links[:, order] for order in self.doors.orders]))
 
     def limiting(self, routes: Routes) -> Limiting:
         """Return the links that may hold up messages on these routes."""
         bandwidth, n_links = self._bandwidth, len(self._bandwidth)
         most = bandwidth * (1 + _ROUNDING)
         number = np.zeros(n_links, np.uint64)
-        several = False
+        least_share = np.ones(len(routes.source))
         bounds = []
-        for core, source, target, hosts, links, tails in (
-            (self._onward, routes.source, routes.target, routes.enters, self._rates[0], self._tails),
-            (self._back, routes.target, routes.source, routes.leaves, self._rates[1], self._heads),
+        for onward, source, hosts, links, tails in (
+            (True, routes.source, routes.enters, self._rates[0], self._tails),
+            (False, routes.target, routes.leaves, self._rates[1], self._heads),
         ):
-            order = np.lexsort((target, source))
             by_hosts, by_links, widest = np.zeros(n_links), np.zeros(n_links), np.zeros(n_links)
             narrowed = np.minimum(hosts, np.where(links > 0, links, np.inf))
-            is_onward = core is self._onward
-            for part in (
-                self._onward_walk(source, target) if is_onward else self._walk(core, source[order], target[order])
-            ):
-                several = several or bool((part.parts < self._of_stripes - _ROUNDING).any())
-                of_part = order[part.first : part.first + len(part.ptr) - 1]
-                _survey(part.ptr, part.links, part.parts, source[of_part], hosts, narrowed, by_hosts, by_links, widest)
-                if is_onward:
-                    _number(part.ptr, part.links, part.parts, of_part, number)
+            for part, rows, of_rows in self._from_sources(routes) if onward else self._from_targets(routes):
+                of_part = source[of_rows]
+                _survey(*part[1:], rows, of_part, hosts, narrowed, by_hosts, by_links, widest)
+                if onward:
+                    _number(part.ptr, part.links, part.parts, of_rows, number, least_share)
             is_source = np.zeros(self._nodes, dtype=bool)
             is_source[source] = True
             bounds.append((by_hosts, by_links, (is_source & (narrowed < hosts))[tails]))
@@ -233,7 +231,47 @@ class Spreading:
         begins = (np.diff(number[holding]) != 0) | (np.diff(bandwidth[holding]) != 0)
         listed = self.doors.is_door.copy()
         listed[holding[np.append(True, begins)[: len(holding)]]] = True
-        return self._listed(routes, listed, several=several)
+        return self._listed(routes, listed, least_share)
+
+    def _from_sources(self, routes: Routes) -> Iterator[tuple[_Shares, I64, I64]]:
+        """Yield shares of routes, rows of these by their sources, and the route of each row."""
+        order = np.lexsort((routes.target, routes.source))
+        for part in self._onward_walk(routes.source, routes.target):
+            rows = np.arange(len(part.ptr) - 1)
+            yield part, rows, order[part.first + rows]
+
+    def _from_targets(self, routes: Routes) -> Iterator[tuple[_Shares, I64, I64]]:
+        """Yield the same by targets: a way back divides as the way there does, so that one walk says both."""
+        order = np.lexsort((routes.source, routes.target))
+        kept_walk = self._last_walk
+        if kept_walk is not None and len(kept_walk[2]) == 1 and kept_walk[0] is routes.source:
+            row_of = np.empty(len(order), np.int64)
+            row_of[np.lexsort((routes.target, routes.source))] = np.arange(len(order))
+            yield kept_walk[2][0], row_of[order], order
+            return
+        for part in self._walk(self._back, routes.target[order], routes.source[order]):
+            rows = np.arange(len(part.ptr) - 1)
+            yield part, rows, order[part.first + rows]
+
+    def draws(self, least_share: F64, flow: I64, is_ring: Any, lanes: int) -> bool:
+        """Whether a flow draws one of several ways.
+
+        A message does that has several paths, or several lanes.  A ring runs on all lanes that all its steps have.
+
+        Args:
+            least_share: (n,) of the routes of flows (`Limiting.least_share`).
+            flow: (n,) numbers of these, those of one next to each other.
+            is_ring: (N,) whether each is a ring.
+            lanes: of an interface.
+        """
+        if not len(flow):
+            return False
+        rings = is_ring[flow]
+        begins = np.flatnonzero(np.diff(flow, prepend=-1))
+        smallest, largest = np.minimum.reduceat(least_share, begins), np.maximum.reduceat(least_share, begins)
+        uneven = rings[begins] & (largest - smallest > _ROUNDING)
+        part = np.where(rings, self._of_stripes / lanes, self._of_stripes)
+        return bool(uneven.any() or (least_share < part - _ROUNDING).any())
 
     def carried(self, source: I64, target: I64, nbytes: F64) -> F64:
         """(E,) bytes that cross each link on routes, given (R,) source, target and bytes of these."""
@@ -248,7 +286,7 @@ class Spreading:
         carried: F64 = np.bincount(links, nbytes, self._n_links).astype(np.float64)
         return carried
 
-    def _listed(self, routes: Routes, listed: Any, *, several: bool) -> Limiting:
+    def _listed(self, routes: Routes, listed: Any, least_share: F64) -> Limiting:
         """Return some links of all routes."""
         order = np.lexsort((routes.target, routes.source))
         rows, links, shares = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
@@ -261,7 +299,7 @@ class Spreading:
         row = np.concatenate(rows)
         sort = np.argsort(row, kind="stable")
         ptr = indptr(np.bincount(row, minlength=len(routes.source)))
-        return Limiting(ptr, np.concatenate(links)[sort], np.concatenate(shares)[sort], several)
+        return Limiting(ptr, np.concatenate(links)[sort], np.concatenate(shares)[sort], least_share)
 
     def _onward_walk(self, source: I64, target: I64) -> Iterator[_Shares]:
         """Yield what `_walk` does from sources on; that of the last routes is kept, unless it is large."""
@@ -389,6 +427,7 @@ def _survey(
     ptr: I64,
     links: I32,
     parts: F64,
+    rows: I64,
     source: I64,
     hosts: F64,
     narrowed: F64,
@@ -398,27 +437,32 @@ def _survey(
 ) -> None:
     """Add to (E,) how much each link can carry, source by source: the largest share of a route times what enters.
 
-    ``widest`` (E,) is room, all 0.
+    ``rows`` (n,) are routes, of which those of a source (n,) follow each other; ``widest`` (E,) is room, all 0.
     """
     first = 0
     while first < len(source):
         last = first
         while last < len(source) and source[last] == source[first]:
+            for i in range(ptr[rows[last]], ptr[rows[last] + 1]):
+                widest[links[i]] = max(widest[links[i]], parts[i])
             last += 1
-        for i in range(ptr[first], ptr[last]):
-            widest[links[i]] = max(widest[links[i]], parts[i])
-        for i in range(ptr[first], ptr[last]):
-            if widest[links[i]] > 0.0:
-                by_hosts[links[i]] += widest[links[i]] * hosts[source[first]]
-                by_links[links[i]] += widest[links[i]] * narrowed[source[first]]
-                widest[links[i]] = 0.0
+        for row in rows[first:last]:
+            for i in range(ptr[row], ptr[row + 1]):
+                if widest[links[i]] > 0.0:
+                    by_hosts[links[i]] += widest[links[i]] * hosts[source[first]]
+                    by_links[links[i]] += widest[links[i]] * narrowed[source[first]]
+                    widest[links[i]] = 0.0
         first = last
 
 
 @kernel
-def _number(ptr: I64, links: I32, parts: F64, routes: I64, number: Any) -> None:
-    """Add to a (E,) number for each link, which is the same for those that carry the same shares of all routes."""
+def _number(ptr: I64, links: I32, parts: F64, routes: I64, number: Any, least_share: F64) -> None:
+    """Add to a (E,) number for each link, which is the same for those that carry the same shares of all routes.
+
+    ``least_share`` (R,) gets the smallest share of each route.
+    """
     for row in range(len(routes)):
         for i in range(ptr[row], ptr[row + 1]):
             units = np.uint64(np.rint(parts[i] * _SHARE))
             number[links[i]] += mix(units * GOLDEN + np.uint64(routes[row] + 1))
+            least_share[routes[row]] = min(least_share[routes[row]], parts[i])

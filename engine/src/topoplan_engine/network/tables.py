@@ -47,7 +47,7 @@ from topoplan_engine.network.lanes import lanes_of, rings_on_lanes
 from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
-from topoplan_engine.network.ring_loads import LOAD, ring_loads
+from topoplan_engine.network.ring_loads import LOAD, MOST_DRAWN, ring_loads
 from topoplan_engine.network.rings import cycles_of, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.spreading import Spreading
@@ -70,8 +70,8 @@ __all__ = [
 #: `RingColumns.choice` of rings whose flows have one path each, draw one of several, or draw and are few.
 ONE_PATH, CHOICE, FEW = range(3)
 _COLLECTIVE = int(TaskKind.COLLECTIVE)
-#: Flows of the largest ring that counts as few, and of the largest one that draws paths; larger ones load all paths.
-_MOST_FEW, _MOST_DRAWN = 64, 1024
+#: Flows of the largest ring that counts as few.
+_MOST_FEW = 64
 #: Lists of groups whose rings are kept by the bytes of the whole list, and bytes of the longest.
 _LISTS, _LIST_BYTES = 256, 1 << 16
 
@@ -532,7 +532,7 @@ class Network:
         """Say of each group whether its flows draw their paths, given the rows of all groups, one after the other."""
         several = np.diff(self.paths.row_ptr)[rows] > 1
         draw = np.bincount(np.repeat(np.arange(len(lengths)), lengths), several, len(lengths)) > 0
-        draw &= lengths // rings <= _MOST_DRAWN
+        draw &= lengths // rings <= MOST_DRAWN
         if self._stripes is not None:
             draw &= ~self._stripes.load_all(rows, lengths, self.paths)
         return i8(np.where(draw, np.where(lengths <= _MOST_FEW, FEW, CHOICE), ONE_PATH))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from topoplan.errors import TopoplanError
 from topoplan.model.cluster import Cluster
+from topoplan.model.reconfigurable import AnyFabric
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import TaskGraph
 from topoplan.model.timeline import Timeline
@@ -82,11 +83,19 @@ class FoldedStates:
                     return simulate.message_loads(messages, fabric, self._cluster)
 
                 folded = self._lowering.fold(strategy, loads_of, simulate.chosen_collectives)
+                if folded.draws and not self._draws(folded, fabric):
+                    folded = folded._replace(draws=False, groups=())
                 if not folded.draws or folded.n_tasks >= _FOLDED_DRAWS:
                     iteration = folded
             self._run = self._timeline = None
             self._last = key, iteration  # not before: a search may have left the call in the middle
         return self._last[1]
+
+    def _draws(self, folded: FoldedIteration, fabric: AnyFabric) -> bool:
+        """Whether an iteration draws paths: rings that would are not run where algorithms are chosen in their place."""
+        simulate = self._simulate
+        assert simulate is not None
+        return not simulate.chosen_collectives or simulate.draws(folded.taskgraph, fabric, self._cluster)
 
     def _why_whole(self, state: State) -> str:
         """Return why all tasks of a staged strategy are run, and what would fold them; empty where they are folded."""

@@ -83,6 +83,9 @@ class Folds(Protocol):
     def message_loads(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> MessageLoads:
         """Return what messages that do not wait put on links."""
 
+    def draws(self, taskgraph: TaskGraph, fabric: AnyFabric, cluster: Cluster) -> bool:
+        """See `topoplan.Simulate.draws`."""
+
     def run_folded(self, folded: FoldedIteration, fabric: AnyFabric, cluster: Cluster) -> FoldedRun:
         """Run a folded iteration."""
 

@@ -94,7 +94,7 @@ def classes_of(color: Any, tail: I32, head: I32, labels: Any) -> Classes:
         >>> classes_of(no_color, np.array([0, 2], np.int32), np.array([1, 1], np.int32), edges).of.tolist()
         [0, 1, 0]
     """
-    of, first, _ = _refine(color, tail, head, labels, _NO_FLOWS, 0, 0)
+    of, first, _ = _refined(color, tail, head, labels, _NO_FLOWS, 0, 0)
     return Classes(of, first)
 
 
@@ -105,26 +105,45 @@ def few_classes_of(
 
     The edges of ``flows`` stand behind those that are listed.
     """
-    of, first, few = _refine(color, tail, head, labels, flows, among, most)
+    of, first, few = _refined(color, tail, head, labels, flows, among, most)
     return Classes(of, first) if few else None
+
+
+def _refined(
+    color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
+) -> tuple[I64, I64, bool]:
+    """Give `_refine` its room: numpy asks for large pages, of which a million vertices need a few."""
+    n = len(color)
+    slots = 1 << max(1, (2 * n - 1).bit_length())
+    table = np.empty(slots, np.uint64), np.empty(slots, np.int32)
+    of, first = np.empty(n, np.int64), np.empty(n, np.int64)
+    colors = np.array(color, np.uint64), np.empty(n, np.uint64)
+    count, few = _refine(colors, tail, head, labels, flows, among, most, table, of, first)
+    return of, first[:count].copy(), few
 
 
 @njit()
 def _refine(
-    color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
-) -> tuple[I64, I64, bool]:
-    """Color vertices by those of their neighbours until no class splits; say whether there are few (`few_classes_of`).
+    colors: Any,
+    tail: I32,
+    head: I32,
+    labels: Any,
+    flows: FlowEdges,
+    among: int,
+    most: int,
+    table: Any,
+    of: I64,
+    first: I64,
+) -> tuple[int, bool]:
+    """Color vertices by those of their neighbours until no class splits; return how many classes, and if they are few.
+
+    ``of`` and ``first`` are written (`Classes`); both ``colors`` and the hash ``table`` are room, of which the first
+    color is given.
 
     A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
     for equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
     """
-    n = len(color)
-    slots = 2
-    while slots < 2 * n:
-        slots *= 2
-    keys, numbers = np.empty(slots, np.uint64), np.empty(slots, np.int32)
-    of, first = np.empty(n, np.int64), np.empty(n, np.int64)
-    color, following = color.copy(), np.empty(n, np.uint64)
+    (color, following), (keys, numbers), n = colors, table, len(of)
     count, before = 0, -1
     while count != before:
         before = count
@@ -138,7 +157,7 @@ def _refine(
                 count += 1
             of[v] = numbers[slot]
             if v < among and count > most:
-                return of, first, False
+                return count, False
         if count == before:
             break
         for v in range(n):
@@ -158,4 +177,4 @@ def _refine(
                     following[b] += mix_briefly(mix_briefly(color[a] + edge) + _THREE)
         for v in range(n):
             color[v] = mix(following[v])
-    return of, first[:count].copy(), True
+    return count, True

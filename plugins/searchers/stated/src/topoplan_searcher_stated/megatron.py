@@ -279,8 +279,11 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool, whole_table
     """
     equal = layers_of(graph).first
     positions = positions_dims(graph) if sequence else [-1] * len(graph.operators)
+    matrices = _matrices(graph)
     sizes = {
-        index: op.dims[rule.dim].size for index, op in enumerate(graph.operators) if (rule := _matrix(op)) is not None
+        index: op.dims[rule.dim].size
+        for index, (op, rule) in enumerate(zip(graph.operators, matrices, strict=True))
+        if rule is not None
     }
     # Of tables the largest is that of the words; positions and segments have few rows, which all devices have.
     words = max((rows for index, rows in sizes.items() if reads_rows(graph.operators[index])), default=0)
@@ -290,7 +293,7 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool, whole_table
         if (whole_tables or length < words if reads_rows(graph.operators[index]) else length < size)
     }
     while True:
-        rules, conflicts = _walk(graph, equal, whole, positions)
+        rules, conflicts = _walk(graph, matrices, equal, whole, positions)
         limits = {equal[op] for op in conflicts}
         if not limits - whole:
             return rules
@@ -298,14 +301,19 @@ def tensor_rules(graph: OperatorGraph, size: int, *, sequence: bool, whole_table
 
 
 def _walk(
-    graph: OperatorGraph, equal: Sequence[int], whole: set[int], positions: Sequence[int]
+    graph: OperatorGraph,
+    matrices: Sequence[Signature | None],
+    equal: Sequence[int],
+    whole: set[int],
+    positions: Sequence[int],
 ) -> tuple[list[Signature], set[int]]:
     """Choose signatures from the first operator to the last; return matrices whose slices something cannot take."""
     sources = {(v, k): (u, output) for u, output, v, k in graph.edges.reshape(-1, 4).tolist()}
     tensors: dict[tuple[int, int], _Made] = {}
     rules: list[Signature] = []
     conflicts: set[int] = set()
-    for index, op in enumerate(graph.operators):
+    for index, first in enumerate(first_equal(graph)):  # signatures are known of one of equal operators
+        op = graph.operators[first]
         inputs = {k: tensors[sources[index, k]] for k in range(len(op.inputs)) if (index, k) in sources}
         carried = {k: each for k, each in inputs.items() if each.columns}
         columns: frozenset[int] = frozenset().union(*(each.columns for each in carried.values()))
@@ -313,7 +321,7 @@ def _walk(
         if rule is None:
             conflicts |= columns
             columns = frozenset()
-            rule = _matrix(op) if equal[index] not in whole else None
+            rule = matrices[index] if equal[index] not in whole else None
             if rule is not None and all(form.sliced for form in rule.outputs):
                 columns = frozenset((index,))
             if rule is None:
@@ -340,6 +348,14 @@ def _passes_sum(op: Operator, inputs: dict[int, _Made]) -> Signature | None:
         return None
     forms = tuple(PARTIAL if k in terms else REPLICATED for k in range(len(op.inputs)))
     return next((rule for rule in _signatures(op) if rule.dim < 0 and rule.inputs == forms), None)
+
+
+def _matrices(graph: OperatorGraph) -> list[Signature | None]:
+    """Return `_matrix` of all operators, which equal ones share."""
+    matrices: list[Signature | None] = []
+    for index, first in enumerate(first_equal(graph)):
+        matrices.append(_matrix(graph.operators[index]) if first == index else matrices[first])
+    return matrices
 
 
 def _matrix(op: Operator) -> Signature | None:

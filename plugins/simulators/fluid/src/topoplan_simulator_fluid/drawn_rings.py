@@ -17,6 +17,7 @@ from topoplan.arrays import I32, I64
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.csr import expand, indptr, select
 from topoplan_engine.network.machine import network_of
+from topoplan_engine.network.ring_loads import MOST_DRAWN
 from topoplan_engine.network.tables import ONE_PATH, Network
 from topoplan_engine.simulation.flows import Entities
 from topoplan_engine.simulation.message_paths import drawn_paths
@@ -45,12 +46,18 @@ def held_to_draws(folded: FoldedIteration, entities: Entities, by_ring: Any, net
     rings = np.flatnonzero((entities.ring >= 0) & by_ring[entities.task])
     rings = rings[(taskgraph.kind == TaskKind.COLLECTIVE)[entities.task[rings]]]
     rings = rings[(taskgraph.collective != Collective.ALL_TO_ALL)[entities.task[rings]]]
-    all_paths = network if network.spreading is None else network_of(network.spreading.drawn, network.cluster)
     seconds = np.zeros(len(folded.flow_ptr) - 1)
     message = folded.message[entities.task[rings]]
-    for classes, groups in folded.groups:
-        if np.isin(classes, message).any():
-            seconds[classes] = np.maximum(seconds[classes], seconds_of_draws(groups, all_paths))
+    drawing = [
+        (classes, groups)
+        for classes, groups in folded.groups
+        if np.isin(classes, message).any() and _may_draw(groups, network.cluster.device_host)
+    ]
+    if not drawing:
+        return entities
+    all_paths = network if network.spreading is None else network_of(network.spreading.drawn, network.cluster)
+    for classes, groups in drawing:
+        seconds[classes] = np.maximum(seconds[classes], seconds_of_draws(groups, all_paths))
     # Parallel rings may be one entity here (planes, rails), which has the bytes of all of them.
     parallel = np.diff(entities.of_task)[entities.task[rings]]
     with np.errstate(divide="ignore"):
@@ -60,6 +67,13 @@ def held_to_draws(folded: FoldedIteration, entities: Entities, by_ring: Any, net
     cap, max_rate = entities.cap.copy(), entities.max_rate.copy()
     cap[rings], max_rate[rings] = len(entities.caps) + np.arange(len(rings)), rate
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(entities.caps, rate))
+
+
+def _may_draw(groups: I64 | I32, device_host: I32) -> bool:
+    """Whether rings of (G, n) members may draw ways: those inside of a host, and of very many, have one or load all."""
+    hosts = np.sort(device_host[groups], axis=1)
+    several = 1 + np.count_nonzero(hosts[:, 1:] != hosts[:, :-1], axis=1)
+    return bool(((several > 1) & (several <= MOST_DRAWN)).any())
 
 
 def seconds_of_draws(groups: I64 | I32, network: Network) -> float:

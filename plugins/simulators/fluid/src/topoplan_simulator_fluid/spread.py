@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import F64, I32, I64
-from topoplan_engine.csr import expand, frozen, indptr, select
+from topoplan_engine.csr import expand, frozen, indptr
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.kernels.jit import inline_kernel, kernel
 from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
-from topoplan_engine.network.doors import own_link
+from topoplan_engine.network.doors import own_place
 from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.spreading import AtHosts, Limiting
 from topoplan_engine.network.tables import LOAD, Network
@@ -30,8 +30,8 @@ def with_spread(loads: MessageLoads, entities: Entities, network: Network) -> Me
     spreading = network.spreading
     assert spreading is not None
     flow, row = _rows_of_flows(entities, network)
-    rows, place = np.unique(row, return_inverse=True)
-    source, target = (ends[place.ravel()] for ends in network.ends_of(rows.astype(np.int32)))
+    of_row, place = distinct_columns(row)
+    source, target = (ends[place] for ends in network.ends_of(row[of_row].astype(np.int32)))
     as_kept = np.isin(flow, flow[source < -1])
     away = np.flatnonzero((source >= 0) & ~as_kept)
     routes, route = spreading.routes(source[away], target[away])
@@ -39,19 +39,20 @@ def with_spread(loads: MessageLoads, entities: Entities, network: Network) -> Me
     limits = spreading.limiting(routes)
     ends = (source[sent], target[sent]) if spreading.doors.has_doors else (np.zeros(len(sent), np.int64),) * 2
     ways = distinct_columns(flow[sent], route, *ends)
-    of_way = ways.first
-    ways_of = indptr(np.bincount(flow[sent][of_way], minlength=len(loads.task)))
-    added = _Added(ways_of, route[of_way], ways.counts, *(end[of_way] for end in ends))
-    count_of = max(len(routes.source), 1)
-    pairs, count = np.unique(flow[sent] * count_of + route, return_counts=True)
-    of_pair, route = np.divmod(pairs, count_of)
+    of_way, counts = ways.first, ways.counts
+    of_flow, on_route = flow[sent][of_way], route[of_way]
+    ways_of = indptr(np.bincount(of_flow, minlength=len(loads.task)))
+    added = _Added(ways_of, on_route, counts, *(end[of_way] for end in ends))
+    pairs = np.flatnonzero((np.diff(of_flow, prepend=-1) != 0) | (np.diff(on_route, prepend=-1) != 0))
+    count = np.add.reduceat(counts, pairs) if len(pairs) else counts
     between = np.zeros(network.n_links, dtype=bool)
     between[spreading.between] = True
-    spread = SpreadMessages(routes.source, routes.target, between, of_pair, route, count)
+    spread = SpreadMessages(routes.source, routes.target, between, of_flow[pairs], on_route[pairs], count)
     stays = np.zeros(len(loads.task), dtype=bool)
     stays[flow[as_kept]] = True
     merged = _merged(loads, stays, on_routes(network), added, limits, spreading.at_hosts)
-    return merged._replace(draws=limits.several, spread=spread)
+    draws = spreading.draws(limits.least_share[on_route], of_flow, entities.ring >= 0, network.lanes.most)
+    return merged._replace(draws=draws, spread=spread)
 
 
 def on_routes(network: Network) -> np.ndarray:
@@ -77,24 +78,31 @@ def with_rates_of_one_way(entities: Entities, network: Network) -> Entities:
     transfers = np.flatnonzero(entities.path_set >= 0)
     if interfaces.most > 1 and not interfaces.on_rails:
         transfers = transfers[:0]
-    rows, place = np.unique(entities.path_set[transfers], return_inverse=True)
-    path = paths.row_ptr[rows]
-    owner, entry = select(paths.path_ptr, path)
-    links = paths.links[entry]
-    certain = ~on_routes(network)[links]
-    of_ends = np.full(len(rows), np.inf)
-    np.minimum.at(of_ends, owner[certain], paths.bandwidth[links[certain]])
-    slower = (paths.slowest[path] < of_ends)[place.ravel()]
-    transfers, rate = transfers[slower], paths.slowest[path][place.ravel()][slower] * interfaces.most
+    path = paths.row_ptr[entities.path_set[transfers]]
+    rate = np.empty(len(path))
+    _rates_at_ends(path, paths.path_ptr, paths.links, paths.bandwidth, on_routes(network), rate)
+    slower = paths.slowest[path] < rate
+    transfers, rate = transfers[slower], paths.slowest[path[slower]] * interfaces.most
     cap[transfers], max_rate[transfers] = len(caps) + np.arange(len(rate)), rate
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(caps, rate))
+
+
+@kernel
+def _rates_at_ends(path: I64, path_ptr: I64, links: I32, bandwidth: F64, spread: Any, rate: F64) -> None:
+    """Write the smallest bandwidth of the links of each path that are not ``spread`` (E,); infinite without any."""
+    for k in range(len(path)):
+        rate[k] = np.inf
+        for i in range(path_ptr[path[k]], path_ptr[path[k] + 1]):
+            if not spread[links[i]]:
+                rate[k] = min(rate[k], bandwidth[links[i]])
 
 
 def with_rates_of_one_path(entities: Entities, network: Network) -> Entities:
     """Hold messages that load all kept paths at a time to the rate of one, the fastest: each would draw one."""
     paths = network.paths
     transfers = np.flatnonzero((entities.path_set >= 0) & (entities.cap < 0))
-    rows, place = np.unique(entities.path_set[transfers], return_inverse=True)
+    first, place = distinct_columns(entities.path_set[transfers])
+    rows = entities.path_set[transfers][first]
     several = np.flatnonzero(np.diff(paths.row_ptr)[rows] > 1)
     if not len(several):
         return entities
@@ -108,8 +116,8 @@ def with_rates_of_one_path(entities: Entities, network: Network) -> Entities:
     owner, path = expand(paths.row_ptr[rows[several]], np.diff(paths.row_ptr)[rows[several]])
     path_rate[several] = 0.0
     np.maximum.at(path_rate, several[owner], paths.slowest[path])
-    some = (path_rate * (1 + 1e-9) < by_weight)[place.ravel()]
-    transfers, rate = transfers[some], path_rate[place.ravel()][some]
+    some = (path_rate * (1 + 1e-9) < by_weight)[place]
+    transfers, rate = transfers[some], path_rate[place][some]
     cap, max_rate = entities.cap.copy(), entities.max_rate.copy()
     cap[transfers], max_rate[transfers] = len(entities.caps) + np.arange(len(rate)), rate
     return entities._replace(cap=cap, max_rate=max_rate, caps=np.append(entities.caps, rate))
@@ -191,11 +199,14 @@ def _merge(
         first = end
         for way in range(added.ptr[flow], added.ptr[flow + 1]):
             for i in range(routes.ptr[added.route[way]], routes.ptr[added.route[way] + 1]):
-                link = own_link(at_hosts.ends, routes.links[i], added.source[way], added.target[way])
-                part = added.times[way] * routes.loads[i]
-                end = _put(after.links, total, at_hosts.link[link], part, end)
-                if at_hosts.also[link] >= 0:
-                    end = _put(after.links, total, at_hosts.also[link], part, end)
+                link, part = routes.links[i], added.times[way] * routes.loads[i]
+                first_link, second_link = at_hosts.links[0, link], at_hosts.links[1, link]
+                if at_hosts.ends.number[link] >= 0:
+                    side, place = own_place(at_hosts.ends, link, added.source[way], added.target[way])
+                    first_link, second_link = at_hosts.of_hosts[side, 0, place], at_hosts.of_hosts[side, 1, place]
+                end = _put(after.links, total, first_link, part, end)
+                if second_link >= 0:
+                    end = _put(after.links, total, second_link, part, end)
         for i in range(first, end):
             after.loads[i] = max(1, int(np.rint(total[after.links[i]] * LOAD)))
             after.shares[i] = after.loads[i]
