@@ -14,7 +14,7 @@ from topoplan_engine import optimize
 from topoplan_engine.search.setup import set_up_search
 from topoplan_samples.long_tail import at_night
 from topoplan_studies.problems import best, named_problems, read_problems, standard_problems
-from topoplan_studies.problems.best import best_known, best_of_all, check, improve
+from topoplan_studies.problems.best import best_known, best_of_all, check, improve, seconds_in_table
 from topoplan_studies.problems.bounds import lower_bound
 
 NAMES = [problem.name for problem in standard_problems()]
@@ -211,3 +211,12 @@ def test_the_best_known_plans_of_the_set_are_as_stored():
     for problem in standard_problems():
         if problem.name in rows:
             assert check(problem, host).holds, problem.name
+
+
+def test_a_plan_is_priced_as_stored_ones_are():
+    host, (problem,) = Host.discover(), named_problems(["alexnet-topoopt"])
+    stored = best.FOLDER / "plans" / f"{problem.name}.json.gz"
+    plan = host.make(Exporter, "json").read(gzip.decompress(stored.read_bytes()), stored.name)
+    assert seconds_in_table(problem, plan, host) == best_known()[problem.name].seconds
+    with pytest.raises(TopoplanError, match="alexnet-topoopt: the plan has no strategy"):
+        seconds_in_table(problem, attrs.evolve(plan, strategy=None), host)

@@ -39,7 +39,7 @@ from topoplan_studies.problems.bounds import lower_bound
 from topoplan_studies.problems.paths import least_message_seconds
 from topoplan_studies.problems.reading import BenchmarkProblem
 
-__all__ = ["FOLDER", "BestKnown", "Check", "best_known", "best_of_all", "check", "improve"]
+__all__ = ["FOLDER", "BestKnown", "Check", "best_known", "best_of_all", "check", "improve", "seconds_in_table"]
 
 #: Where the table and the plans of the standard set are.
 FOLDER = Path(__file__).with_name("best")
@@ -226,6 +226,20 @@ def improve(
     write_file(_plan_path(folder, problem), _packed(outcome.plan, provenance(host, experiment), host))
     _write_table(folder, {**rows, problem.name: best})
     return best, interrupted
+
+
+def seconds_in_table(problem: BenchmarkProblem, plan: Plan, host: Host) -> float:
+    """Return the seconds that the table would have for a plan of a problem: the mean over draws of equal paths.
+
+    A search may price a plan with one task for all that are equal, whose messages share equal paths instead.
+
+    Raises:
+        TopoplanError: the plan has no strategy, or is none of the problem: its memory, or its network.
+    """
+    if plan.strategy is None:
+        raise TopoplanError(f"{problem.name}: the plan has no strategy")
+    state = State(plan.strategy, plan.fabric)
+    return _repriced(_setup(problem, host), state, problem.setting.run.seed, f"{problem.name}: the plan")
 
 
 def _setup(problem: BenchmarkProblem, host: Host) -> SearchSetup:
