@@ -1,11 +1,13 @@
 """Folders of files: written whole or not at all, and nothing of anybody else is lost."""
 
 import io
+import subprocess
 import tarfile
 
 import pytest
 
-from topoplan import TopoplanError
+from topoplan import Host, TopoplanError
+from topoplan_engine.exporting import read_plan
 from topoplan_engine.folders import archive_of, check_writable_folder, files_of, is_folder, read_folder, write_folder
 
 FILES = {"b.0.et": b"two", "a.json": b"", "b.1.et": b"x" * 5000}
@@ -65,10 +67,37 @@ def test_damaged_archives(damage):
         files_of(damage(archive_of({"b.1.et": b"x" * 5000})), "x")
 
 
-@pytest.mark.parametrize("name", ["../up", "a/b", "/root", "."])
+@pytest.mark.parametrize("name", ["../up", "a/../../up", "..", "/root", "/a/root", "."])
 def test_names_that_lead_elsewhere(name):
     with pytest.raises(TopoplanError, match="is no plain file"):
         files_of(archive_of({name: b""}), "x")
+
+
+def packed(tmp_path, *arguments):
+    """What the program tar packs of a folder ``traces`` with two files and a folder."""
+    (tmp_path / "traces").mkdir()
+    for name in ("t.0.et", "t.1.et"):
+        (tmp_path / "traces" / name).write_bytes(name.encode())
+    subprocess.run(["tar", "cf", "packed.tar", *arguments], cwd=tmp_path, check=True)
+    return (tmp_path / "packed.tar").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-C", "traces", "."), ("traces",), ("./traces",), ("-C", "traces", "t.0.et", "t.1.et")]
+)
+def test_a_folder_that_tar_has_packed_is_read(tmp_path, arguments):
+    assert files_of(packed(tmp_path, *arguments), "x") == {"t.0.et": b"t.0.et", "t.1.et": b"t.1.et"}
+
+
+def test_files_of_several_folders_are_refused():
+    with pytest.raises(TopoplanError, match=r"'b/t\.1\.et' is no plain file of its own"):
+        files_of(archive_of({"a/t.0.et": b"", "b/t.1.et": b""}), "x")
+
+
+def test_one_of_several_files_names_their_folder(tmp_path):
+    (tmp_path / "t.0.et").write_bytes(b"")
+    with pytest.raises(TopoplanError, match=r"t\.0\.et: is one of several files \(give their folder, "):
+        read_plan(Host.discover(), tmp_path / "t.0.et")
 
 
 def test_links_are_refused():

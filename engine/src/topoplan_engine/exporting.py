@@ -277,5 +277,8 @@ def _reader(host: Host, path: Path, *ways: str) -> Exporter:
         if is_folder(exporter.suffix, path) and any(path.glob(f"*{exporter.suffix.removesuffix(ARCHIVE)}")):
             return exporter()
     check_readable(path)
+    for exporter in readable:
+        if is_folder(exporter.suffix, path) and path.name.endswith(exporter.suffix.removesuffix(ARCHIVE)):
+            raise TopoplanError(f"{path}: is one of several files (give their folder, {path.parent})")
     suffixes = ", ".join(sorted(e.suffix for e in readable)) or "none"
     raise TopoplanError(f"{path}: no installed format reads this suffix (have: {suffixes})")

@@ -47,16 +47,21 @@ def files_of(data: bytes, name: str) -> dict[str, bytes]:
     """Return the files of a tar archive by name; ``name`` of the archive is for messages.
 
     Raises:
-        TopoplanError: it is no archive, is damaged, or holds something else than plain files without folders.
+        TopoplanError: it is no archive, is damaged, or holds something else than plain files of one folder.
     """
     import tarfile
 
     files: dict[str, bytes] = {}
+    folders: set[str] = set()  # "tar -C FOLDER ." and "tar FOLDER" write the folder, too
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for member in archive:
-                path = member.name.removeprefix("./")
-                if not member.isfile() or path in ("", ".", "..", *files) or "/" in path:
+                if member.isdir():
+                    continue
+                folder, _, path = member.name.removeprefix("./").rpartition("/")
+                folders.add(folder)
+                leads_out = member.name.startswith("/") or ".." in member.name.split("/")
+                if not member.isfile() or path in ("", ".", *files) or len(folders) > 1 or leads_out:
                     raise TopoplanError(f"{name}: {shown(member.name)} is no plain file of its own (pack plain files)")
                 content = archive.extractfile(member)
                 files[path] = b"" if content is None else content.read()
