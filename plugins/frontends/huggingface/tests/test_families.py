@@ -122,3 +122,11 @@ def test_experts_of_gpt_oss_clamp_what_their_activation_reads(limit, clamps, bui
     keys = {"model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}
     graph = build({**SMALL_DECODER, "num_hidden_layers": 2, "swiglu_limit": limit, **keys}, sequence_length=32)
     assert [op.kind for op in graph.operators].count("clamp") == 2 * clamps
+
+
+def test_a_width_that_is_null_is_four_times_the_channels(build) -> None:
+    """EleutherAI's files of GPT-Neo: ``"intermediate_size": null``, 125,198,592 parameters with 768 channels."""
+    keys = {"model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12, "num_heads": 12}
+    graph = build({**keys, "intermediate_size": None, "attention_types": [[["global", "local"], 6]]})
+    assert parameters(graph) == 125_198_592
+    assert parameters(build({**keys, "intermediate_size": 3072})) == 125_198_592

@@ -85,6 +85,8 @@ def values(cls: type[T], document: Mapping[str, Any], where: str) -> T:
         TopoplanError: a value of the wrong type or out of its range; the message names the file and the key.
     """
     hints = typing.get_type_hints(cls)
+    # GPT-Neo's files have a null for the width that a key of all decoders has, too.
+    may_be_null = {name for field in attrs.fields(cls) if field.default is None for name in field.metadata["names"]}  # type: ignore[arg-type]
     table = {}
     for field in attrs.fields(cls):  # type: ignore[arg-type]
         name = next((name for name in (field.name, *field.metadata["names"]) if name in document), None)
@@ -92,7 +94,7 @@ def values(cls: type[T], document: Mapping[str, Any], where: str) -> T:
             continue
         hint, value = hints[field.name], document[name]
         optional = isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
-        if value is None and field.default is None:
+        if value is None and (field.default is None or name in may_be_null):
             continue
         if value is None and not optional:
             raise TopoplanError(f"{where}: {name}: is null (expected {_expected(hint)})")
