@@ -55,8 +55,9 @@ def _environment(module: str, constants: list[Any], name: str) -> Any:
 numba_environment._rebuild_env = _environment
 
 
-# Numba asks twice for the signature of each function that it may compile.
-utils.pysignature = functools.lru_cache(maxsize=1)(utils.pysignature)
+# Numba asks twice for the signature of each function that it may compile, by a name that another version may lack.
+if hasattr(utils, "pysignature"):
+    utils.pysignature = functools.lru_cache(maxsize=1)(utils.pysignature)
 
 _type_of_array = typeof_impl.dispatch(np.ndarray)
 
