@@ -6,7 +6,6 @@ traceback and exits with status 2.  Anything that is not a `TopoplanError` is a 
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,8 +160,10 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     names, key = sorted(choices), name.lower()
     lower = {each.lower(): each for each in names}
     longer = [each for low, each in lower.items() if low.startswith(f"{key}-")]
+    from difflib import get_close_matches  # errors alone need it
+
     # What is much longer than every name resembles none; to compare it would take long.
-    close = difflib.get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 else []
+    close = get_close_matches(key, lower, n=1, cutoff=0.6) if len(name) <= 200 else []
     if not longer and (close := close or [low for low in lower if low.partition("-")[1:] == ("-", key)]):
         return f"; did you mean {shown(lower[close[0]])}?"
     names = longer or names

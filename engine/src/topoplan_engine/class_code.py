@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import collections
 import contextlib
 import functools
 import hashlib
@@ -47,12 +48,14 @@ def keep_class_code() -> None:
     """Let attrs look for the code of the project's classes in the file before it compiles it.
 
     The module of attrs that compiles gets a `compile` of its own, and another way to ask for the signature of a
-    converter, once for each.  `typing` compiles the annotations of named tuples, which are few texts, once for each.
-    Versions of them that compile elsewhere do as before.
+    converter, once for each.  `collections` makes a function of a text for each named tuple, which is kept too, and
+    `typing` compiles their annotations, which are few texts, once for each.  Versions of them that compile elsewhere
+    do as before.
     """
     with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
         _codes.update(_read(_file()))
     vars(attr._make)["compile"] = _compiled
+    vars(collections).setdefault("eval", _evaluated)
     vars(typing).setdefault("compile", functools.lru_cache(maxsize=1_000)(builtins.compile))
     if inspect.isclass(extractor := vars(attr._make).get("_AnnotationExtractor")):
         vars(attr._make)["_AnnotationExtractor"] = functools.cache(extractor)
@@ -71,6 +74,16 @@ def _compiled(source: Any, filename: Any, mode: str, *flags: Any, **options: Any
     if flags or options or not is_ours or not isinstance(source, str):
         return builtins.compile(source, filename, mode, *flags, **options)
     source = _HASH.sub(rf"\g<1>{zlib.crc32(filename.encode())},", source, count=1)
+    return _code(source, filename, mode)
+
+
+def _evaluated(source: Any, *names: Any) -> Any:
+    """Return what Python's `eval` does; the code of a text is kept."""
+    return builtins.eval(_code(source, "<string>", "eval") if isinstance(source, str) else source, *names)
+
+
+def _code(source: str, filename: str, mode: str) -> Any:
+    """Return compiled code from the file, or compile it for the file."""
     key = hashlib.sha256(f"{mode}\n{filename}\n{source}".encode()).digest()
     if key not in _codes:
         _codes[key] = marshal.dumps(builtins.compile(source, filename, mode))

@@ -24,7 +24,6 @@ NVIDIA/Megatron-LM@d98e8a64 (``--recompute-modules``).
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -221,7 +220,9 @@ def _of_modules(graph: OperatorGraph, names: Sequence[str], text: str) -> I32:
             if text == "selective":
                 raise TopoplanError(f"plan: recompute=selective: model {graph.name!r} has no attention")
             is_dense = name == "mlp" and "moe" in modules  # all of its layers have experts
-            nearest_names = ["moe"] if is_dense else difflib.get_close_matches(name, modules, cutoff=0.0)
+            from difflib import get_close_matches
+
+            nearest_names = ["moe"] if is_dense else get_close_matches(name, modules, cutoff=0.0)
             raise TopoplanError(
                 f"plan: recompute={text}: layers of model {graph.name!r} have no module {name!r} "
                 f"(nearest: {', '.join(nearest_names) or 'recompute=full, for no layers have modules with names'})"

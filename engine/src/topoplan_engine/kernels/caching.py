@@ -39,6 +39,7 @@ import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
+from topoplan_engine.kernels.deferred import Part
 from topoplan_engine.kernels.loading import kept, loaded
 
 try:
@@ -280,7 +281,7 @@ def _compiled_from(function: Any) -> tuple[set[str], set[str]]:
         caller = queue.pop()
         modules.add(caller.__module__)
         for name, value in _named(caller):
-            if isinstance(value, Dispatcher):
+            if isinstance(value, Dispatcher | Part):
                 if value.py_func not in kernels:
                     kernels.add(value.py_func)
                     queue.append(value.py_func)

@@ -14,11 +14,11 @@ from typing import Any
 import numba
 from llvmlite import binding
 from numba.core import event
-from numba.core.compiler import CompilerBase
 
 from topoplan.errors import TopoplanError
 from topoplan.search.stopping import must_end, stop_if_wanted
 from topoplan_engine.kernels.caching import KernelCache
+from topoplan_engine.kernels.deferred import part
 
 __all__ = ["inline_kernel", "interrupted", "kernel", "njit", "on_compilation", "part", "raise_interrupt"]
 
@@ -47,46 +47,6 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 #: function, and cannot leave that away across branches: half of the time of an event loop.  A function that
 #: neither makes nor keeps arrays has no use for the counts (numba does the same for its own sorting).
 kernel: Any = njit(_nrt=False)
-
-
-class _PartCompiler(CompilerBase):  # type: ignore[misc]
-    """Compiles a part of a kernel: see `topoplan_engine.kernels.parts`, imported when something is compiled."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the one way to compile a part."""
-        from topoplan_engine.kernels.parts import pipeline
-
-        return [pipeline(self.state)]
-
-
-def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator for a part of kernels, which is not called from Python: `numba.njit` with options.
-
-    Whole numbers that a part is given become 64 bits wide, so that it is compiled once for all of them.  Called from
-    Python, it raises `TypeError`.
-    """
-    decorate = numba.njit(pipeline_class=_PartCompiler, no_cfunc_wrapper=True, no_cpython_wrapper=True, **options)
-
-    def compiled(function: Callable[..., Any]) -> Any:
-        def refuse(*_: Any, **__: Any) -> None:
-            raise TypeError(f"{function.__qualname__} is a part of kernels: Python cannot call it")
-
-        dispatcher = decorate(function)
-        template = dispatcher.get_call_template
-        dispatcher.get_call_template = lambda args, kws: template(tuple(map(_widened, args)), kws)
-        # Calls from Python look for what numba inserts when it adds a version, and compile one if there is none.
-        dispatcher.add_overload = lambda version: dispatcher.overloads.__setitem__(version.signature.args, version)
-        dispatcher._compile_for_args = refuse
-        return dispatcher
-
-    return compiled
-
-
-def _widened(kind: Any) -> Any:
-    """Return the type in which a part takes a value: 64 bits for whole numbers that fit into them."""
-    kind = numba.types.unliteral(kind)
-    fits = isinstance(kind, numba.types.Integer) and (kind.signed or kind.bitwidth < 64)
-    return numba.types.int64 if fits else kind
 
 
 _check_signals = numba.types.ExternalFunction("PyErr_CheckSignals", numba.types.int32())
