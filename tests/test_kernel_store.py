@@ -62,6 +62,16 @@ def test_other_sources_begin_with_the_last_kernels(tmp_path):
     assert kernels_in(tmp_path / "here") == {"event": "newer"}
 
 
+def test_kernels_that_have_moved_are_left_behind(tmp_path):
+    """Files of kernels name the line of the function; those of a line before would add up."""
+    names = ["first.loop._run-2", "first.loop._run-3", "first.loop._stop-2", "first.other._run-2"]
+    store.keep(store.key("before"), [checkout(tmp_path / "before", **dict.fromkeys(names, ""))])
+    here = checkout(tmp_path / "here")
+    (here / "first/loop.py").write_text("\n@kernel\ndef _run(tasks):\n    pass\n")
+    assert not store.take(store.key("present"), [here])
+    assert [path.name for path in here.glob("*/compiled_kernels/*")] == [f"first.loop._run-2.{TAG}.nbc"]
+
+
 def test_what_compiles_is_part_of_the_key(monkeypatch):
     here = store.key("sources")
     assert here == store.key("sources") != store.key("other sources")

@@ -53,7 +53,9 @@ def take(name: str, sources: list[Path]) -> bool:
     with contextlib.suppress(OSError):
         for folder in sorted(entry.iterdir()):
             if folder.name in modules:
-                shutil.copytree(folder, modules[folder.name] / SHIPPED, dirs_exist_ok=True)
+                package = modules[folder.name]
+                gone = {path.name for path in folder.iterdir() if entry.name != name and _has_gone(path, package)}
+                shutil.copytree(folder, package / SHIPPED, dirs_exist_ok=True, ignore=lambda *_, gone=gone: gone)
         if entry.name == name:
             os.utime(entry)
             return True
@@ -78,6 +80,20 @@ def keep(name: str, sources: list[Path]) -> None:
             Path(folder).mkdir()  # for the context manager, which removes it
     for entry in _entries(store)[:-MOST]:
         shutil.rmtree(entry, ignore_errors=True)
+
+
+def _has_gone(kernel: Path, package: Path) -> bool:
+    """Say whether a function is no longer where the name of a kernel says, ``package.module.function-LINE``.
+
+    Its file would never be read, and each entry would add its own to those of the entries before.
+    """
+    qualified, _, line = kernel.name.partition(f".{sys.implementation.cache_tag}")[0].rpartition("-")
+    *modules, function = qualified.split(".")[1:] or [""]
+    source = package.joinpath(*modules).with_suffix(".py")
+    if not (modules and line.isdigit() and source.is_file()):
+        return bool(modules)
+    lines = source.read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
+    return not (lines[:1] and lines[0].startswith("@") and any(f"def {function}(" in each for each in lines[:6]))
 
 
 def _version(name: str) -> str:
