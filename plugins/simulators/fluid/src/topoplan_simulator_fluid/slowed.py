@@ -57,6 +57,10 @@ class Slowed(NamedTuple):
     since: F64
 
 
+#: Most task graphs have no slowdown, and searches prepare thousands a second.
+_NONE = Beside(f64(()), i64(()), i64(()), i32(()))
+
+
 def beside(
     taskgraph: TaskGraph, of_task: I32, coupled: CoupledMessages | None = None, representative: I64 | None = None
 ) -> Beside:
@@ -69,7 +73,7 @@ def beside(
         representative: (D,) the device that stands for each one, if not all are there.
     """
     if not len(taskgraph.slowdown):
-        return Beside(f64(()), i64(()), i64(()), i32(()))
+        return _NONE
     inside = (taskgraph.kind == TaskKind.COLLECTIVE) & (taskgraph.seconds > 0)
     sends = (np.diff(of_task)[: taskgraph.n_tasks] > 0) | inside
     row = np.where(sends, taskgraph.group, -1).astype(np.int64)
