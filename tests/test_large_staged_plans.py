@@ -6,6 +6,7 @@ tensor parallelism, so that what leaves a host is gradients, weights and what st
 
 from __future__ import annotations
 
+import gc
 import json
 
 import attrs
@@ -39,6 +40,13 @@ TABLE, NORMS = 128256 * HIDDEN, (2 * LAYERS + 1) * HIDDEN
 WEIGHTS = 4 * (LAYERS * LAYER + 2 * TABLE + TP * NORMS)
 #: Bytes that stages send each other at a boundary, both ways, for each replica.
 BOUNDARY = 2 * MICRO_BATCHES * POSITIONS * HIDDEN * 4
+
+
+@pytest.fixture(autouse=True)
+def memory_is_given_back():
+    """Plans of this size hold some 0.4 GB in cycles, and Python looks for these rarely after a command ran."""
+    yield
+    gc.collect()
 
 
 def planned(servers, settings, folder, faster=1.0, changes=None):
