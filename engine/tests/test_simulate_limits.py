@@ -91,7 +91,7 @@ def test_flows_of_huge_allreduces_are_those_of_exact_integers(members):
 
 @pytest.mark.parametrize(
     ("model", "rows"),
-    [(fluid.Model(), [(0, 1, 1), (1, 2, 1)] * 30_000), (flexnet.Model(segment_bytes=1), [(0, 1, 10_000_000)])],
+    [(fluid.Model(), [(0, 1, 1), (1, 2, 1)] * 100_000), (flexnet.Model(segment_bytes=1), [(0, 1, 10_000_000)])],
     ids=["fluid", "flexnet"],
 )
 def test_a_signal_ends_a_kernel(model, rows):
@@ -123,7 +123,7 @@ def test_a_signal_ends_a_kernel(model, rows):
 def test_a_signal_while_a_kernel_asks_whether_to_end_is_not_lost():
     """The handler of Ctrl-C raises inside of what the kernel calls."""
     network = Network(star(HOSTS, 1.25e10), CLUSTER)
-    prepared = fluid.Model().prepare(chain([(0, 1, 1), (1, 2, 1)] * 30_000), network)
+    prepared = fluid.Model().prepare(chain([(0, 1, 1), (1, 2, 1)] * 100_000), network)
     asked = []
 
     def ends():
