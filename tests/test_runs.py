@@ -255,6 +255,16 @@ def test_a_run_that_would_be_another_one_here_is_refused(journal, key, value, me
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("output", ["plan.json", ["json", "plan.json", 1], [], 3])
+def test_an_output_that_no_run_wrote_is_named(journal, output):
+    copy, _ = journal
+    record = json.loads((copy / "run.json").read_text())
+    record["experiment"]["outputs"] = [output]
+    (copy / "run.json").write_text(json.dumps(record))
+    with pytest.raises(TopoplanError, match=r"run.json: experiment: .*outputs: .* is no exporter with a path"):
+        resumed(copy, HOST)
+
+
 def test_an_input_that_changed_is_refused(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     words = ["optimize", "alexnet", "--servers", "4", "--batch-size", "64", "--budget", "3", "-s", "mcmc"]

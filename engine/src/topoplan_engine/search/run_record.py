@@ -110,7 +110,7 @@ def experiment_from_record(record: Mapping[str, Any], where: str, *, allow_code:
             searchers=tuple(choice(value, "searchers") for value in table["searchers"]),
             cluster=cluster_options(table["cluster"], f"{where}: experiment"),
             run=structure(RunOptions, table["run"], f"{where}: experiment: run", allow_code=allow_code),
-            outputs=tuple((choice(value, "outputs"), _text(path)) for value, path in table["outputs"]),
+            outputs=tuple((choice(value, "outputs"), _text(path)) for value, path in map(_pair, table["outputs"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopoplanError(f"{where}: experiment: is not what a run wrote ({type(error).__name__}: {error})") from None
@@ -166,6 +166,12 @@ def _choice(value: Any) -> Choice:
     if not isinstance(options, dict):
         raise TypeError("options: no table")
     return Choice(_text(name), options)
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise TypeError(f"outputs: {shown(value)} is no exporter with a path")
+    return value[0], value[1]
 
 
 def _text(value: Any) -> str:
