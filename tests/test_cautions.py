@@ -99,18 +99,3 @@ def test_devices_without_work_are_said(servers, batch, said) -> None:
         model="alexnet", cluster=ClusterOptions(servers=servers), run=RunOptions(batch_size=batch, budget=0)
     )
     assert dict(caution_rows(optimize(experiment).plan)).get("caution: devices") == said
-
-
-@pytest.mark.parametrize(
-    ("gpus", "searcher", "is_said"),
-    [(8, Choice("stated", {"tp": 1}), True), (1, Choice("stated", {"tp": 1}), False), (8, Choice("random"), False)],
-)
-def test_programs_on_devices_of_several_gpus_are_said(gpus, searcher, is_said) -> None:
-    """Placed operators sum inside of devices, programs do not."""
-    experiment = Experiment(
-        model="ncf",
-        cluster=ClusterOptions(servers=2, gpus_per_device=gpus),
-        searchers=[searcher],
-        run=RunOptions(batch_size=64, budget=1),
-    )
-    assert ("caution: GPUs of a device" in dict(caution_rows(optimize(experiment).plan))) == is_said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -65,6 +66,22 @@ def test_gradients_take_as_long_as_rings(problem):
     assert estimates.gradients[0][position] == pytest.approx(2 * 3 / 4 * size / rate)
     whole = [cut.parts for cut in estimates.cuts[0]].index(1)
     assert estimates.gradients[0][whole] == 0
+
+
+@pytest.mark.parametrize(("per_part", "share"), [(False, 7 / 8), (True, 1 / 8)])
+def test_gpus_of_a_device_take_as_long_as_when_they_are_simulated(problem, per_part, share):
+    """Twice (n-1)/n of a weight passes over each link of eight GPUs; in FlexNet, whose pairs have links, 1/n."""
+    cluster = Cluster.uniform(n_hosts=4, gpus_per_device=8, inside_bandwidth=2e9)
+    graph = attrs.evolve(problem.graph, reduces_per_part=per_part)
+    estimates, single = (
+        CutEstimates(problem_on_fabric(graph, cluster, FlatCosts(), reference.ring())),
+        CutEstimates(problem),
+    )
+    fragments, nbytes = FragmentCache(graph, cluster, FlatCosts()), sum(w.nbytes for w in graph.operators[0].weights)
+    for cut, seconds, alone in zip(estimates.cuts[0], estimates.gradients[0], single.gradients[0], strict=True):
+        if cut.parts == 1 or cut.degrees == graph.operators[0].sample_cut(4):
+            assert seconds - alone == pytest.approx(2 * share * nbytes / 2e9)
+            assert fragments.operator(0, cut).group_seconds.sum() == pytest.approx(2 * share * nbytes / 2e9)
 
 
 def test_estimates_are_made_in_parts_where_they_take_long(problem, monkeypatch):

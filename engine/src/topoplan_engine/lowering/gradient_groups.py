@@ -15,11 +15,11 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64
 from topoplan.model.cluster import Cluster
-from topoplan.model.graph import Operator, Tensor
+from topoplan.model.graph import Operator, OperatorGraph, Tensor
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.partition import replica_groups, slice_elements
 
-__all__ = ["GradientGroups", "PlacedGroups", "gradient_groups", "placed_groups"]
+__all__ = ["GradientGroups", "PlacedGroups", "gradient_groups", "placed_groups", "share_of_ring"]
 
 
 class GradientGroups(NamedTuple):
@@ -72,6 +72,15 @@ def gradient_groups(
         np.concatenate([np.zeros(0, np.int64), *sizes]),
         gpus_per_device > 1 and operator.kind != "embedding",
     )
+
+
+def share_of_ring(graph: OperatorGraph, cluster: Cluster) -> float:
+    """Return the part of a tensor that passes over a GPU's link where GPUs of a device scatter, or gather it.
+
+    In FlexNet each pair of GPUs has a link, and all of a GPU's carry a part (`placed_groups`).
+    """
+    gpus = cluster.gpus_per_device
+    return (1 if graph.reduces_per_part and gpus > 1 else gpus - 1) / gpus
 
 
 def _groups_of(counts: I32, parts: I32, nbytes: I64, inside: bool) -> GradientGroups:

@@ -19,9 +19,10 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.sharding import arguments
 from topoplan.model.taskgraph import Collective
+from topoplan_engine.lowering.inside_sums import inside_seconds
 from topoplan_engine.lowering.stage_writer import Arrival, Before, StageWriter
 from topoplan_engine.sharding.mesh import MeshStep
-from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.programs import Reshard, pieces
 from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
@@ -41,9 +42,12 @@ class Gathering(NamedTuple):
 
     def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
         """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
-        if reshard.parameter and self.stage.stage.gather_bytes:
+        if not reshard.parameter:
+            return self.writer.exchange(reshard, steps, before)
+        if self.stage.stage.gather_bytes:
             reshard = attrs.evolve(reshard, nbytes=_gathered_bytes(self.stage, reshard))
-        return self.writer.exchange(reshard, steps, before)
+        nbytes = reshard.nbytes / _pieces(self.stage, reshard)[1]
+        return self.writer.exchange(reshard, steps, before, inside=inside_seconds(self.stage, reshard, nbytes))
 
 
 REDUCE, _SCATTER, _GATHER = (
@@ -114,7 +118,7 @@ class Sums:
         self._buckets = _Buckets(stage)
         #: By axes: what the last gradient of a bucket waits for.
         self._before: dict[tuple[int, ...], Any] = {}
-        self._gathers: list[tuple[Reshard, MeshStep, list[Reshard]]] = []
+        self._gathers: list[tuple[tuple[int, ...], list[Reshard]]] = []
         self._later: dict[tuple[int, ...], list[_Later]] = {}
         self._passed = set() if one_stream else _axes_in_passes(stage)
         self._shared: dict[tuple[int, int], float] = {}
@@ -125,7 +129,9 @@ class Sums:
         gradient = attrs.evolve(reshard, nbytes=_gradient_bytes(self._stage, reshard))
         if not _is_in_bucket(steps):
             steps = steps if self._is_last else _before_the_last(steps)
-            self._exchange(gradient, steps, before, [reshard])
+            stored, used = _pieces(self._stage, reshard)
+            inside = self._inside(reshard, gradient.nbytes / used, used / stored)
+            self._exchange(gradient, steps, before, [reshard], inside)
             return
         self._before[steps[0].axes] = before
         if bucket := self._buckets.put(reshard, steps[0]):
@@ -142,22 +148,36 @@ class Sums:
         whole = tuple(axis for axis in axes if axis not in shared)
         share = 1.0 / _members(self._stage, shared)
         steps = [MeshStep(_SCATTER, shared, 1.0)] if shared else []
-        if whole and (self._is_last or not shared):
+        if self._is_last if not axes else whole and (self._is_last or not shared):
             steps.append(MeshStep(REDUCE, whole, share))
-        self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, self._before[axes], reshards)
+        sizes = [_gradient_bytes(self._stage, each) * _share_of_sum(each) for each in reshards]
+        inside = sum(self._inside(each, size, share) for each, size in zip(reshards, sizes, strict=True))
+        self._exchange(attrs.evolve(reshards[-1], nbytes=nbytes), steps, self._before[axes], reshards, inside)
         for reshard in reshards:
             self._shared[reshard.op, reshard.argument] = share
         if shared and not self._zero.ahead:
-            self._gathers.append((_weights_of(self._stage, reshards), MeshStep(_GATHER, shared, 1.0), reshards))
+            self._gathers.append((shared, reshards))
+
+    def _inside(self, reshard: Reshard, nbytes: float, share: float) -> float:
+        """Return the seconds in which GPUs of a device sum a gradient, of which a share is left once devices did.
+
+        They gather what is left once, with the last micro-batch.
+        """
+        return inside_seconds(self._stage, reshard, nbytes * (1.0 + share * self._is_last))
 
     def _exchange(
-        self, bucket: Reshard, steps: Sequence[MeshStep], before: Sequence[Any], reshards: Sequence[Reshard]
+        self,
+        bucket: Reshard,
+        steps: Sequence[MeshStep],
+        before: Sequence[Any],
+        reshards: Sequence[Reshard],
+        inside: float,
     ) -> None:
         """Add the collectives of gradients; the last of several is for `send_later` if it would stop activations."""
         now = len(steps)
         if now > 1 and steps[-1].step == REDUCE and _sent_along(self._stage, steps[-1]) in self._passed:
             now -= 1
-        end = self._writer.exchange(bucket, steps[:now], before)
+        end = self._writer.exchange(bucket, steps[:now], before, inside=inside)
         ends = [*before] if end is None else [end]
         for reshard in reshards:
             self.ends[reshard.op, reshard.argument] = ends
@@ -181,10 +201,10 @@ class Sums:
 
     def gather(self, updated: dict[int, I64 | None]) -> None:
         """Gather the weights that devices have updated for each other, in the order of the forward pass."""
-        for bucket, step, reshards in reversed(self._gathers):
+        for axes, reshards in reversed(self._gathers):
             before = [updated.get(reshard.op) for reshard in reshards]
             before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
-            self._writer.exchange(bucket, (step,), before)
+            _Gather.of(self._stage, axes, reshards).add(self._writer, before)
 
 
 class GathersAhead:
@@ -201,21 +221,20 @@ class GathersAhead:
     def __init__(self, writer: StageWriter, stage: StageGraph) -> None:
         """Prepare the gathers; there are none where the stage has them behind its updates."""
         self._writer = writer
-        self._bucket_of: dict[Reshard, tuple[Reshard, MeshStep]] = {}
-        self._ends: dict[Reshard, I64 | None] = {}
+        self._bucket_of: dict[Reshard, _Gather] = {}
+        self._ends: dict[_Gather, I64 | None] = {}
         for axes, _, reshards in _buckets(stage) if stage.stage.zero.ahead else ():
             if shared := tuple(axis for axis in axes if axis in stage.stage.zero.axes):
-                bucket = _weights_of(stage, reshards), MeshStep(_GATHER, shared, 1.0)
-                self._bucket_of |= dict.fromkeys(reshards, bucket)
+                self._bucket_of |= dict.fromkeys(reshards, _Gather.of(stage, shared, reshards))
 
     def __contains__(self, reshard: Reshard) -> bool:
         return reshard in self._bucket_of
 
     def end(self, reshard: Reshard) -> list[I64 | None]:
         """Return the tasks after which a weight is there; its bucket's gather is written if it was not yet."""
-        bucket, step = self._bucket_of[reshard]
+        bucket = self._bucket_of[reshard]
         if bucket not in self._ends:
-            self._ends[bucket] = self._writer.exchange(bucket, (step,), ())
+            self._ends[bucket] = bucket.add(self._writer, ())
         return [self._ends[bucket]]
 
 
@@ -234,10 +253,23 @@ def _is_in_bucket(steps: Sequence[MeshStep]) -> bool:
     return [step.step.collective for step in steps] == [Collective.ALL_REDUCE]
 
 
-def _weights_of(stage: StageGraph, reshards: Sequence[Reshard]) -> Reshard:
-    """Return the weights of a bucket's gradients, which are gathered together."""
-    nbytes = round(sum(_gathered_bytes(stage, each) * _share_of_sum(each) for each in reshards))
-    return attrs.evolve(reshards[-1], nbytes=nbytes)
+class _Gather(NamedTuple):
+    """A gather of the weights of a bucket's gradients along some axes, and the seconds that it takes inside devices."""
+
+    weights: Reshard
+    axes: tuple[int, ...]
+    inside: float
+
+    @classmethod
+    def of(cls, stage: StageGraph, axes: tuple[int, ...], reshards: Sequence[Reshard]) -> _Gather:
+        """Return the gather of weights, which devices have updated for each other."""
+        sizes = [_gathered_bytes(stage, each) * _share_of_sum(each) for each in reshards]
+        inside = sum(inside_seconds(stage, each, size) for each, size in zip(reshards, sizes, strict=True))
+        return cls(attrs.evolve(reshards[-1], nbytes=round(sum(sizes))), axes, inside)
+
+    def add(self, writer: StageWriter, before: Before) -> I64 | None:
+        """Write it; return its last tasks."""
+        return writer.exchange(self.weights, (MeshStep(_GATHER, self.axes, 1.0),), before, inside=self.inside)
 
 
 def _gradient_bytes(stage: StageGraph, reshard: Reshard) -> int:
@@ -255,6 +287,12 @@ def _gathered_bytes(stage: StageGraph, reshard: Reshard) -> int:
 def _share_of_sum(reshard: Reshard) -> float:
     """Return the part of a weight whose gradient is summed in one group."""
     return next(step.share for step in reshard.backward if step.step.collective is Collective.ALL_REDUCE)
+
+
+def _pieces(stage: StageGraph, reshard: Reshard) -> tuple[int, int]:
+    """Return into how many slices a weight is cut where it is stored, and where it is used."""
+    program, key = stage.program, (reshard.op, reshard.argument)
+    return pieces(program, program.stored[key[0]][key[1]]), pieces(program, program.wanted(*key))
 
 
 def _sent_along(stage: StageGraph, step: MeshStep) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from topoplan_engine.lowering.places import Places
 from topoplan_engine.lowering.task_columns import TaskColumns, Weights
 from topoplan_engine.sharding.mesh import MeshStep
 from topoplan_engine.sharding.programs import Reshard
+from topoplan_engine.sharding.resharding import CollectiveStep
 
 __all__ = ["Arrival", "Before", "Part", "StageWriter"]
 
@@ -111,8 +112,17 @@ class StageWriter(TaskColumns):
         self._first, self._last = tasks if self._first is None else self._first, tasks
         return tasks
 
-    def exchange(self, reshard: Reshard, steps: Sequence[MeshStep], before: Before) -> I64 | None:
-        """Add the collectives of a resharding; return the last tasks, None if nothing is sent."""
+    def exchange(
+        self, reshard: Reshard, steps: Sequence[MeshStep], before: Before, *, inside: float = 0.0
+    ) -> I64 | None:
+        """Add the collectives of a resharding; return the last tasks, None if nothing is sent.
+
+        Args:
+            reshard: what is sent.
+            steps: its collectives, one after the other.
+            before: what the first of them waits for.
+            inside: seconds in which GPUs of a device send each other something for it; the first one has these.
+        """
         last, before = None, list(before)
         of_experts = any(self._waits(before))
         for step in steps:
@@ -120,8 +130,11 @@ class StageWriter(TaskColumns):
             if not isinstance(kind, Collective):
                 continue
             axes = tuple(sorted(axis for axis in step.axes if self._mesh.sizes[axis] > 1))
-            if not axes:
+            if not axes and not inside:
                 continue
+            if inside and kind is Collective.ALL_TO_ALL:  # whose messages have no such seconds
+                one_member = MeshStep(CollectiveStep(Collective.ALL_REDUCE), (), step.share)
+                last, inside = self.exchange(reshard, (one_member,), before, inside=inside), 0.0
             communicator = self._places.communicator(axes)
             size = communicator.size
             way = 0 if steps is reshard.forward else 1
@@ -132,6 +145,7 @@ class StageWriter(TaskColumns):
                 kind,
                 weights=self.weights.get(reshard, ((), ()))[way],
                 size=round(reshard.nbytes * step.share * smaller),
+                seconds=inside,
                 divisor=divisor,
                 op=reshard.users[0],
                 micro_batch=-1 if reshard.parameter else self.micro_batch,
@@ -141,7 +155,7 @@ class StageWriter(TaskColumns):
             ended = None if stream is None else stream[1]
             self._wait(first, (*before, None if last is ended else last, ended))
             self._streams[key] = (first if stream is None else stream[0], end)
-            last, before = end, []
+            last, before, inside = end, [], 0.0
             of_experts |= kind is Collective.ALL_TO_ALL
         if last is not None:
             self._ends[id(last)] = last, of_experts

@@ -34,6 +34,7 @@ from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.folding.exchanges import exchanges_of
 from topoplan_engine.lowering.folding.layout import FoldedIteration, FoldedLayout
 from topoplan_engine.lowering.folding.patterns import MessageLoads, Patterns
+from topoplan_engine.lowering.inside_sums import with_sums_inside
 from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
@@ -145,7 +146,7 @@ class StagedLowering(StrategyLowering):
             costs: of its stages (`stage_costs`), which are the same for some that differ in what runs again.
         """
         if costs is not None:
-            self._last = strategy, stage_graphs(strategy, self._graph), costs
+            self._last = strategy, self._graphs(strategy), costs
         return *self._stages(strategy), self._bytes(strategy)
 
     def stage_costs(self, strategy: StagedStrategy) -> list[StageCosts]:
@@ -173,9 +174,13 @@ class StagedLowering(StrategyLowering):
 
     def _stages(self, strategy: StagedStrategy) -> tuple[tuple[StageGraph, ...], list[StageCosts]]:
         if self._last is None or self._last[0].key != strategy.key:
-            whole_graph = (program_graph(in_one_stage(strategy), self._graph),) if strategy.one_stream else ()
-            self._last = strategy, whole_graph or stage_graphs(strategy, self._graph), self.stage_costs(strategy)
+            self._last = strategy, self._graphs(strategy), self.stage_costs(strategy)
         return self._last[1:]
+
+    def _graphs(self, strategy: StagedStrategy) -> tuple[StageGraph, ...]:
+        whole_graph = (program_graph(in_one_stage(strategy), self._graph),) if strategy.one_stream else ()
+        stages = whole_graph or stage_graphs(strategy, self._graph)
+        return tuple(with_sums_inside(stage, self._graph, self._cluster) for stage in stages)
 
     def _costs_of(self, strategy: StagedStrategy, number: int, prices_so_far: PricedParts) -> StageCosts:
         stage = strategy.stages[number]

@@ -32,7 +32,7 @@ def caution_rows(plan: Plan) -> list[tuple[str, str]]:
     rows = _fast_interfaces(plan)
     if plan.graph is None or plan.strategy is None:
         return rows
-    rows += _without_work(plan, plan.strategy) + _unsummed(plan, plan.strategy)
+    rows += _without_work(plan, plan.strategy)
     if isinstance(plan.strategy, StagedStrategy):
         rows += _over_hosts(plan, plan.strategy) + _copied_heads(plan, plan.strategy)
     return rows
@@ -60,16 +60,6 @@ def _without_work(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
             return []
     why = f": a batch of {batch:,} does not divide over {count:,}" if batch % count else ""
     return [("caution: devices", f"{count - int(works.sum()):,} of {count:,} have nothing to do{why}")]
-
-
-def _unsummed(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
-    """Return a row where devices are several GPUs, among which the programs of a plan sum nothing."""
-    gpus = plan.cluster.gpus_per_device
-    programs = isinstance(strategy, StagedStrategy) and not all(stage.is_placed for stage in strategy.stages)
-    if gpus == 1 or not (programs or strategy.program is not None):
-        return []
-    text = f"sums of gradients among the {gpus:,} GPUs of a device are not in the time (--gpus-per-server counts them)"
-    return [("caution: GPUs of a device", text)]
 
 
 def _over_hosts(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:

@@ -70,6 +70,8 @@ class StageGraph:
         arguments_read: (n,) arguments that the backward pass of each reads.
         reshards: of the program.
         copies: (operator, input) that is a copy of another stage's weight.
+        inside: seconds in which GPUs of a device add up, or put together, one byte that each of them then has
+            (`topoplan_engine.lowering.inside_sums`); 0 where a device is one GPU.
     """
 
     stage: Stage
@@ -83,6 +85,7 @@ class StageGraph:
     arguments_read: tuple[frozenset[int], ...]
     reshards: tuple[Reshard, ...]
     copies: frozenset[tuple[int, int]]
+    inside: float = 0.0
 
     def reads(self, op: int, reshard: Reshard) -> bool:
         """Return whether the backward pass of an operator reads what a resharding of an output gives it."""

@@ -19,6 +19,7 @@ from topoplan import Placement, Problem
 from topoplan.arrays import F64
 from topoplan.model.graph import Operator, Tensor
 from topoplan.search.stopping import stop_if_wanted
+from topoplan_engine.lowering.gradient_groups import share_of_ring
 from topoplan_engine.partition import slice_bounds
 from topoplan_engine.training import gradient_flow, trained_weights
 from topoplan_placement_moves.forms import form_of
@@ -101,15 +102,14 @@ class CutEstimates:
         """Return the seconds of ring all-reduces over the replicas of each weight that is trained."""
         operator, trained = self._graph.operators[op], trained_weights(self._graph, op)
         spans_hosts = len(np.unique(self._host[cut.devices])) > 1
-        per_device = self._problem.cluster.gpus_per_device
+        share = 0.0 if operator.kind == "embedding" else share_of_ring(self._graph, self._problem.cluster)
         total = 0.0
         for weight in trained:
             groups = _slices(weight, cut.degrees)
             replicas, size = cut.parts // groups, weight.nbytes / groups
             sharing, rate = (min(groups, self._per_host), self._outside) if spans_hosts else (1, self._inside)
             total += sharing * 2 * (replicas - 1) / replicas * size / rate
-            if per_device > 1 and operator.kind != "embedding":
-                total += 2 * size / per_device / self._inside
+            total += share * 2 * size / self._inside
         return total
 
     def edges(self) -> dict[tuple[int, int], F64]:
