@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import pytest
 
@@ -106,8 +108,6 @@ def targets(host, prices, *networks, **cluster):
 
 def rail_file(path):
     """Write a network of 16 hosts whose 4 interfaces of 100 Gbps lead to 4 rail switches; one link names no rate."""
-    import json
-
     nodes = [{"id": f"h{host}", "kind": "host"} for host in range(16)]
     nodes += [{"id": f"rail{rail}", "kind": "switch"} for rail in range(4)]
     edges = [
@@ -119,21 +119,28 @@ def rail_file(path):
     return str(path)
 
 
+def spec_of_file(host, path, gbps, prices):
+    """Return the run of a network from a file that is to cost as much as a fat-tree."""
+    document = {
+        "model": [{"use": "dlrm"}],
+        "network": [
+            {"name": "fattree", "use": "fattree"},
+            {"name": "own", "use": "file", "path": path, "costs-as": "fattree"},
+        ],
+        "searcher": ["mcmc"],
+        "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": gbps},
+    }
+    return run_specs(study_from(document, "f", "f"), host, prices, None)[-1]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_network_from_a_file_is_scaled(host, tmp_path, whole):
     """Its rates are its own: they are multiplied, and interfaces with them."""
-    own = {"name": "own", "use": "file", "path": rail_file(tmp_path / "rail.json"), "costs-as": "fattree"}
-    document = {
-        "model": [{"use": "dlrm"}],
-        "network": [{"name": "fattree", "use": "fattree"}, own],
-        "searcher": ["mcmc"],
-        "cluster": {"servers": 16, "degree": 4, "interface-bandwidth-gbps": 100},
-    }
     book = default_prices().catalogue() if whole else default_prices()
-    spec = run_specs(study_from(document, "f", "f"), host, book, None)[-1]
+    spec = spec_of_file(host, rail_file(tmp_path / "rail.json"), 100, book)
     cluster, target, network = spec.experiment.cluster, spec.target, spec.experiment.topology
     speed = network.options["speed"]
-    assert cluster.interface_bandwidth_gbps == pytest.approx(100 * speed, rel=1e-8)
+    assert cluster.interface_bandwidth_gbps == pytest.approx(100 * speed, rel=1e-7)
     built = host.make("topology", "file", network.options).build(
         TopologyContext(
             cluster=Cluster.uniform(
@@ -143,13 +150,28 @@ def test_a_network_from_a_file_is_scaled(host, tmp_path, whole):
             rng=None,
         )
     )
-    assert built.link_bandwidth == pytest.approx(100 * GBPS * speed, rel=1e-8)
+    assert built.link_bandwidth == pytest.approx(100 * GBPS * speed, rel=1e-7)
     if whole:
         assert (speed, target.reason) == (2.0, "parts that are for sale come no closer without costing more")
     else:
         assert speed > 1
         assert target.planned == pytest.approx(target.cost, rel=1e-6)
         assert unequal([("own", target, target.planned)]) == []
+
+
+@pytest.mark.parametrize("gbps", [25, 50, 400])
+@pytest.mark.parametrize("uplinks", [1, 2])
+def test_a_file_whose_links_fill_the_interfaces_of_hosts_is_scaled(host, tmp_path, gbps, uplinks):
+    """Its rates and those of interfaces are rounded apart, and may not meet: a link is never the faster one."""
+    path = tmp_path / "leaves.json"
+    nodes = [{"id": f"h{number}", "kind": "host"} for number in range(16)]
+    nodes += [{"id": f"{kind}{number}", "kind": "switch"} for kind in ("leaf", "spine") for number in range(4)]
+    down, up = {"bandwidth": f"{4 * gbps} Gbps", "count": 4}, {"bandwidth": f"{uplinks * gbps} Gbps", "count": uplinks}
+    edges = [{"source": f"h{number}", "target": f"leaf{number // 4}", **down} for number in range(16)]
+    edges += [{"source": f"leaf{a}", "target": f"spine{b}", **up} for a in range(4) for b in range(4)]
+    path.write_text(json.dumps({"nodes": nodes, "edges": edges}))
+    target = spec_of_file(host, str(path), gbps, default_prices()).target
+    assert target.planned == pytest.approx(target.cost, rel=1e-6), target.reason
 
 
 def test_a_tree_of_counted_ports_keeps_its_interfaces(host):

@@ -45,6 +45,19 @@ def test_a_message_and_a_ring_have_all_rails(count, level):
     assert summed == pytest.approx(2 * 3 / 4 * SIZE / (count * RATE), rel=1e-9)
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize(("hosts", "count"), [(3, 2), (10, 8), (64, 8)])
+def test_networks_of_switches_that_users_bring_along_are_rails_too(hosts, count, devices):
+    """By hand; they look for rings along links between hosts, of which they have none."""
+    fabric = attrs.evolve(rails(hosts, count), rings_along_links=True)
+    members = range(hosts * devices)
+    around = 2 * (len(members) - 1) / len(members) * SIZE / (count * RATE)
+    assert seconds(fabric, collective(members, SIZE), devices=devices) == pytest.approx(around, rel=1e-9)
+    assert seconds(fabric, transfer(0, devices, SIZE), devices=devices) == pytest.approx(
+        SIZE / (count * RATE), rel=1e-9
+    )
+
+
 def test_three_messages_of_a_host_share_all_rails():
     """As those of an all-to-all do: each would draw one of four, and two of them mostly the same."""
     sent = [transfer(0, host, SIZE) for host in (1, 2, 3)]

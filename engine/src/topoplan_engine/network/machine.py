@@ -36,7 +36,7 @@ from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
-from topoplan_engine.network.rings import cycles_of, rings_of
+from topoplan_engine.network.rings import cycles_of, looks_along_links, rings_of
 from topoplan_engine.network.spreading import Spreading, Ways
 from topoplan_engine.network.tables import Network
 from topoplan_engine.network.walks import find_nics
@@ -62,7 +62,7 @@ def spreading_network(fabric: Fabric, cluster: Cluster) -> Network | None:
         or fabric.max_paths <= lanes_of(fabric, cluster).most
         or fabric.rings
         or fabric.cycles
-        or fabric.rings_along_links
+        or looks_along_links(fabric)
     ):
         return None
     network = network_of(attrs.evolve(fabric, max_paths=1), cluster)
@@ -259,7 +259,7 @@ class MachineNetwork(Network):
     def _rows_along_fabric(self, pointers: I64, devices: I32) -> dict[int, list[I32]]:
         """Return the rows of the rings of those groups that have some along the fabric's, by their numbers."""
         fabric = self.fabric
-        if not (fabric.rings or fabric.cycles or fabric.rings_along_links):
+        if not (fabric.rings or fabric.cycles or looks_along_links(fabric)):
             return {}
         hosts, first = self.cluster.device_host[devices], pointers[:-1]
         several = np.maximum.reduceat(hosts, first) > np.minimum.reduceat(hosts, first)

@@ -11,7 +11,13 @@ from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan_engine.network.ring_search import find_cycles
 
-__all__ = ["cycles_of", "own_links", "rings_of"]
+__all__ = ["cycles_of", "looks_along_links", "own_links", "rings_of"]
+
+
+def looks_along_links(fabric: Fabric) -> bool:
+    """Return whether a group looks for rings along links: not on a fabric of switches alone, whatever it says."""
+    is_direct = (fabric.link_src < fabric.n_hosts) & (fabric.link_dst < fabric.n_hosts)
+    return fabric.rings_along_links and bool(is_direct.any())
 
 
 def rings_of(fabric: Fabric, hosts: I32) -> list[tuple[int, ...]]:

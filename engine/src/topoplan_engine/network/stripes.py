@@ -69,7 +69,7 @@ def interfaces_of(fabric: Fabric, cluster: Cluster, lanes: Lanes) -> Interfaces:
     """
     hosts, nothing = fabric.n_hosts, Interfaces(1, False, np.zeros(0, np.int64))
     tails, heads = fabric.link_src.astype(np.int64), fabric.link_dst.astype(np.int64)
-    has_own = fabric.rings or fabric.cycles or fabric.rings_along_links or fabric.routes is not None
+    has_own = fabric.rings or fabric.cycles or fabric.routes is not None
     if (
         shares_links(cluster.host)
         or has_own

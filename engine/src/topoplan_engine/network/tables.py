@@ -48,7 +48,7 @@ from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, MOST_DRAWN, ring_loads
-from topoplan_engine.network.rings import cycles_of, own_links, rings_of
+from topoplan_engine.network.rings import cycles_of, looks_along_links, own_links, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.spreading import Spreading
 from topoplan_engine.network.stripes import Stripes, interfaces_of, rings_on_rails
@@ -546,7 +546,7 @@ class Network:
         """
         stop_ptr, stops = stops_of(pointers, devices, self._host)
         of_fabric: list[list[I32]] = [[]] * len(group)
-        if self.fabric.rings or self.fabric.cycles or self.fabric.rings_along_links:
+        if self.fabric.rings or self.fabric.cycles or looks_along_links(self.fabric):
             hosts = self._host[stops]
             of_fabric = self._walk_rows([self._own_links(hosts[a:b]) for a, b in itertools.pairwise(stop_ptr.tolist())])
         parallel = i64([max(1, len(rings)) for rings in of_fabric])

@@ -44,6 +44,8 @@ EQUAL = 0.01
 _OCTAVES, _PRECISION = 20, 1e-6
 #: If the cost is off by a larger share, some links do not follow the bandwidth of interfaces.
 _MISSED = 1e-5
+#: Rates of interfaces and of a network's own links are rounded apart, to nine digits: links stay below interfaces.
+_BELOW = 1 - 2e-8
 
 
 @attrs.frozen(kw_only=True)
@@ -118,13 +120,14 @@ def _for_money(
         parts = _parts(network, bundled, host)
 
     def total(factor: float) -> float:
-        return cost(_parts(_scaled(network, factor, host), _faster(bundled, factor), host), prices)
+        return cost(_parts(_scaled(network, factor * _BELOW, host), _faster(bundled, factor), host), prices)
 
     try:
         factor = affordable(parts, prices, budget)
         if abs(total(factor) - budget) > _MISSED * budget:  # links with a bandwidth of their own
             factor = largest_factor(total, prices, budget, _OCTAVES, _PRECISION)
-        return _faster(bundled, factor), _scaled(network, factor, host), "its cost comes no closer at any bandwidth"
+        faster = _faster(bundled, factor), _scaled(network, factor * _BELOW, host)
+        return *faster, "its cost comes no closer at any bandwidth"
     except TopoplanError as error:
         return options, network, f"it keeps its bandwidth, as {error}"
 

@@ -2,11 +2,15 @@
 
 import json
 
+import networkx as nx
 import numpy as np
 import pytest
 
-from topoplan import Cluster, TopologyContext, TopoplanError
+from topoplan import Cluster, Fabric, TopologyContext, TopoplanError
 from topoplan.testing import parametrize_with_checks
+from topoplan_network_files import infragraph
+from topoplan_samples.tasks import collective, task_graph
+from topoplan_simulator_fluid import Fluid
 from topoplan_topology_file import File
 
 
@@ -33,6 +37,29 @@ def test_the_cluster_says_what_the_file_does_not(pair):
     assert fabric.link_latency.tolist() == [7e-6, 7e-6]
     assert fabric.link_count.tolist() == [2, 2]
     assert fabric.max_paths == 8
+
+
+@pytest.mark.filterwarnings("ignore:infragraph. the format cannot say:UserWarning")
+@pytest.mark.parametrize("suffix", [".json", ".graphml", ".yaml"])
+def test_rails_of_a_file_are_those_of_the_topology(tmp_path, suffix):
+    """By hand: 2 (n-1)/n S over all eight interfaces, and the latency of two links 2 (n-1) times."""
+    cluster = Cluster.uniform(n_hosts=8, interfaces=8, interface_bandwidth=50e9, latency=1e-6)
+    graph = nx.Graph()
+    graph.add_nodes_from(range(8), kind="host")
+    graph.add_nodes_from((f"rail {rail}" for rail in range(8)), kind="switch")
+    graph.add_edges_from((host, f"rail {rail}") for host in range(8) for rail in range(8))
+    path = tmp_path / f"rails{suffix}"
+    if suffix == ".yaml":
+        built_in = Fabric.from_networkx(graph, bandwidth=50e9, latency=1e-6, max_paths=8)
+        path.write_bytes(infragraph.write(built_in, cluster))
+    elif suffix == ".json":
+        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    else:
+        nx.write_graphml(graph, path)
+    fabric = built(path, n_hosts=8, interfaces=8, interface_bandwidth=50e9, latency=1e-6)
+    tasks = task_graph([collective(range(8), 1 << 30)], n_devices=8)
+    by_hand = 2 * 7 / 8 * (1 << 30) / (8 * 50e9) + 2 * 7 * 2e-6
+    assert Fluid().build().makespan(tasks, fabric, cluster) == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_other_hosts_than_the_cluster(pair):
