@@ -21,7 +21,7 @@ from topoplan_engine.sharding.resharding import CollectiveStep
 from topoplan_engine.sharding.signatures import signatures
 from topoplan_reference.spmd import members_of
 from topoplan_samples.fabrics import star
-from topoplan_samples.graphs import linear_chain
+from topoplan_samples.graphs import computed_weight, linear_chain
 from topoplan_samples.tasks import collective, task_graph, transfer
 from topoplan_simulator_flexnet import Flexnet
 from topoplan_simulator_fluid import Fluid
@@ -229,6 +229,17 @@ class TestRefused:
         refused("weight '.*' is stored as full, .* never summed", data_parallel_program(GRAPH, 8, stored=REPLICATED))
         alone = data_parallel_program(GRAPH, 1, stored=REPLICATED)
         check_strategy(program_strategy(alone, GRAPH), GRAPH, 1)  # of one device there is nothing to add
+
+    def test_terms_of_gradients_of_what_a_weight_is_computed_of(self):
+        graph = computed_weight(8, 8, 16, 2)
+        whole, samples = cut(graph.operators[0], None), cut(graph.operators[1], 0)
+
+        def program(form):
+            stored = ((form,),) * 2, ((shard(0),), ())
+            return SpmdProgram(mesh=(8,), rules=((whole,), (samples,)), stored=stored)
+
+        refused("operator 'table': weight 'a' is stored as full, .* never summed", program(REPLICATED), graph)
+        check_strategy(program_strategy(program(PENDING_GRADIENT), graph), graph, 8)
 
     def test_signatures_that_are_not_sound(self):
         program = data_parallel_program(GRAPH, 8)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
+
 from topoplan import Axis, Dimension, Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_operators import GraphBuilder, losses
 
-__all__ = ["layer_graph", "linear_chain", "linear_operator", "tensor", "two_linears"]
+__all__ = ["computed_weight", "layer_graph", "linear_chain", "linear_operator", "tensor", "two_linears"]
 
 
 def two_linears(batch=8):
@@ -50,6 +52,26 @@ def linear_operator(name, batch, inputs, outputs, bias=False, tags=()):
         work=(Term(2.0, (0, 1, 2)),),
         tags=dict(tags),
     )
+
+
+def computed_weight(batch, inputs, outputs, rank):
+    """Return a layer whose weight is computed: a table of so many numbers for each output, times a matrix."""
+    table = Operator(
+        name="table",
+        kind="linear",
+        dims=(
+            Dimension("o", outputs, Role.PARAMETER),
+            Dimension("i", inputs, Role.PARAMETER),
+            Dimension("r", rank, Role.REDUCTION),
+        ),
+        inputs=(),
+        weights=(tensor("a", (outputs, rank), (0, 2)), tensor("b", (rank, inputs), (2, 1))),
+        outputs=(tensor("w", (outputs, inputs), (0, 1)),),
+        work=(Term(2.0, (0, 1, 2)),),
+    )
+    layer = linear_operator("layer", batch, inputs, outputs)
+    layer = attrs.evolve(layer, inputs=(*layer.inputs, *layer.weights), weights=())
+    return OperatorGraph(name="computed", operators=(table, layer), edges=[(0, 0, 1, 1)], batch_size=batch)
 
 
 def layer_graph(edges, weights, outputs, batch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -19,6 +19,7 @@ from topoplan.model.staged import StagedStrategy
 from topoplan.model.strategy import Strategy
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.sharding.fitting_stages import why_stages_unfit
+from topoplan_engine.sharding.gradient_terms import whole_with_terms
 from topoplan_engine.sharding.mesh import MeshStep, mesh_steps
 from topoplan_engine.sharding.signatures import queries_signature, routing_signature, signatures
 from topoplan_engine.sharding.slots import slot_dims
@@ -158,15 +159,19 @@ def check_strategy(strategy: Strategy, graph: OperatorGraph, n_devices: int) -> 
         raise TopoplanError(f"strategy: {reason}")
 
 
-def _why_rules_unsound(program: SpmdProgram, graph: OperatorGraph, operators: Iterable[int]) -> str | None:
+def _why_rules_unsound(program: SpmdProgram, graph: OperatorGraph, operators: Sequence[int]) -> str | None:
     """Return which signature of a program of some operators is not sound, or None."""
     sound, equal, slots = set[object](), first_equal(graph), slot_dims(graph)
+    rules_of = dict(zip(operators, program.rules, strict=True))
+    terms: dict[int, set[int]] = {}
+    for number, axis in whole_with_terms(graph, [rules_of.get(number, ()) for number in range(len(graph.operators))]):
+        terms.setdefault(number, set()).add(axis)
     for index, number in enumerate(operators):
-        op, rules = graph.operators[number], program.rules[index]
-        key = equal[number], rules, tuple(rule.dim for rule in rules), program.stored[index]
+        op, rules, summed = graph.operators[number], program.rules[index], terms.get(number, set())
+        key = equal[number], rules, tuple(rule.dim for rule in rules), program.stored[index], frozenset(summed)
         if key in sound:
             continue
-        if reason := _why_operator_unsound(program, index, op, slots[number]):
+        if reason := _why_operator_unsound(program, index, op, slots[number], summed):
             return f"program: operator {op.name!r}: {reason}"
         sound.add(key)
     return None
@@ -208,8 +213,14 @@ def _why_unsound(strategy: StagedStrategy, program: SpmdProgram, graph: Operator
 _signatures = functools.lru_cache(maxsize=1024)(signatures)
 
 
-def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator, slots: int) -> str | None:
-    """Return why an operator's part of a program is not sound, or None; slices of its dimension of slots may differ."""
+def _why_operator_unsound(
+    program: SpmdProgram, index: int, op: Operator, slots: int, summed: Collection[int]
+) -> str | None:
+    """Return why an operator's part of a program is not sound, or None.
+
+    Slices of its dimension of ``slots`` may differ.  Along the axes of the mesh ``summed`` it is whole, and each device
+    has a term of the gradients of its weights.
+    """
     sound = (*_signatures(op), *_of_groups(program, index, op))
     for rule in program.rules[index]:
         if not any(rule == signature and rule.dim == signature.dim for signature in sound):
@@ -219,7 +230,7 @@ def _why_operator_unsound(program: SpmdProgram, index: int, op: Operator, slots:
         if degree > 1 and (dim.role is None or uneven):
             return f"dimension {dim.name!r} of size {dim.size} has no {degree} equal parts"
     for argument, tensor in enumerate(op.weights, len(op.inputs)):
-        if tensor.requires_grad and _sums_no_gradient(program, index, argument):
+        if tensor.requires_grad and _sums_no_gradient(program, index, argument, summed):
             return (
                 f"weight {tensor.name!r} is stored as {_text(program.stored[index][argument])}, so that its gradients, "
                 f"of which each device has a term, are never summed (store it as {PENDING_GRADIENT}, or in slices)"
@@ -250,15 +261,16 @@ def _of_groups(program: SpmdProgram, index: int, op: Operator) -> tuple[Signatur
     return tuple(each for each in (routing, queries) if each is not None)
 
 
-def _sums_no_gradient(program: SpmdProgram, index: int, argument: int) -> bool:
+def _sums_no_gradient(program: SpmdProgram, index: int, argument: int, summed: Collection[int]) -> bool:
     """Whether devices have a term each of a weight's gradient, for their shares of the operator, which are never added.
 
-    It is read whole along an axis of the mesh that cuts the operator, and stored like that.
+    It is read whole along an axis of the mesh that cuts the operator, or its readers (``summed``), and stored so.
     """
     stored = program.stored[index][argument]
     axes = zip(program.rules[index], stored, program.mesh, strict=True) if stored else ()
     return any(
-        size > 1 and rule.dim >= 0 and rule.inputs[argument] == REPLICATED == sharding for rule, sharding, size in axes
+        size > 1 and (rule.dim >= 0 or axis in summed) and rule.inputs[argument] == REPLICATED == sharding
+        for axis, (rule, sharding, size) in enumerate(axes)
     )
 
 

@@ -1,8 +1,9 @@
 """Programs of stages from the signatures of their operators: in which sharding everything is stored follows from them.
 
 Weights are stored as they are used; one that every device has whole, although devices run different parts of its
-operator, has a gradient to be summed.  Data are there as they are used.  What another stage makes arrives as it is sent
-if both meshes have the same sizes, and else as its first reader wants it.
+operator, or different readers of what it makes whole, has a gradient to be summed.  Data are there as they are used.
+What another stage makes arrives as it is sent if both meshes have the same sizes, and else as its first reader wants
+it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from topoplan.model.graph import OperatorGraph, Tensor
 from topoplan.model.sharding import PENDING_GRADIENT, REPLICATED, MeshSharding, Sharding, Signature, arguments, shard
 from topoplan.model.spmd import SpmdProgram
+from topoplan_engine.sharding.gradient_terms import whole_with_terms
 from topoplan_engine.tied import tied_weights
 
 __all__ = ["Rules", "stage_program", "stage_programs"]
@@ -42,7 +44,7 @@ def stage_programs(
         sliced: axes of the meshes along which weights are stored in slices, gathered for a pass and given back (ZeRO's
             third level), as far as devices along them have copies; none: they are stored as they are used.
         summed: (operator, axis of the meshes) along which devices run the whole operator for different readers, so that
-            each has a term of the gradients of its weights.
+            each has a term of the gradients of its weights, beside those of `whole_with_terms`.
         gathers_again: whether weights in slices are given back after each pass; else they stay until the backward
             pass, in pipelines for all micro-batches.
     """
@@ -59,6 +61,7 @@ def stage_programs(
         forms = (rule.outputs[output] for rule in rules[u])
         return tuple(form if form.sliced else REPLICATED for form in forms)
 
+    summed = {*summed, *whole_with_terms(graph, rules)}
     options = gradient_bucket_bytes, sliced, summed, gathers_again
     programs = []
     for stage, operators in enumerate(by_stage):

@@ -16,6 +16,7 @@ from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.breakdown import time_breakdown
 from topoplan_samples.costs import FlatCosts
 from topoplan_samples.fabrics import star
+from topoplan_samples.graphs import computed_weight
 from topoplan_searcher_baseline.rules import RULES, strategy_of
 from topoplan_simulator_fluid import Fluid
 
@@ -53,6 +54,13 @@ def test_data_parallelism_replicates_everything_and_sums_all_gradients(bert, rul
     sent = tasks.size[tasks.collective == Collective.ALL_REDUCE].sum()
     assert sent == parameters(bert, experts=True) + parameters(bert, experts=False)
     assert counted(tasks)[Collective.ALL_REDUCE] == 1  # a small model is one bucket
+
+
+def test_gradients_of_what_a_weight_is_computed_of_are_summed():
+    # Each device has a term of both gradients, from its samples: PyTorch's DDP sums 4 (16 * 2 + 2 * 8) bytes.
+    graph = computed_weight(8, 8, 16, 2)
+    tasks = tasks_of(graph, strategy_of("ddp", graph, DEVICES))
+    assert tasks.size[tasks.collective == Collective.ALL_REDUCE].sum() == 4 * (16 * 2 + 2 * 8)
 
 
 def test_gradients_share_an_all_reduce_up_to_the_bucket(bert):

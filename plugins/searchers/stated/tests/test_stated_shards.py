@@ -15,6 +15,7 @@ from topoplan_estimator_roofline import Roofline
 from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder
 from topoplan_samples.fabrics import star
+from topoplan_samples.graphs import computed_weight
 from topoplan_samples.stated import (
     BATCH,
     HIDDEN,
@@ -307,3 +308,13 @@ def test_weights_are_stored_in_slices_that_nothing_divides_evenly(model):
     numbers = sum(weight.elements for op in graph.operators for weight in op.weights)
     assert use.optimizer.tolist() == pytest.approx([12 * numbers / devices] * devices, abs=1)
     assert use.gradients.max() == pytest.approx(2 * numbers / devices, abs=1)
+
+
+def test_gradients_of_what_a_weight_is_computed_of_are_summed():
+    """Each device has a term of them, from its samples: all 4 (4096 * 64 + 64 * 1024) bytes are summed."""
+    graph, devices = computed_weight(64, 1024, 4096, 64), [0, 1, 2, 3]
+    total = 4 * (4096 * 64 + 64 * 1024)
+    tasks, _ = lowered(graph, 4, dp=4)
+    assert sum(nbytes(tasks, Collective.ALL_REDUCE, devices)) == total
+    tasks, _ = lowered(graph, 4, dp=4, zero=3, micro_batch=16)  # each has a quarter
+    assert sum(nbytes(tasks, Collective.REDUCE_SCATTER, devices)) == total

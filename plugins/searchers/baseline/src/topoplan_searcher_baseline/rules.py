@@ -31,6 +31,7 @@ from topoplan.model.spmd import SpmdProgram
 from topoplan.model.taskgraph import MOST_BYTES
 from topoplan_engine.experts import expert_dims
 from topoplan_engine.program_strategies import program_strategy
+from topoplan_engine.sharding.gradient_terms import whole_with_terms
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.sharding.signatures import signatures
 
@@ -78,10 +79,11 @@ def strategy_of(name: str, graph: OperatorGraph, n_devices: int) -> StagedStrate
             )
     rules = tuple((_signature(op, dim),) for op, dim in zip(graph.operators, cuts, strict=True))
     fed = {(v, argument) for _, _, v, argument in graph.edges.reshape(-1, 4).tolist()}
+    summed = {op for op, _ in whole_with_terms(graph, rules)} | {k for k, (each,) in enumerate(rules) if each.dim >= 0}
     program = SpmdProgram(
         mesh=(n_devices,),
         rules=rules,
-        stored=tuple(_stored(index, op, rules[index][0], fed) for index, op in enumerate(graph.operators)),
+        stored=tuple(_stored(index, op, rules[index][0], fed, summed) for index, op in enumerate(graph.operators)),
         gradient_bucket_bytes=rule.gradient_bucket_bytes,
     )
     strategy = program_strategy(program, graph)
@@ -119,13 +121,15 @@ def _signature(op: Operator, expert_dim: int) -> Signature:
     return next((signature for signature in choices if dim >= 0 and signature.dim == dim), choices[-1])
 
 
-def _stored(index: int, op: Operator, signature: Signature, fed: set[tuple[int, int]]) -> tuple[MeshSharding, ...]:
+def _stored(
+    index: int, op: Operator, signature: Signature, fed: set[tuple[int, int]], summed: set[int]
+) -> tuple[MeshSharding, ...]:
     """Return how arguments are stored: as they are used, with gradients to sum for whole weights of shared work."""
     stored: list[MeshSharding] = []
     for argument, sharding in enumerate(signature.inputs):
         if (index, argument) in fed:
             stored.append(())
-        elif argument >= len(op.inputs) and sharding == REPLICATED and signature.dim >= 0:
+        elif argument >= len(op.inputs) and sharding == REPLICATED and index in summed:
             stored.append((PENDING_GRADIENT,))
         else:
             stored.append((sharding,))
