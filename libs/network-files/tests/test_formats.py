@@ -113,6 +113,81 @@ def test_parallel_edges_and_units():
     assert set(fabric.link_latency) == {5e-7}
 
 
+def graph(edges, nodes=("a", "b"), **more):
+    return json.dumps({"nodes": [{"id": node} for node in nodes], "edges": edges, **more}).encode()
+
+
+def graphml(*rows, direction="undirected", more=""):
+    head = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{more and FLAG}<graph edgedefault="{direction}">'
+    nodes = "".join(f'<node id="{node}"/>' for node in "abc")
+    edges = "".join(f'<edge source="{a}" target="{b}"/>' for a, b in rows)
+    return f"{head}{more}{nodes}{edges}</graph></graphml>".encode()
+
+
+FLAG = '<key id="m" for="graph" attr.name="multigraph" attr.type="boolean"/>'
+
+
+def rows_of(*pairs, **more):
+    return graph([{"source": a, "target": b} for a, b in pairs], nodes=("a", "b", "c"), **more)
+
+
+BOTH_WAYS = ["ab", "bc", "ba", "cb"]
+AGAIN = "joins 'b' to 'a', and {} joins 'a' to 'b': one cable both ways, or two cables? (list each cable once, or write"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("net.json", rows_of(*BOTH_WAYS), f"net.json: edges[2]: {AGAIN.format('net.json: edges[0]')}"),
+        ("net.json", rows_of("ab", "ba", directed=False), "where a row is one way; of two cables, one with count: 2"),
+        ("net.json", rows_of("ab", "ba", multigraph=False), "as net.json: edges[0] does, and multigraph is false"),
+        ("net.json", rows_of("ab", "ab", multigraph=False), "joins 'a' to 'b', as net.json: edges[0] does, and"),
+        ("net.json", rows_of("ab", "ba", "ab", directed=True, multigraph=False), "edges[2]: joins 'a' to 'b', as"),
+        ("net.json", rows_of("ab", "ba", directed="true"), "net.json: directed is 'true' (expected true or false)"),
+        ("net.json", rows_of("ab", multigraph="no"), "net.json: multigraph is 'no' (expected true or false)"),
+        ("net.graphml", graphml(*BOTH_WAYS), f"net.graphml: edge 2: {AGAIN.format('net.graphml: edge 0')}"),
+        ("net.graphml", graphml("ab", "ba"), 'write edgedefault="directed" where'),
+    ],
+)
+def test_a_cable_that_is_listed_both_ways_is_named(name, data, told):
+    """It was two cables, so that the network had twice the bandwidth."""
+    with pytest.raises(TopoplanError) as error:
+        read_network(data, name, DEFAULTS)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "counts"),
+    [
+        ("net.json", rows_of("ab", "bc"), [1, 1]),
+        ("net.json", rows_of("ab", "ab", "bc"), [2, 1]),
+        ("net.json", rows_of("ab", "ba", "bc", multigraph=True), [2, 1]),
+        ("net.json", rows_of(*BOTH_WAYS, directed=True), [1, 1]),
+        ("net.json", rows_of(*BOTH_WAYS, "ab", "ba", directed=True), [2, 1]),
+        ("net.graphml", graphml("ab", "ab", "bc"), [2, 1]),
+        ("net.graphml", graphml(*BOTH_WAYS, direction="directed"), [1, 1]),
+        ("net.graphml", graphml("ab", "ba", "bc", more='<data key="m">true</data>'), [2, 1]),
+    ],
+)
+def test_cables_of_a_pair_are_counted_as_networkx_does(name, data, counts):
+    fabric = read_network(data, name, DEFAULTS)
+    assert fabric.link_count[fabric.link_src < fabric.link_dst].tolist() == counts
+    assert fabric.link_count[fabric.link_src > fabric.link_dst].tolist() == counts
+
+
+@pytest.mark.parametrize(("write", "suffix"), [(nx.node_link_data, ".json"), (nx.write_graphml, ".graphml")])
+def test_parallel_edges_that_networkx_writes_stay_several(write, suffix, tmp_path):
+    """By hand: its graphs have no direction of an edge, and two edges of a multigraph are two."""
+    several = nx.MultiGraph([("a", "b"), ("b", "a"), ("b", "c")])
+    path = tmp_path / f"net{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps(write(several, edges="edges")))
+    else:
+        write(several, path)
+    fabric = read_network(path.read_bytes(), path.name, DEFAULTS)
+    assert fabric.link_count[fabric.link_src < fabric.link_dst].tolist() == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("400 Gbps", 50e9), ("50GB/s", 50e9), ("8 bps", 1.0), ("1e3 kB/s", 1e6), ("1.5 Tbit/s", 187.5e9), (12.5, 12.5)],
@@ -123,10 +198,6 @@ def test_rates(text, expected):
 
 def test_latencies():
     assert [latency(text, "x") for text in ("2 us", "2 µs", "0 ns", 1e-9)] == [2e-6, 2e-6, 0, 1e-9]
-
-
-def graph(edges, nodes=("a", "b"), **more):
-    return json.dumps({"nodes": [{"id": node} for node in nodes], "edges": edges, **more}).encode()
 
 
 EDGE = {"source": "a", "target": "b"}
@@ -237,6 +308,14 @@ def test_slices_and_schemes_of_infragraph(edges, counts):
     [
         (infragraph(edge(("x[0]", "nic[0]"), ("s", "port"))), "edges[0]: ep1: instance: unknown host or switch 'x'"),
         (infragraph(edge(("h[4]", "nic[0]"), ("s", "port[0]"))), "edges[0]: ep1: instance 'h': index 4 of 4"),
+        (
+            infragraph(
+                edge(("h[0]", "nic[1]"), ("s[0]", "port[3]"))[:-1]
+                + ", "
+                + edge(("s[0]", "port[3]"), ("h[0]", "nic[1]"))[1:]
+            ),
+            "edges[1]: joins 's[0].port[3]' to 'h[0].nic[1]', as net.yaml: edges[0] does the other way (list each",
+        ),
         (infragraph(edge(("h[0]", "fan"), ("s", "port"))), "ep1: component: 'fan' is none of device 'server'"),
         (infragraph(link="furlongs: 1", choice="furlongs"), "links[0]: physical: bandwidth: unknown unit 'furlongs'"),
         (infragraph(link="gigabits_per_second: -4"), "links[0]: physical: bandwidth is '-4.0 Gbps' (expected"),
@@ -262,7 +341,9 @@ def test_what_is_wrong_with_infragraph_is_named(data, told):
 
 
 def test_a_suffix_that_nobody_reads():
-    with pytest.raises(TopoplanError, match=r"^net.xml: no format of networks has this suffix \(have: .json, "):
+    with pytest.raises(
+        TopoplanError, match=r"^net.xml: no format of networks has this suffix \(have: .json, .* networkx reads"
+    ):
         read_network(b"", "net.xml", DEFAULTS)
 
 

@@ -54,7 +54,8 @@ def read_network(data: bytes, name: str, defaults: Defaults) -> Fabric:
             return read_graphml(data, name, defaults)
     except TopoplanError as error:  # from a fabric, whose messages lack the file
         raise error if str(error).startswith(f"{name}: ") else TopoplanError(f"{name}: {error}") from None
-    raise TopoplanError(f"{name}: no format of networks has this suffix (have: {', '.join(SUFFIXES)})")
+    have = f"have: {', '.join(SUFFIXES)}; most others networkx reads, and writes with write_graphml"
+    raise TopoplanError(f"{name}: no format of networks has this suffix ({have})")
 
 
 def _says_infragraph(data: bytes) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 from topoplan import Fabric, Routes, TopoplanError
 from topoplan.errors import shown
 from topoplan.model.fabric import MOST_NODES
+from topoplan_network_files.listed_pairs import ListedPairs
 from topoplan_network_files.quantities import Defaults, latency, rate
 from topoplan_network_files.unread import GRAPH_ATTRIBUTES, UnreadAttributes, check_graph_attributes
 
@@ -116,9 +117,11 @@ def read_node_link(data: bytes, name: str, defaults: Defaults) -> Fabric:
         if each in declared:
             raise TopoplanError(f"{name}: nodes: id {shown(each)} stands there twice")
         declared.add(each)
-    graph = (nx.MultiDiGraph if document.get("directed", False) is True else nx.MultiGraph)()
+    is_directed, multigraph = (_flag(document.get(key), f"{name}: {key}") for key in ("directed", "multigraph"))
+    graph = (nx.MultiDiGraph if is_directed else nx.MultiGraph)()
     attributes = document.get("graph", {})
     graph.graph.update(dict(attributes) if isinstance(attributes, dict) else {})
+    listed = ListedPairs(is_directed=bool(is_directed), multigraph=multigraph, directions="directed: true")
     misplaced = next((key for key in ("rings", "cycles", "routes", "max_paths", "one_way") if key in document), None)
     if misplaced is not None:
         raise TopoplanError(f'{name}: {misplaced} is not read there (it belongs into "graph": {{...}})')
@@ -133,6 +136,7 @@ def read_node_link(data: bytes, name: str, defaults: Defaults) -> Fabric:
                 what = f"unknown host or switch {shown(node)}"
                 raise TopoplanError(f"{name}: edges[{place}]: {end}: {what} (no node has this id)")
         where = f"{name}: edges[{place}]"
+        listed.add(ends[0], ends[1], where)
         unread.add(row, where)
         graph.add_edge(*ends, where=where, **{key: row[key] for key in _LINK if key in row})
     unread.finish()
@@ -142,6 +146,13 @@ def read_node_link(data: bytes, name: str, defaults: Defaults) -> Fabric:
 def _id(value: object, where: str) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TopoplanError(f"{where} is {shown(value)} (expected a number or a name)")
+    return value
+
+
+def _flag(value: object, where: str) -> bool | None:
+    """Return what a file says by true or false, or that it does not say it."""
+    if value is not None and not isinstance(value, bool):
+        raise TopoplanError(f"{where} is {shown(value)} (expected true or false)")
     return value
 
 
@@ -191,6 +202,10 @@ def read_graphml(data: bytes, name: str, defaults: Defaults) -> Fabric:
                 raise TopoplanError(f"{name}: graph attribute {key} is {text} (expected JSON)") from None
     graph = (nx.MultiDiGraph if read.is_directed() else nx.MultiGraph)()
     graph.graph.update(read.graph)
+    multigraph = _flag(read.graph.get("multigraph"), f"{name}: graph attribute multigraph")
+    listed = ListedPairs(is_directed=read.is_directed(), multigraph=multigraph, directions='edgedefault="directed"')
+    for place, link in enumerate(links):
+        listed.add(link.get("source"), link.get("target"), f"{name}: edge {place}")
     unread = UnreadAttributes(name)
     for node, attributes in read.nodes(data=True):
         unread.add_node(attributes, f"{name}: node {node!r}")

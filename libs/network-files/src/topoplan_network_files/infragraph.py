@@ -297,6 +297,7 @@ class _Reader:
         }
         total = 0
         unread = UnreadAttributes(self._name, _OF_EDGES)
+        listed: dict[tuple[str, ...], str] = {}  # names at both ends -> where
         for row_number, edge in enumerate(self._rows("edges")):
             where = f"{self._name}: edges[{row_number}]"
             unread.add({key: value for key, value in edge.items() if key not in _EDGE}, where)
@@ -305,6 +306,11 @@ class _Reader:
                 raise TopoplanError(f"{where}: link: {shown(name)} is no link of the file")
             kind = links[name] if name is not None else (defaults.bandwidth, defaults.latency)
             first, second = (self._ends(edge.get(end), f"{where}: {end}") for end in ("ep1", "ep2"))
+            ends = [(edge[end]["instance"], edge[end]["component"]) for end in ("ep1", "ep2")]
+            if (back := listed.get((*ends[1], *ends[0]))) and ends[0] != ends[1]:
+                what = f"joins {shown('.'.join(ends[0]))} to {shown('.'.join(ends[1]))}, as {back} does the other way"
+                raise TopoplanError(f"{where}: {what} (list each cable once, with the ports that it takes)")
+            listed.setdefault((*ends[0], *ends[1]), where)
             scheme = edge.get("scheme", "one2one")
             if scheme not in ("one2one", "many2many"):
                 raise TopoplanError(f"{where}: scheme is {shown(scheme)} (expected one2one or many2many)")
