@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64, I32, I64
+from topoplan.arrays import F64, I32, I64, f64
 from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator
 from topoplan.model.placement import Placement
@@ -104,19 +104,19 @@ def operator_fragment(
     return OperatorFragment(
         key=key,
         devices=placement.devices,
-        forward=prices.forward,
-        backward=prices.backward,
-        memory=prices.memory,
+        forward=f64(prices.forward),  # kernels read columns that are more than a view of one number
+        backward=f64(prices.backward),
+        memory=f64(prices.memory),
         part_counts=reduces.part_counts,
         group_parts=reduces.parts,
         device_counts=reduces.device_counts,
         group_devices=reduces.devices,
         group_bytes=reduces.nbytes,
         group_seconds=reduces.seconds,
-        weight_gradient=weight_seconds(operator, prices),
-        kept=prices.kept,
-        states=prices.states,
-        gradients=prices.gradients,
+        weight_gradient=f64(weight_seconds(operator, prices)),
+        kept=None if prices.kept is None else f64(prices.kept),
+        states=None if prices.states is None else f64(prices.states),
+        gradients=None if prices.gradients is None else f64(prices.gradients),
     )
 
 
@@ -126,7 +126,8 @@ def weight_seconds(operator: Operator, prices: PartCosts, *, shared: bool = Fals
         return prices.weight_gradient
     trains = any(tensor.requires_grad for tensor in operator.weights)
     trains |= shared and any(operator.inputs[argument].requires_grad for argument in shared_weights(operator))
-    return prices.backward / 2 if trains else np.zeros(len(prices.backward))
+    some = prices.backward[: None if prices.backward.strides[0] else 1]  # of parts that are views of one
+    return np.broadcast_to(some / 2 if trains else np.zeros(1), prices.backward.shape)
 
 
 def micro_batch_seconds(

@@ -11,7 +11,7 @@ Seconds are those of one micro-batch, priced at its size and not as a share of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from topoplan.model.costs import CostFunction, MicroBatch, PartCosts
 from topoplan.model.graph import Operator, OperatorGraph
 from topoplan.model.sharding import arguments
 from topoplan.model.spmd import SpmdProgram
+from topoplan.model.staged import Stage
 from topoplan_engine.equal_operators import first_equal
 from topoplan_engine.lowering.fragments import weight_seconds
 from topoplan_engine.partition import slice_elements
@@ -33,6 +34,7 @@ __all__ = [
     "PricedParts",
     "ProgramPrices",
     "gradients_of",
+    "of_one_number",
     "operator_bytes",
 ]
 
@@ -59,12 +61,27 @@ class DeviceCosts(NamedTuple):
         """Return all columns."""
         return [row for each in self if isinstance(each, np.ndarray) for row in np.atleast_2d(each)]
 
+    @property
+    def uniform(self) -> bool:
+        """Whether columns are views of one number."""
+        return all(of_one_number(each) for each in self if isinstance(each, np.ndarray))
+
     def at(self, places: I32 | I64) -> DeviceCosts:
         """Return the costs at some places."""
-        return DeviceCosts._make(each[..., places] if isinstance(each, np.ndarray) else each for each in self)
+        if len(places) > 1 and self.uniform:
+            return self._of(lambda each: np.broadcast_to(each[..., :1], (*each.shape[:-1], len(places))))
+        return self._of(lambda each: each[..., places])
+
+    def _of(self, columns: Callable[[F64], F64]) -> DeviceCosts:
+        return DeviceCosts._make(columns(each) if isinstance(each, np.ndarray) else each for each in self)
 
 
-class _Parts(NamedTuple):
+def of_one_number(column: F64) -> bool:
+    """Return whether rows of a column are views of one number each, without a look at more."""
+    return column.shape[-1] == 1 or column.strides[-1] == 0
+
+
+class PlacedParts(NamedTuple):
     """(D,) the part of an operator that each place runs, and (copies, parts) the places that run each part."""
 
     part: I32
@@ -79,8 +96,15 @@ class PricedParts(NamedTuple):
         columns: by the prices of an operator, which are kept with them so that no two have one id.
     """
 
-    parts: dict[object, _Parts]
+    parts: dict[object, PlacedParts]
     columns: dict[object, tuple[PartCosts, PartCosts, DeviceCosts]]
+
+    def of(self, program: SpmdProgram, row: int, degrees: tuple[int, ...]) -> PlacedParts:
+        """Return the parts of an operator of a program, by its number there."""
+        cut = program.mesh, degrees, tuple(rule.dim for rule in program.rules[row])
+        if cut not in self.parts:
+            self.parts[cut] = _parts_of_devices(program, row, degrees)
+        return self.parts[cut]
 
 
 class ProgramPrices:
@@ -96,47 +120,36 @@ class ProgramPrices:
         )
         self._output_bytes: dict[tuple[int, tuple[int, ...]], int] = {}  # by first equal operator and degrees
 
-    def of_operators(
-        self,
-        program: SpmdProgram,
-        micro_batches: int,
-        operators: Sequence[int],
-        device_of_place: I32,
-        prices_so_far: PricedParts,
-    ) -> list[DeviceCosts]:
+    def of_operators(self, stage: Stage, micro_batches: int, prices_so_far: PricedParts) -> list[DeviceCosts]:
         """Price the operators of a stage.
 
         Args:
-            program: of these operators.
+            stage: the stage.
             micro_batches: of the batch.
-            operators: numbers in the graph.
-            device_of_place: (D,) the device at each place of the program's mesh.
             prices_so_far: of other stages of the same micro-batches; what is new is added.
 
         Raises:
             TopoplanError: the cost function cannot price a cut.
         """
-        parts, shared = prices_so_far
-        devices_of: dict[object, I32] = {}
+        program, device_of_place = stage.program, stage.mesh.devices
+        shared, devices_of = prices_so_far.columns, dict[object, I32]()
         prices, equal = [], first_equal(self._graph)
-        for row, op in enumerate(operators):
+        for row, op in enumerate(stage.operators.tolist()):
             operator, first = self._graph.operators[op], equal[op]
             degrees = program.degrees(row, len(operator.dims))
-            cut = program.mesh, degrees, tuple(rule.dim for rule in program.rules[row])
-            if cut not in parts:
-                parts[cut] = _parts_of_devices(program, row, degrees)
-            if cut not in devices_of:
-                devices_of[cut] = device_of_place[parts[cut].devices[0]]
-            outputs = self._outputs(first, degrees)
+            parts, outputs = prices_so_far.of(program, row, degrees), self._outputs(first, degrees)
             if not self._uniform:
-                prices.append(self._apart(op, degrees, parts[cut], device_of_place, outputs, micro_batches))
+                prices.append(self._apart(op, degrees, parts, device_of_place, outputs, micro_batches))
                 continue
+            cut = program.mesh, degrees, tuple(rule.dim for rule in program.rules[row])
+            if cut not in devices_of:
+                devices_of[cut] = device_of_place[parts.devices[0]]
             devices, batch = devices_of[cut], MicroBatch.of(operator, micro_batches)
             price = self._costs.price(op, degrees, devices)
             passes = self._costs.price_micro_batch(op, degrees, devices, batch)
             key = id(price), id(passes), cut, outputs, bool(operator.weights)
             if key not in shared:
-                shared[key] = price, passes, _of_parts(operator, price, passes, outputs).at(parts[cut].part)
+                shared[key] = price, passes, _of_parts(operator, price, passes, outputs).at(parts.part)
             prices.append(shared[key][2])
         return prices
 
@@ -144,7 +157,7 @@ class ProgramPrices:
         self,
         op: int,
         degrees: tuple[int, ...],
-        parts: _Parts,
+        parts: PlacedParts,
         device_of_place: I32,
         outputs: int,
         micro_batches: int,
@@ -173,11 +186,11 @@ class ProgramPrices:
         return nbytes
 
 
-def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> _Parts:
+def _parts_of_devices(program: SpmdProgram, op: int, degrees: tuple[int, ...]) -> PlacedParts:
     """Return which device runs which part of an operator that is cut by ``degrees``."""
     part = program.part_of_place(op, len(degrees))
     devices = np.argsort(part, kind="stable").reshape(int(part.max()) + 1, -1).T
-    return _Parts(part, devices.astype(np.int32))
+    return PlacedParts(part, devices.astype(np.int32))
 
 
 def _of_parts(operator: Operator, price: PartCosts, passes: PartCosts, outputs: int) -> DeviceCosts:

@@ -17,7 +17,7 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["StageCosts", "shared_passes", "slowdown_of", "summed_bytes", "with_gradients"]
+__all__ = ["StageCosts", "of_one_place", "shared_passes", "slowdown_of", "summed_bytes", "with_gradients"]
 
 
 class StageCosts(NamedTuple):
@@ -52,6 +52,12 @@ class StageCosts(NamedTuple):
                 spread[id(price)] = price.at(column)
         updates = [None if each is None else each[:, column] for each in self.updates]
         return StageCosts([spread[id(price)] for price in self.passes], updates, np.arange(len(places)))
+
+
+def of_one_place(passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:
+    """Return what operators cost at the first place; equal ones stay one object."""
+    first: dict[int, DeviceCosts] = {}
+    return [first.setdefault(id(price), price.at(np.zeros(1, np.int64))) for price in passes]
 
 
 def slowdown_of(stages: Sequence[Stage], n_devices: int) -> F64:

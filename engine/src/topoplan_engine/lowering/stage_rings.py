@@ -44,7 +44,7 @@ from topoplan_engine.sharding.programs import Reshard
 from topoplan_engine.sharding.stage_graphs import StageGraph
 from topoplan_engine.training import shared_weights
 
-__all__ = ["Ring", "causal_passes", "rings_of"]
+__all__ = ["Ring", "causal_passes", "rings_of", "works_in_order"]
 
 
 class Ring(NamedTuple):
@@ -126,6 +126,12 @@ def _in_order(mesh: tuple[int, ...], axis: int) -> F64:
     piece = np.arange(mesh[axis])[:, None]
     work: F64 = np.where(piece == 0, 0.5, (piece <= place).astype(np.float64)) / (place + 0.5)
     return work
+
+
+def works_in_order(stage: Stage, operators: Sequence[Operator]) -> bool:
+    """Return whether causal attention is more work on devices with later positions."""
+    rules = zip(operators, stage.program.rules, strict=True)
+    return not stage.zigzag and any(_cuts_of_queries(operator, each) for operator, each in rules)
 
 
 def causal_passes(stage: Stage, operators: Sequence[Operator], passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:

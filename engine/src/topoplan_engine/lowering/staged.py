@@ -25,7 +25,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.pass_order import Pass
 from topoplan.model.problem import Demand
 from topoplan.model.recording import MemoryUse
-from topoplan.model.staged import StagedStrategy
+from topoplan.model.staged import Stage, StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan.model.timeline import Timeline
 from topoplan_engine.available import check_memory
@@ -39,8 +39,15 @@ from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
-from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices
-from topoplan_engine.lowering.stage_costs import StageCosts, shared_passes, slowdown_of, summed_bytes, with_gradients
+from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices, of_one_number
+from topoplan_engine.lowering.stage_costs import (
+    StageCosts,
+    of_one_place,
+    shared_passes,
+    slowdown_of,
+    summed_bytes,
+    with_gradients,
+)
 from topoplan_engine.lowering.stage_memory import (
     StageBytes,
     StagedPeak,
@@ -48,7 +55,7 @@ from topoplan_engine.lowering.stage_memory import (
     staged_memory_use,
     staged_peak,
 )
-from topoplan_engine.lowering.stage_rings import causal_passes
+from topoplan_engine.lowering.stage_rings import causal_passes, works_in_order
 from topoplan_engine.lowering.stage_tasks import END, SUMS, Part, StageTasks, Variant
 from topoplan_engine.lowering.task_columns import TaskColumns, shares_of
 from topoplan_engine.lowering.turns import in_one_stage, program_columns, program_graph
@@ -98,12 +105,14 @@ class StagedLowering(StrategyLowering):
         listed = in_one_stage(strategy) if strategy.one_stream else strategy
         one_task = self._one_task and Collective.ALL_TO_ALL in chosen  # else its messages are of several classes
         exchanges = exchanges_of(listed, stages, costs, one_task=one_task)
-        # Without insides, devices of a host reach those of another one on the same path.
-        endpoint = self._cluster.device_host if self._one_task and not shares_links(self._cluster.host) else None
+        same_path = self._one_task and not shares_links(self._cluster.host)  # from hosts without insides
+        endpoint = self._cluster.device_host if same_path else None
         patterns = Patterns(listed, self._graph, self._cluster.n_devices, stages, costs, exchanges, chosen, endpoint)
         messages = patterns.taskgraph()
         check_size(messages.n_tasks)  # each has a path, which takes as long as a task
-        layout = FoldedLayout(listed, patterns, loads_of(messages), one_task=one_task, counted_once=self._one_task)
+        loads = loads_of(messages)
+        del messages  # gigabytes
+        layout = FoldedLayout(listed, patterns, loads, one_task=one_task, counted_once=self._one_task)
         return layout.iteration(self._columns(strategy, stages, costs, layout), self._names, self._cluster.device_host)
 
     def _columns(
@@ -186,34 +195,44 @@ class StagedLowering(StrategyLowering):
         stage = strategy.stages[number]
         operators, mesh = stage.operators.tolist(), stage.mesh
         parts = [self._graph.operators[op] for op in operators]
-        weights = self._prices.of_operators(
-            stage.program, strategy.micro_batches, operators, mesh.devices, prices_so_far
-        )
+        weights = self._prices.of_operators(stage, strategy.micro_batches, prices_so_far)
+        step = self._step_seconds(stage, prices_so_far)
+        is_one = not len(stage.share_of) and not works_in_order(stage, parts) and all(each.uniform for each in weights)
+        is_one &= all(of_one_number(seconds) for seconds, _ in step.values())
+        if is_one:
+            weights = of_one_place(weights)
         passes = with_gradients(weights, parts, stage.gradient_bytes)
-        price = self._costs.optimizer_seconds if isinstance(self._costs, OptimizerCosts) else None
         updates: list[F64 | None] = [None] * len(operators)
-        places: dict[object, tuple[I32, I32]] = {}
-        shared: dict[object, tuple[F64, F64]] = {}  # the prices are kept, so that no two have one id
+        shared: dict[object, F64] = {}
         trained = gradient_flow(self._graph).weights
-        for row, op in enumerate(operators) if price is not None else ():
-            if not any(trained[op]):
-                continue
-            degrees = stage.program.degrees(row, len(self._graph.operators[op].dims))
-            cut = degrees, tuple(rule.dim for rule in stage.program.rules[row])
-            if cut not in places:
-                part = stage.program.part_of_place(row, len(degrees))
-                places[cut] = part, mesh.devices[np.unique(part, return_index=True)[1]]
-            seconds = price(op, degrees, places[cut][1])  # type: ignore[misc]
-            if seconds is not None:
-                key = id(seconds), cut, id(passes[row]), id(weights[row]), trained[op]
-                if key not in shared:
-                    at_places = seconds[:, places[cut][0]] * _moved(passes[row]) / _moved(weights[row])
-                    if not all(trained[op]):
-                        at_places *= np.array(trained[op])[:, None]
-                    shared[key] = seconds, at_places
-                updates[row] = shared[key][1]
+        for row, (seconds, part) in step.items():
+            key = id(seconds), id(part), id(passes[row]), id(weights[row]), trained[operators[row]]
+            if key not in shared:
+                places = slice(1) if is_one else part
+                at_places = seconds[:, places] * _moved(passes[row]) / _moved(weights[row])
+                if not all(key[-1]):
+                    at_places *= np.array(key[-1])[:, None]
+                shared[key] = at_places
+            updates[row] = shared[key]
+        if is_one:
+            return StageCosts(passes, updates, np.zeros(mesh.n_devices, np.int64))
         passes = causal_passes(stage, parts, shared_passes(stage, passes))
         return StageCosts(passes, updates, np.arange(mesh.n_devices)).merged()
+
+    def _step_seconds(self, stage: Stage, prices_so_far: PricedParts) -> dict[int, tuple[F64, I32]]:
+        """Return the (weights, P) seconds of optimizer steps, if any, and (D,) parts, by operators of the stage."""
+        step: dict[int, tuple[F64, I32]] = {}
+        if not isinstance(self._costs, OptimizerCosts):
+            return step
+        trained, program = gradient_flow(self._graph).weights, stage.program
+        for row, op in enumerate(stage.operators.tolist()):
+            if any(trained[op]):
+                degrees = program.degrees(row, len(self._graph.operators[op].dims))
+                parts = prices_so_far.of(program, row, degrees)
+                seconds = self._costs.optimizer_seconds(op, degrees, stage.mesh.devices[parts.devices[0]])
+                if seconds is not None:
+                    step[row] = seconds, parts.part
+        return step
 
 
 def _moved(price: DeviceCosts) -> F64 | float:

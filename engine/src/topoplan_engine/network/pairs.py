@@ -39,7 +39,7 @@ class PairTable:
         if 2 * (self._count + len(keys)) > len(self._keys):
             used = np.flatnonzero(self._numbers >= 0)
             old_keys, old_numbers = self._keys[used], self._numbers[used]
-            self._keys, self._numbers = _free(1 << (4 * (len(used) + len(keys))).bit_length())
+            self._keys, self._numbers = _free(1 << (2 * (len(used) + len(keys))).bit_length())
             _enter(self._keys, self._numbers, old_keys, old_numbers)
         _enter(self._keys, self._numbers, keys, numbers)
         self._count = int((self._numbers >= 0).sum())

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64, I8, I32, I64, f64, i8, i32, i64
+from topoplan.arrays import F64, I8, I32, I64, i8, i32, i64
 from topoplan.errors import FabricError, TopoplanError
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric
@@ -166,8 +166,8 @@ class Network:
         self.fabric, self.cluster, self.lanes = fabric, cluster, lanes_of(fabric, cluster)
         self._host = self._endpoints()  # of each device: its host, or itself
         bandwidth, latency = self._host_columns()
-        self.bandwidth = f64(np.concatenate([fabric.link_bandwidth, bandwidth]))
-        self._latency = f64(np.concatenate([fabric.link_latency, latency]))
+        self.bandwidth = frozen(np.concatenate([fabric.link_bandwidth, bandwidth]))
+        self._latency = frozen(np.concatenate([fabric.link_latency, latency]))
         self._row_of_pair = PairTable()  # 0 unknown, 1 unreachable, row + 2
         self._groups: dict[bytes, int] = {}
         self._turned: dict[bytes, I32] = {}  # members of a group -> the other way round
@@ -178,7 +178,7 @@ class Network:
         self._group_lists: LruCache[tuple[bytes, bytes, bool], I32] = LruCache(_LISTS)
         self.paths, self._growing = self._inside_paths(), GrowingColumns()
         wide, narrow = i64(np.zeros(0)), i32(np.zeros(0))  # of no rings
-        loads = i64(np.zeros(1)), narrow, wide, i8(np.zeros(0)), i64(np.arange(self.n_links))
+        loads = i64(np.zeros(1)), narrow, wide, i8(np.zeros(0)), frozen(np.arange(self.n_links))
         self.rings_in_full = RingColumns(wide, narrow, narrow, narrow, narrow, wide, *loads)
         self._rings = self._merged = self.rings_in_full
         self._link_classes = LinkClasses(self.bandwidth)

@@ -11,11 +11,13 @@ from topoplan.model.costs import PartCosts
 
 __all__ = ["for_equal_parts"]
 
-_COLUMNS = ("forward", "backward", "memory", "states", "kept", "weight_gradient")
+_COLUMNS = ("forward", "backward", "memory", "states", "kept", "weight_gradient", "gradients")
 
 
 def for_equal_parts(price: PartCosts, parts: int) -> PartCosts:
     """Return the costs of so many parts, each of which costs what the one part of ``price`` does.
+
+    Columns are read-only views of one number, so that those of a million parts take no room.
 
     Examples:
         >>> price = PartCosts(forward=np.array([2e-3]), backward=np.array([4e-3]), memory=np.array([1e6]))
@@ -24,6 +26,7 @@ def for_equal_parts(price: PartCosts, parts: int) -> PartCosts:
     """
     columns = {name: getattr(price, name) for name in _COLUMNS}
     repeated: Mapping[str, Any] = {
-        name: None if column is None else np.repeat(column, parts, axis=-1) for name, column in columns.items()
+        name: None if column is None else np.broadcast_to(column, (*column.shape[:-1], parts))
+        for name, column in columns.items()
     }
     return PartCosts(**repeated)

@@ -15,6 +15,8 @@ __all__ = ["Classes", "bits_of", "classes_of", "few_classes_of", "label"]
 _TWO, _THREE = np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 #: Bits of a float's mantissa that are not looked at: 40 of 52 stay, which is 1e-12 of a value.
 _ROUNDED = 12
+#: Slots of the first hash table.
+_FEW_SLOTS = 1 << 16
 
 
 class Classes(NamedTuple):
@@ -112,13 +114,20 @@ def few_classes_of(
 def _refined(
     color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
 ) -> tuple[I64, I64, bool]:
-    """Give `_refine` its room: numpy asks for large pages, of which a million vertices need a few."""
+    """Give `_refine` its room: numpy asks for large pages, of which a million vertices need a few.
+
+    Its table has slots for all vertices only where these are of many classes.
+    """
     n = len(color)
-    slots = 1 << max(1, (2 * n - 1).bit_length())
-    table = np.empty(slots, np.uint64), np.empty(slots, np.int32)
+    enough = 1 << max(1, (2 * n - 1).bit_length())
+    slots = min(enough, _FEW_SLOTS)
     of, first = np.empty(n, np.int64), np.empty(n, np.int64)
     colors = np.array(color, np.uint64), np.empty(n, np.uint64)
-    count, few = _refine(colors, tail, head, labels, flows, among, most, table, of, first)
+    count, few = -1, True
+    while count < 0:
+        table = np.empty(slots, np.uint64), np.empty(slots, np.int32)
+        count, few = _refine(colors, tail, head, labels, flows, among, most, table, of, first)
+        slots = min(enough, slots << 4)
     return of, first[:count].copy(), few
 
 
@@ -138,7 +147,8 @@ def _refine(
     """Color vertices by those of their neighbours until no class splits; return how many classes, and if they are few.
 
     ``of`` and ``first`` are written (`Classes`); both ``colors`` and the hash ``table`` are room, of which the first
-    color is given.
+    color is given.  Where classes are more than half of the slots, -1 is returned, and ``colors`` are as they were at
+    the start of this round.
 
     A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
     for equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
@@ -152,6 +162,8 @@ def _refine(
         for v in range(n):
             slot = slot_of(keys, numbers, color[v])
             if numbers[slot] < 0:
+                if 2 * count >= len(numbers):
+                    return -1, True
                 keys[slot], numbers[slot] = color[v], count
                 first[count] = v
                 count += 1

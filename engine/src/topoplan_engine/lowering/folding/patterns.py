@@ -16,6 +16,7 @@ from topoplan.arrays import F64, I32, I64, digest
 from topoplan.model.graph import OperatorGraph
 from topoplan.model.staged import StagedStrategy
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
+from topoplan_engine.csr import frozen
 from topoplan_engine.lowering.folding.classes import FlowEdges, bits_of, label
 from topoplan_engine.lowering.folding.exchanges import Exchanges, Sent
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
@@ -214,8 +215,11 @@ class Patterns:
         algorithm they do, and which one it is depends on the size, so that behind these all collectives are listed once
         more for each of their kinds and sizes that runs by algorithms.
         """
-        count, nothing = sum(len(vertices) for _, vertices, _ in self._messages), -1
-        kind, src, dst, group = np.full((4, count), nothing)
+        count = sum(len(vertices) for _, vertices, _ in self._messages)
+        repeated, as_kind, nbytes, by_algorithm = self._again()
+        total = count + len(repeated)
+        kind = np.full(total, int(TaskKind.COLLECTIVE), np.int8)
+        src, dst, group, collective = (np.full(total, -1, each) for each in (np.int32, np.int32, np.int32, np.int8))
         ptr: list[I64] = [np.zeros(1, np.int64)]
         members: list[I64 | I32] = [np.zeros(0, np.int32)]
         n_groups = first = 0
@@ -225,23 +229,21 @@ class Patterns:
             if name == "transfer":
                 kind[rows], (src[rows], dst[rows]) = TaskKind.TRANSFER, ends
                 continue
-            kind[rows], group[rows] = TaskKind.COLLECTIVE, n_groups + np.arange(len(vertices))
+            collective[rows], group[rows] = Collective.ALL_REDUCE, n_groups + np.arange(len(vertices))
             n_groups += len(vertices)
             ptr.append(ptr[-1][-1] + ends.shape[1] * np.arange(1, len(vertices) + 1))
             members.append(ends.ravel())
-        repeated, as_kind, nbytes, by_algorithm = self._again()
-        collective = np.where(kind == TaskKind.COLLECTIVE, int(Collective.ALL_REDUCE), nothing)
-        total, none = count + len(repeated), np.full(len(repeated), nothing)
+        group[count:], collective[count:] = group[repeated], as_kind
         return TaskGraph(
-            kind=np.append(kind, kind[repeated]),
-            device=np.full(total, nothing),
-            seconds=np.zeros(total),
-            size=np.append(np.full(count, 1 << 20), nbytes),
-            src=np.append(src, none),
-            dst=np.append(dst, none),
-            group=np.append(group, group[repeated]),
-            op=np.append(np.zeros(count, np.int64), by_algorithm),
-            collective=np.append(collective, as_kind),
+            kind=frozen(kind),
+            device=frozen(np.full(total, -1, np.int32)),
+            seconds=frozen(np.zeros(total)),
+            size=frozen(np.append(np.full(count, 1 << 20), nbytes)),
+            src=frozen(src),
+            dst=frozen(dst),
+            group=frozen(group),
+            op=frozen(np.append(np.zeros(count, np.int32), by_algorithm.astype(np.int32))),
+            collective=frozen(collective),
             group_ptr=np.concatenate(ptr),
             group_members=np.concatenate(members),
             succ_ptr=np.zeros(total + 1, np.int32),

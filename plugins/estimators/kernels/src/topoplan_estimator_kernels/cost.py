@@ -121,8 +121,11 @@ class KernelCosts(CostFunction):
         cached = self._prices.get(key)
         if cached is None:
             self._check(op, degrees)
-            cached = self._costs(op, degrees)
             # Lowerings share what they make of one price, which is long on many devices.
+            if self._equal and self._parts_are_equal(op, degrees):
+                price = at_speeds(self._costs(op, degrees, of_one=True), self._speed[devices[:1]])
+                return self._prices.setdefault(key, for_equal_parts(price, math.prod(degrees)))
+            cached = self._costs(op, degrees)
             cached = self._prices[key] = at_speeds(cached, self._speed[devices]) if self._equal else cached
         return cached if self._equal else at_speeds(cached, self._speed[devices])
 
@@ -132,18 +135,21 @@ class KernelCosts(CostFunction):
         Raises:
             TopoplanError: see `price`.
         """
-        operator, cut = self.graph.operators[op], batch.cut(degrees)
+        cut = batch.cut(degrees)
         key = self._like[op], cut, math.prod(degrees)
         if key in self._of_one:
             return self._of_one[key]
-        gradients = self._gradient_tensors[op]
-        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
-        if batch.whole or (self._speed != 1).any() or not parts_are_equal(operator, cut, tensors):
+        if batch.whole or (self._speed != 1).any() or not self._parts_are_equal(op, cut):
             return super().price_micro_batch(op, degrees, devices, batch)
         self._check(op, cut)
         price = self._costs(op, cut, of_one=True)
         self._of_one[key] = for_equal_parts(price, key[2])
         return self._of_one[key]
+
+    def _parts_are_equal(self, op: int, degrees: tuple[int, ...]) -> bool:
+        gradients = self._gradient_tensors[op]
+        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
+        return parts_are_equal(self.graph.operators[op], degrees, tensors)
 
     def _check(self, op: int, degrees: tuple[int, ...]) -> None:
         operator = self.graph.operators[op]
@@ -164,10 +170,12 @@ class KernelCosts(CostFunction):
         mixed = self.graph.precision != "fp32" and ("bf16", self._step) in steps
         nothing, element, tensor = steps["bf16" if mixed else "fp32", self._step]
         each = tensor + nothing / self._tensors  # one step of all weights of the model
-        slices = np.array([slice_elements(operator, weight, degrees) for weight in operator.weights])
-        waiting = self.launching.step(0.0, slices.shape[1])
+        waiting = self.launching.step(0.0, len(devices))
+        some = 1 if self._equal and self._parts_are_equal(op, degrees) else len(devices)
+        slices = np.array([slice_elements(operator, weight, degrees)[:some] for weight in operator.weights])
         seconds = (slices * element + each) * self._within.options.passes
-        seconds = f64(np.maximum(seconds, waiting) / self._speed[devices])
+        seconds = f64(np.maximum(seconds, waiting) / self._speed[devices[:some]])
+        seconds = np.broadcast_to(seconds, (len(slices), len(devices))) if some == 1 else seconds
         if self._equal:
             self._steps_of[key] = seconds
         return seconds
@@ -275,7 +283,7 @@ def _measured(options: KernelTimes, graph: OperatorGraph, device: str, cluster: 
 
 def _device_of(options: KernelTimes, cluster: Cluster) -> str:
     """Return the kind of device whose constants price all devices."""
-    kinds = {options.device.lower()} if options.device else {name.lower() for name in cluster.device_preset}
+    kinds = {options.device.lower()} if options.device else {name.lower() for name in set(cluster.device_preset)}
     unknown = sorted(kinds - set(DEVICES))
     if unknown:
         raise TopoplanError(

@@ -103,6 +103,9 @@ class RooflineCosts(CostFunction):
         work = self._work.get(key)
         if work is None:
             self._check(op, degrees)
+            if self._equal and self._parts_are_equal(op, degrees):
+                price = self._price(op, self._part_work(op, degrees, of_one=True), devices)
+                return self._prices.setdefault(key, for_equal_parts(price, math.prod(degrees)))
             work = self._work[key] = self._part_work(op, degrees)
         costs = self._price(op, work, devices)
         if self._equal:
@@ -115,18 +118,21 @@ class RooflineCosts(CostFunction):
         Raises:
             TopoplanError: see `price`.
         """
-        operator, cut = self._graph.operators[op], batch.cut(degrees)
+        cut = batch.cut(degrees)
         key = self._like[op], cut, math.prod(degrees)
         if key in self._of_one:
             return self._of_one[key]
-        gradients = self._gradients[op]
-        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
-        if batch.whole or not self._equal or not parts_are_equal(operator, cut, tensors):
+        if batch.whole or not self._equal or not self._parts_are_equal(op, cut):
             return super().price_micro_batch(op, degrees, devices, batch)
         self._check(op, cut)
         price = self._price(op, self._part_work(op, cut, of_one=True), devices)
         self._of_one[key] = for_equal_parts(price, key[2])
         return self._of_one[key]
+
+    def _parts_are_equal(self, op: int, degrees: tuple[int, ...]) -> bool:
+        gradients = self._gradients[op]
+        tensors = (*self._saved[op], *gradients.outputs, *gradients.inputs, *gradients.scratch)
+        return parts_are_equal(self._graph.operators[op], degrees, tensors)
 
     def _check(self, op: int, degrees: tuple[int, ...]) -> None:
         operator = self._graph.operators[op]
