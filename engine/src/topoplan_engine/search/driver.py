@@ -63,7 +63,7 @@ class SearchRun:
         history: rows (evaluations, seconds, best cost), whenever there was a new best state.
         planning: seconds that searchers took to propose, compilation of kernels left out.
         unfinished: what the time limit or the user ended in the middle of; empty if nothing was.
-        too_large: candidates that were not priced, because that would take too long for the time limit.
+        too_large: see `topoplan_engine.search.result.Result`.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ def _refuse_all(setup: SearchSetup, result: Result) -> None:
     lacks = no_plan_fits(setup.problem, strategy, setup.evaluator.memory_use(strategy))
     early = f" (the {result.ended_by} came while {result.unfinished})" if result.unfinished else ""
     if result.too_large:
-        early += f"; {result.too_large} were not priced, as their iterations have too many tasks for the time limit"
+        early += f"; {result.too_large} were not priced, as their iterations are too large for the time or the memory"
     raise NoPlanFitsError(
         f"model {setup.problem.graph.name!r}: no strategy that was tried fits{early}: {lacks}; or "
         f"--simulator {setup.simulator.name}:memory=penalty, which ranks strategies that do not fit by what they lack"

@@ -49,7 +49,8 @@ class Result:
         rank: sort key of results, smallest for the best (`topoplan_engine.search.driver.SearchRun.rank`).
         ended_by: what ended it.
         unfinished: what that ended in the middle of: ``pipeline was planning``; empty if nothing was.
-        too_large: candidates that were not priced, because that would take too long for the time limit.
+        too_large: candidates that were not priced, because that would take too long for the time limit, or more tasks
+            or memory than there may be.
         left_out: searchers that another one brought along and that took no part, and why: ``pipeline: ...``.
         recorded: evaluations of all chains, where they are written down.
         restarts: the independent searches, in their order, if there were several.

@@ -68,6 +68,7 @@ def measure(host: Host, experiment: Experiment) -> dict[str, Any]:
         "memory_bytes": float(outcome.memory[fullest]),
         "memory_capacity_bytes": float(plan.cluster.usable_memory[fullest]),
         "evaluations": outcome.result.evaluations,
+        **({"too_large": outcome.result.too_large} if outcome.result.too_large else {}),
         "history": outcome.result.history.tolist(),
         "search_s": outcome.result.elapsed,
         "batch_size": plan.graph.batch_size if plan.graph else None,

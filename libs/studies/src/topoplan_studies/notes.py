@@ -104,6 +104,14 @@ def _asides(results: Sequence[NetworkResult]) -> list[str]:
     return lines
 
 
+def _too_large(results: Sequence[NetworkResult]) -> list[str]:
+    """Say how many candidates of a network were too large to be priced, where some were."""
+    counts: dict[str, int] = {}
+    for result in results:
+        counts[result.network] = counts.get(result.network, 0) + sum(run.get("too_large", 0) for run in result.runs)
+    return [f"{network}: {count:,} candidates were too large to price" for network, count in counts.items() if count]
+
+
 def notes(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
     """Return a line for each network that does not cost what it should, for what is assumed, and for each mark."""
     fastest = max(prices.bandwidths("nic"), default=0.0)
@@ -119,6 +127,7 @@ def notes(results: Sequence[NetworkResult], prices: Prices) -> list[str]:
         *_behind(results),
         *_hosts(results, prices),
         *_drawn(results),
+        *_too_large(results),
         *_asides(results),
         *(text for basis, text in means.items() if any(result.basis is basis for result in results)),
     ]

@@ -55,6 +55,11 @@ class SearcherRuns:
         return next((run[REFUSED] for run in self.runs if REFUSED in run), "")
 
     @property
+    def too_large(self) -> int:
+        """Candidates of all seeds that were too large to price."""
+        return sum(run.get("too_large", 0) for run in self.runs)
+
+    @property
     def summary(self) -> Summary:
         """What the times are like."""
         return summary(self.times)

@@ -142,6 +142,12 @@ def notes(report: SearcherReport) -> list[str]:
         for runs in place.searchers
         if runs.refusal
     ]
+    lines += [
+        f"{place.name}: {runs.too_large:,} candidates of {runs.label} were too large to price"
+        for place in places
+        for runs in place.searchers
+        if runs.too_large
+    ]
     lines += _too_few(seeds, len(places[0].pairs), interval.coverage)
     rank = comparison.ranking
     if len(comparison.labels) > 1 and len(places) > 1:
