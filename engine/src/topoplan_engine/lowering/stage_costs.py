@@ -17,7 +17,15 @@ from topoplan_engine.lowering.spmd_costs import DeviceCosts
 from topoplan_engine.sharding.programs import pieces
 from topoplan_engine.sharding.stage_graphs import StageGraph
 
-__all__ = ["StageCosts", "of_one_place", "shared_passes", "slowdown_of", "summed_bytes", "with_gradients"]
+__all__ = [
+    "StageCosts",
+    "moved_bytes",
+    "of_one_place",
+    "shared_passes",
+    "slowdown_of",
+    "summed_bytes",
+    "with_gradients",
+]
 
 
 class StageCosts(NamedTuple):
@@ -58,6 +66,11 @@ def of_one_place(passes: Sequence[DeviceCosts]) -> list[DeviceCosts]:
     """Return what operators cost at the first place; equal ones stay one object."""
     first: dict[int, DeviceCosts] = {}
     return [first.setdefault(id(price), price.at(np.zeros(1, np.int64))) for price in passes]
+
+
+def moved_bytes(price: DeviceCosts) -> F64 | float:
+    """(D,) bytes that a step of the optimizer moves: weights and gradients once, the state of the optimizer twice."""
+    return 1.0 if price.states is None else np.array([1.0, 1.0, 2.0]) @ price.states
 
 
 def slowdown_of(stages: Sequence[Stage], n_devices: int) -> F64:

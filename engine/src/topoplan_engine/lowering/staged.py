@@ -39,9 +39,10 @@ from topoplan_engine.lowering.lower import StrategyLowering
 from topoplan_engine.lowering.memory_levels import Activations
 from topoplan_engine.lowering.paired_passes import in_turns, paired_rows
 from topoplan_engine.lowering.places import Layout, WholeLayout, copy_groups
-from topoplan_engine.lowering.spmd_costs import DeviceCosts, PricedParts, ProgramPrices, of_one_number
+from topoplan_engine.lowering.spmd_costs import PricedParts, ProgramPrices, of_one_number
 from topoplan_engine.lowering.stage_costs import (
     StageCosts,
+    moved_bytes,
     of_one_place,
     shared_passes,
     slowdown_of,
@@ -203,13 +204,12 @@ class StagedLowering(StrategyLowering):
             weights = of_one_place(weights)
         passes = with_gradients(weights, parts, stage.gradient_bytes)
         updates: list[F64 | None] = [None] * len(operators)
-        shared: dict[object, F64] = {}
-        trained = gradient_flow(self._graph).weights
+        shared, trained = dict[object, F64](), gradient_flow(self._graph).weights
         for row, (seconds, part) in step.items():
             key = id(seconds), id(part), id(passes[row]), id(weights[row]), trained[operators[row]]
             if key not in shared:
                 places = slice(1) if is_one else part
-                at_places = seconds[:, places] * _moved(passes[row]) / _moved(weights[row])
+                at_places = seconds[:, places] * moved_bytes(passes[row]) / moved_bytes(weights[row])
                 if not all(key[-1]):
                     at_places *= np.array(key[-1])[:, None]
                 shared[key] = at_places
@@ -233,11 +233,6 @@ class StagedLowering(StrategyLowering):
                 if seconds is not None:
                     step[row] = seconds, parts.part
         return step
-
-
-def _moved(price: DeviceCosts) -> F64 | float:
-    """(D,) bytes that a step of the optimizer moves: weights and gradients once, the state of the optimizer twice."""
-    return 1.0 if price.states is None else np.array([1.0, 1.0, 2.0]) @ price.states
 
 
 class _Written(NamedTuple):
