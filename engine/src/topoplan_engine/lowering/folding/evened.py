@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from topoplan.arrays import F64, I64
-from topoplan_engine.csr import frozen, row_of_entry
+from topoplan_engine.csr import frozen, indptr, row_of_entry
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.class_loads import class_loads
@@ -69,29 +69,47 @@ def _of_equal_times(link: I64, flow: I64, seconds: F64) -> tuple[I64, I64]:
 def _front(times: F64) -> I64:
     """(K,) the kind of links that represents each one, given the (K, F) seconds that flows keep them busy."""
     order = np.lexsort((np.arange(len(times)), -times.sum(axis=1)))
-    represents, room = np.empty((2, len(times)), np.int64)
-    _represent(frozen(times), frozen(order), room, represents)
+    ptr = indptr(np.count_nonzero(times, axis=0))
+    room, places, ends = np.empty((2, len(times)), np.int64), np.empty(ptr[-1], np.int64), ptr[:-1].copy()
+    flows, represents = np.empty(times.shape[1], np.int64), np.empty(len(times), np.int64)
+    _represent(frozen(times), frozen(order), ptr, room, places, ends, flows, represents)
     return represents
 
 
 @kernel
-def _represent(times: F64, order: I64, front: I64, represents: I64) -> None:
+def _represent(
+    times: F64, order: I64, ptr: I64, room: I64, places: I64, ends: I64, flows: I64, represents: I64
+) -> None:
     """Write the first kind, in an order, that is as busy with every flow as each one is; itself if none before is.
 
-    ``front[:end]`` are the kinds so far that represent themselves.  Most pairs differ in one of the first flows.
+    ``front[:end]`` are the kinds so far that represent themselves, and ``places[ptr[f] : ends[f]]`` those of them that
+    flow f keeps busy, ascending.  A kind that is busy with a flow is represented by one of these: of those of the flow
+    that has the fewest.
     """
+    front, everyone = room
     end = 0
     for number in order:
-        place = 0
-        while place < end:
-            flow = 0
-            while flow < times.shape[1] and times[number, flow] <= times[front[place], flow] * (1 + 1e-9):
-                flow += 1
-            if flow == times.shape[1]:
+        count, fewest = 0, -1
+        for flow in range(times.shape[1]):
+            if times[number, flow] > 0:
+                flows[count] = flow
+                count += 1
+                if fewest < 0 or ends[flow] - ptr[flow] < ends[fewest] - ptr[fewest]:
+                    fewest = flow
+        place = end
+        among = places[ptr[fewest] : ends[fewest]] if count else everyone[:end]
+        for candidate in among:
+            i = 0
+            while i < count and times[number, flows[i]] <= times[front[candidate], flows[i]] * (1 + 1e-9):
+                i += 1
+            if i == count:
+                place = candidate
                 break
-            place += 1
         if place == end:
-            front[end] = number
+            front[end], everyone[end] = number, end
+            for flow in flows[:count]:
+                places[ends[flow]] = end
+                ends[flow] += 1
             end += 1
         represents[number] = front[place]
 

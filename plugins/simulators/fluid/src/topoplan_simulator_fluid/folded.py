@@ -174,14 +174,16 @@ def _with_variants(
     lengths = np.append(np.diff(loads.load_ptr), [len(price.links) for price in prices])
     cuts = loads.load_ptr[np.searchsorted(loads.task, [task for task, _ in added], "right")].tolist()
     shares = [-(-each // GRAIN) * GRAIN for each in units]
+    listed = _inserted(loads.loads, cuts, units)
+    is_exact = loads.shares is loads.loads and all((each % GRAIN == 0).all() for each in units)
     constants = np.array([(p.latency, p.seconds_per_byte, p.load.max(), p.inside, p.between, p.part) for p in prices])
     before = np.pad(loads.constants, ((0, 0), (0, constants.shape[1] - loads.constants.shape[1])))
     return loads._replace(
         task=i32(task[order]),
         load_ptr=indptr(lengths[order]),
         links=frozen(_inserted(loads.links, cuts, [price.links for price in prices])),
-        loads=_inserted(loads.loads, cuts, units),
-        shares=_inserted(loads.shares, cuts, shares),
+        loads=listed,
+        shares=listed if is_exact else _inserted(loads.shares, cuts, shares),
         variant=np.append(loads.variant, [kind.variant for _, kind in added])[order],
         constants=np.concatenate([before, constants])[order],
     )
