@@ -1,20 +1,45 @@
-"""What several trainers run all: the restriction of a search whose plan is for every one of them.
+"""What several trainers run all, and what trainers add to plans that leave it to them.
 
-`topoplan_engine.search.trainers` makes it of their restrictions, for the `topoplan.Problem`.
+`topoplan_engine.search.trainers` makes one restriction of several, for the `topoplan.Problem`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from topoplan.model.cluster import Cluster
 from topoplan.model.graph import Operator, OperatorGraph
+from topoplan.model.problem import Problem
 from topoplan.model.restriction import AxisUse, PipelineLimits, Restriction
 from topoplan.model.sharding import Sharding, Signature
 from topoplan.model.strategy import Strategy
 
-__all__ = ["AllOf"]
+__all__ = ["AddsToPlans", "AllOf", "as_run", "refusal_of_time"]
+
+
+@runtime_checkable
+class AddsToPlans(Protocol):
+    """A restriction whose trainer does more than some plans say: it sums gradients in fp32, say, and clips them."""
+
+    def as_run(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+        """Return a strategy with what the trainer adds; the same one where it says that, or cannot run it."""
+
+
+def as_run(problem: Problem, strategy: Strategy) -> Strategy:
+    """Return a strategy as the trainer runs it that plans are for; the same one where they are for none."""
+    restriction = problem.restriction
+    if not isinstance(restriction, AddsToPlans):
+        return strategy
+    return restriction.as_run(problem.graph, problem.cluster, strategy)
+
+
+def refusal_of_time(problem: Problem, restriction: Restriction, strategy: Strategy) -> str:
+    """Say why a trainer does not run a strategy in its time: it cannot, or adds to it; empty if it does."""
+    refusal = restriction.refusal(problem.graph, problem.cluster, strategy)
+    if refusal or as_run(problem, strategy) is strategy:
+        return refusal
+    return f"{restriction.name}: sums and clips gradients in a way that the plan leaves to it, and its time has not"
 
 
 class AllOf(Restriction):
@@ -43,6 +68,13 @@ class AllOf(Restriction):
     def refusal(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> str:
         """Return the first refusal."""
         return next(filter(None, (each.refusal(graph, cluster, strategy) for each in self._all)), "")
+
+    def as_run(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+        """Return a strategy with what each of them adds."""
+        for restriction in self._all:
+            if isinstance(restriction, AddsToPlans):
+                strategy = restriction.as_run(graph, cluster, strategy)
+        return strategy
 
 
 def _has(meshes: tuple[tuple[AxisUse, ...], ...], mesh: tuple[AxisUse, ...]) -> bool:

@@ -44,6 +44,7 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.provenance import cluster_record, component_record, digests_of, input_files, json_ready
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.clocked import Clocked
+from topoplan_engine.search.common_restriction import refusal_of_time
 from topoplan_engine.search.companions import writable
 from topoplan_engine.search.draws import Draws, Judged, JudgedPlans, judge
 from topoplan_engine.search.ends import Ends
@@ -372,12 +373,12 @@ def _free_plan(
     except UnpricedError as error:
         warn(f"free plan: {error}")
         return None
-    strategy, problem = result.best.strategy, setup.problem
+    strategy = result.best.strategy
     free = FreePlan(
         trainers=restriction.name,
         seconds=result.best_cost,
         fits=setup.evaluator.fits(strategy),
-        refusal=restriction.refusal(problem.graph, problem.cluster, strategy),
+        refusal=refusal_of_time(limited.problem, restriction, strategy),
         evaluations=result.evaluations,
     )
     return free, result

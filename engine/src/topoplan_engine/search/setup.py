@@ -35,6 +35,7 @@ from topoplan_engine.perturbation import Perturbation
 from topoplan_engine.precision import at_speed, in_fp8, in_run_precision, optimizer_of
 from topoplan_engine.search.bests import Keep
 from topoplan_engine.search.clocked import Clocked
+from topoplan_engine.search.common_restriction import as_run
 from topoplan_engine.search.companions import BringsCompanions, PortfolioMember, build_member, companions_of
 from topoplan_engine.search.default_estimator import estimator_of
 from topoplan_engine.search.evaluator import Evaluator, Memory
@@ -242,6 +243,7 @@ def _first_strategy(host: Host, experiment: Experiment, evaluator: Evaluator) ->
     """Return data parallelism, or what a file says, with the rest data parallel if users want that."""
     run, initial = experiment.run, initial_strategy(evaluator, experiment.run.seed)
     if run.strategy is None:
+        initial = as_run(evaluator.problem, initial)
         if run.strategy_rest is not None:
             raise TopoplanError("strategy-rest: no file names some operators only (give --strategy FILE, too)")
         return initial

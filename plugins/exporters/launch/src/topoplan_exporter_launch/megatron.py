@@ -11,6 +11,7 @@ import numpy as np
 
 from topoplan import OperatorGraph, TopoplanError
 from topoplan.arrays import I32
+from topoplan_exporter_launch.as_run import unsaid
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.meshes import Kept
@@ -51,13 +52,6 @@ _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "s
 _ONE_CONNECTION = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'
 
 
-#: What a plan without stages of programs leaves to Megatron-LM, which its price does not have.
-_UNSAID = (
-    "Unless ARGUMENTs say otherwise, gradients are summed in fp32 and clipped. The time of the plan has neither;",
-    "topoplan optimize with --plan-from and this file has both.",
-)
-
-
 def write(plan: PlanLike) -> bytes:
     """Write the script; equal plans give equal bytes.
 
@@ -70,7 +64,7 @@ def write(plan: PlanLike) -> bytes:
         f"Starts Megatron-LM under a plan for model {graph.name!a}: {grid.pipeline} stages x {grid.data} replicas "
         f"x {grid.tensor} slices of tensors.",
         "PROGRAM is pretrain_gpt.py or another one of Megatron-LM; ARGUMENTs say model, data and optimizer.",
-        *(_UNSAID if grid.clips is None and graph.precision == "bf16" else ()),
+        *unsaid(graph, grid),
     )
     sends = grid.tensor > 1 or grid.context > 1
     settings = [_ONE_CONNECTION] if sends and grid.kept in (Kept.WHOLE, Kept.OPTIMIZER_SLICES) else []

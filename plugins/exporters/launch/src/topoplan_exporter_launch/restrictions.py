@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from topoplan import AxisUse, Cluster, Operator, OperatorGraph, PipelineLimits, Restriction, Strategy
 from topoplan.model.graph import Role
-from topoplan.model.sharding import Sharding, Signature
+from topoplan.model.sharding import PARTIAL, Sharding, Signature
 from topoplan_exporter_launch.meshes import SMALL, cuts_experts, has_experts
 from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
 from topoplan_trainer_plans import PlanLike, why_not_written
@@ -32,6 +32,7 @@ class TrainerRestriction(Restriction):
         shards_state: whether it has ZeRO's second stage.
         pipelines: those that it has.
         whole_tables: it leaves tables of words whole where it cuts matrices, and may leave matrices whole.
+        runs: the strategy that it runs where a plan does not say all; None: what the plan says.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class TrainerRestriction(Restriction):
         shards_state: bool,
         pipelines: PipelineLimits | None,
         whole_tables: bool = False,
+        runs: Callable[[OperatorGraph, Cluster, Strategy], Strategy] | None = None,
     ) -> None:
         self.name, self.meshes, self.shards_state, self.pipelines = name, meshes, shards_state, pipelines
-        self._write, self._whole_tables = write, whole_tables
+        self._write, self._whole_tables, self._runs = write, whole_tables, runs
 
     def allows(self, operator: Operator, use: AxisUse, signature: Signature) -> bool:
         """Say whether all devices along the axis do to this operator what the axis is for."""
@@ -56,6 +58,8 @@ class TrainerRestriction(Restriction):
                 return not operator.weights or not has_experts(operator)
             return not operator.weights or cuts_experts(operator, signature.dim)
         if not operator.weights:
+            if PARTIAL in signature.inputs:  # what matrices in slices make is summed right behind them
+                return False
             shared = self._whole_tables and "shared" in operator.tags
             return signature.dim < 0 if shared else signature.dim < 0 or signature.dim != operator.sample_dim
         return self._cuts_weights(operator, use, signature.dim)
@@ -94,6 +98,10 @@ class TrainerRestriction(Restriction):
         """Return why the exporter cannot write a strategy."""
         return why_not_written(self._write, graph, cluster, strategy)
 
+    def as_run(self, graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+        """Return a strategy with what the trainer adds to it."""
+        return strategy if self._runs is None else self._runs(graph, cluster, strategy)
+
 
 def _grids(*tensors: AxisUse, experts_and_tensors: bool = True) -> tuple[tuple[AxisUse, ...], ...]:
     """Return meshes of replicas, and of replicas, experts and slices of tensors."""
@@ -110,6 +118,20 @@ def _write_megatron(plan: PlanLike) -> object:
     from topoplan_exporter_launch.megatron import flags_and_grid
 
     return flags_and_grid(plan)
+
+
+def _as_megatron_runs(graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+    from topoplan_exporter_launch.as_run import as_run
+    from topoplan_exporter_launch.megatron import TARGET
+
+    return as_run(graph, cluster, strategy, TARGET, gives_back=True)
+
+
+def _as_torchtitan_runs(graph: OperatorGraph, cluster: Cluster, strategy: Strategy) -> Strategy:
+    from topoplan_exporter_launch.as_run import as_run
+    from topoplan_exporter_launch.torchtitan import TARGET
+
+    return as_run(graph, cluster, strategy, TARGET, gives_back=False)
 
 
 def _write_torchtitan(plan: PlanLike) -> bytes:
@@ -130,6 +152,7 @@ MEGATRON = TrainerRestriction(
     _grids(*_SLICES),
     shards_state=True,
     pipelines=PipelineLimits(cuts="layers", schedules=("1f1b",), recompute="all or none"),
+    runs=_as_megatron_runs,
 )
 TORCHTITAN = TrainerRestriction(
     "torchtitan",
@@ -141,6 +164,7 @@ TORCHTITAN = TrainerRestriction(
     ),
     shards_state=False,
     pipelines=PipelineLimits(cuts="layers", schedules=("1f1b", "gpipe"), recompute="all or none"),
+    runs=_as_torchtitan_runs,
 )
 DEEPSPEED = TrainerRestriction(
     "deepspeed",

@@ -13,6 +13,7 @@ from typing import Any
 
 from topoplan import OperatorGraph, StagedStrategy, TopoplanError
 from topoplan_engine.throughput import sequence_length
+from topoplan_exporter_launch.as_run import unsaid
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.layers import StageLayers, layers_of_stages
 from topoplan_exporter_launch.meshes import Kept
@@ -97,6 +98,7 @@ def write(plan: PlanLike) -> bytes:
             "the plan has context parallelism by a ring, which only configurations in TOML can choose"
         )
     body = [
+        *(f"# {line}" for line in unsaid(graph, grid)),
         *_checks(graph, stages),
         "parallelism = config.parallelism",
         *(f"parallelism.{key} = {value!r}" for key, value in settings.items()),

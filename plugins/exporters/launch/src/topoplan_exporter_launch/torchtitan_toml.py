@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from topoplan_engine.throughput import sequence_length
+from topoplan_exporter_launch.as_run import unsaid
 from topoplan_exporter_launch.grid import Grid, grid_of
 from topoplan_exporter_launch.schedules import schedule_of
 from topoplan_exporter_launch.torchtitan import (
@@ -49,7 +50,10 @@ def write(plan: PlanLike) -> bytes:
         "parallelism": {**_degrees(plan, grid), **(_pipeline(plan, grid) if piped else {})},
         "activation_checkpoint": _checkpoints(grid),
     }
-    lines = [f"# Plan for model {graph.name!a}: {', '.join(_words(grid))}."]
+    lines = [
+        f"# Plan for model {graph.name!a}: {', '.join(_words(grid))}.",
+        *(f"# {line}" for line in unsaid(graph, grid)),
+    ]
     for name, values in sections.items():
         lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return ("\n".join(lines) + "\n").encode()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from topoplan import Problem, TopoplanError
+from topoplan_engine.search.common_restriction import as_run
 from topoplan_searcher_pipeline import DapplePipeline
 from topoplan_searcher_pipeline.planning import Planner, orders_of
 from topoplan_searcher_pipeline.plans import PipelinePlan, strategy_of
@@ -60,6 +61,6 @@ def runnable(plans: Sequence[PipelinePlan], problem: Problem, planner: Planner) 
         limits = restriction.pipelines
         if limits is not None and limits.recompute != "any" and any(plan.recompute):
             plan = attrs.evolve(plan, recompute=(True,) * len(plan.recompute))
-        strategy = strategy_of(plan, problem.graph, planner.columns, planner.machine)
+        strategy = as_run(problem, strategy_of(plan, problem.graph, planner.columns, planner.machine))
         if len(set(plan.pipeline.sizes)) == 1 and not restriction.refusal(problem.graph, problem.cluster, strategy):
             yield plan

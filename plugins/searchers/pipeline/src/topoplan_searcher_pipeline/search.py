@@ -18,6 +18,7 @@ from topoplan.arrays import I64
 from topoplan.errors import NoPlanFitsError
 from topoplan_engine.fitting import at_least, device_bytes, no_plan_fits, size_text
 from topoplan_engine.lowering import Lowering
+from topoplan_engine.search.common_restriction import as_run
 from topoplan_pipeline_planning.layer_names import layer_states
 from topoplan_pipeline_planning.layers import Layers, OperatorColumns, operator_columns, priced_columns
 from topoplan_pipeline_planning.states import States
@@ -222,7 +223,8 @@ class PipelineSearch(Search):
         if not self._asked or self._shortlist is None:
             return []
         planner, graph = self._shortlist.planner, self._problem.graph
-        strategies = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
+        placed = [strategy_of(plan, graph, planner.columns, planner.machine) for plan in self._asked]
+        strategies = [as_run(self._problem, strategy) for strategy in placed]
         self._proposed += zip(strategies, self._asked, strict=True)
         return [Candidate(base=State(strategy, self.state.fabric)) for strategy in strategies]
 

@@ -23,13 +23,14 @@ from typing import Any
 import attrs
 import numpy as np
 
-from topoplan import Candidate, PlacedStrategy, Problem, Search, State, Strategy, TopoplanError, Trial
+from topoplan import Candidate, PlacedStrategy, Problem, Search, StagedStrategy, State, Strategy, TopoplanError, Trial
 from topoplan.errors import NoPlanFitsError
 from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
 from topoplan_engine.fitting import needs_more, no_plan_fits
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.program_strategies import program_of, program_strategy
+from topoplan_engine.search.common_restriction import as_run
 from topoplan_engine.sharding.programs import reshards_of
 from topoplan_searcher_spmd import Spmd
 from topoplan_spmd_planning.machine import Machine
@@ -142,7 +143,7 @@ class SpmdSearch(Search):
             "meshes_outdone": self._dominated,
             "simulated_s": {proposal.name: proposal.seconds for proposal in simulated},
         }
-        program = None if best is None else best.candidate.state().strategy.program
+        program = None if best is None else _program_of(best.candidate.state().strategy)
         return answer if program is None else answer | self._describe(program)
 
     def _describe(self, program: SpmdProgram) -> dict[str, Any]:
@@ -178,7 +179,8 @@ class SpmdSearch(Search):
                 yield []
                 continue
             self._plans.append(plan)
-            named = {f"{mesh} whole batch": program_strategy(program_of(plan.strategy), self._problem.graph)}
+            whole_batch = program_strategy(program_of(plan.strategy), self._problem.graph)
+            named = {f"{mesh} whole batch": as_run(self._problem, whole_batch)}
             if self._overlaps(plan.strategy):
                 named[f"{mesh} two-microbatch"] = plan.strategy
             simulated[mesh] = [
@@ -202,7 +204,8 @@ class SpmdSearch(Search):
                 yield [_Proposal(f"{mesh} two-microbatch, ahead", Candidate(base=State(overlap_plan.strategy, fabric)))]
         if (plain := data_parallel(self._problem)) is not None:
             name = "data parallelism"
-            placed.append((name, Candidate(base=State(plain, fabric), comparison=name)))
+            strategy = as_run(self._problem, plain)
+            placed.append((name, Candidate(base=State(strategy, fabric), comparison=name)))
         for name, candidate in placed:
             yield [_Proposal(name, attrs.evolve(candidate, cutoff_seconds=self._fastest()))]
 
@@ -370,6 +373,13 @@ class SpmdSearch(Search):
         return (
             attrs.evolve(candidate, comparison="hidup") if unequal and not self._options.unequal_layers else candidate
         )
+
+
+def _program_of(strategy: Strategy) -> SpmdProgram | None:
+    """Return the program of all operators, that of the only stage where a trainer adds to it; None if there is none."""
+    if isinstance(strategy, StagedStrategy) and len(strategy.stages) == 1 and not strategy.is_placed:
+        return strategy.stages[0].program
+    return strategy.program
 
 
 def data_parallel(problem: Problem) -> Strategy | None:
