@@ -39,12 +39,14 @@ for (const picture of document.querySelectorAll(".picture svg")) {
 #: A fabric of every layout, some with options of the cluster.
 FABRICS = {
     "torus": {},
+    "torus:sides=4-4-8,twisted=yes": {"degree": 6},
     "topoopt": {},
     "fattree": {},
     "jellyfish": {},
     "dragonfly": {},
     "bcube": {"degree": 4},
     "rail-optimized": {"machine": "dgx-h100"},
+    "rail-only:ports=16,planes=2": {"machine": "dgx-h100"},
 }
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -11,9 +11,36 @@ from topoplan import Fabric, Topology, TopologyContext
 from topoplan.testing import reference
 from topoplan_engine import ClusterOptions, build_cluster
 from topoplan_html_report.fabric import _between_hosts, fabric_picture
+from topoplan_html_report.grids import places
 from topoplan_html_report.limits import Limits
 from topoplan_samples.fabrics import star
 from topoplan_samples.pages import column
+
+
+def twisted(*sides):
+    """A torus of sides k and 2k: wraps of its short axes end k places ahead along the long ones."""
+    hosts = list(np.ndindex(*sides))
+    graph = nx.Graph()
+    graph.add_nodes_from(hosts)
+    for host in hosts:
+        for axis, side in enumerate(sides):
+            after = list(host)
+            after[axis] += 1
+            if after[axis] == side:
+                after = [
+                    place + min(sides) * (side == min(sides) < other) for place, other in zip(after, sides, strict=True)
+                ]
+            graph.add_edge(host, tuple(place % other for place, other in zip(after, sides, strict=True)))
+    return graph
+
+
+def built(host, topology, hosts, **options):
+    """A picture of a topology, with nothing on its links."""
+    cluster = build_cluster(ClusterOptions(servers=hosts, **options), host)
+    context = TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0))
+    fabric = host.make(Topology, topology).build(context)
+    plan = attrs.evolve(reference.plan(), fabric=fabric, timeline=None, cluster=cluster)
+    return fabric, fabric_picture(plan, Limits())
 
 
 def picture(graph, **limits):
@@ -33,6 +60,12 @@ def picture(graph, **limits):
         (nx.grid_2d_graph(4, 6, periodic=True), "grid", "a grid of 4 x 6 hosts"),
         (nx.grid_2d_graph(3, 5), "grid", "a grid of 3 x 5 hosts"),
         (nx.grid_graph([4, 3, 3], periodic=True), "grid", "a grid of 3 x 3 x 4 hosts"),
+        (nx.grid_graph([3, 3, 3, 3], periodic=True), "grid", "a grid of 3 x 3 x 3 x 3 hosts"),
+        (twisted(4, 8), "grid", "a twisted grid of 4 x 8 hosts"),
+        (twisted(4, 4, 8), "grid", "a twisted grid of 4 x 4 x 8 hosts"),
+        (twisted(4, 8, 8), "grid", "a twisted grid of 4 x 8 x 8 hosts"),
+        (twisted(2, 2, 4), "grid", "a twisted grid of 2 x 2 x 4 hosts"),
+        (nx.random_regular_graph(4, 64, seed=1), "circle", "hosts on a circle, in the order of their numbers"),
         (nx.random_regular_graph(3, 12, seed=1), "circle", "hosts on a circle, in the order of their numbers"),
         (star(8), "tiers", "8 hosts, 1 switch above"),
     ],
@@ -75,6 +108,63 @@ def test_rails_are_bars_that_hosts_cross(host, hosts, rows, switches):
         row = row[np.argsort(low[row])]
         assert (high[row][:-1] < low[row][1:]).all()
     assert len(np.unique(np.stack([x[lower], y[upper]]), axis=1).T) == len(lower)  # no two links at one point
+
+
+@pytest.mark.parametrize("sides", [(8, 8, 8), (4, 4, 8), (16, 4, 4), (2, 2, 4), (4, 4, 4, 4), (16, 32)])
+def test_no_host_of_a_grid_lies_on_a_line_between_two_others(sides):
+    """Lines between neighbours along one axis; those that wrap are curves."""
+    place, hosts = places(sides), np.arange(np.prod(sides)).reshape(sides)
+    assert place.min() == 0
+    assert place.max() == pytest.approx(1)
+    for axis in range(len(sides)):
+        before = hosts.take(range(sides[axis] - 1), axis).ravel()[:: max(hosts.size // 300, 1)]
+        after = before + np.prod(sides[axis + 1 :], dtype=int)
+        way = place[after] - place[before]
+        along = np.einsum("nhk,nk->nh", place[None] - place[before][:, None], way) / (way**2).sum(axis=1)[:, None]
+        foot = place[before][:, None] + np.clip(along, 0, 1)[..., None] * way[:, None]
+        away = np.linalg.norm(place[None] - foot, axis=2)
+        away[np.arange(len(before)), before] = away[np.arange(len(before)), after] = 1
+        assert away.min() > 0.004, axis
+
+
+@pytest.mark.parametrize("topology", ["rail-optimized", "rail-only", "rail-only:ports=16", "rail-optimized:planes=2"])
+def test_rails_of_512_hosts_are_lanes(host, topology):
+    """Spines of a rail are one bar, which shows the busiest link of each crossing; rails stay apart."""
+    fabric, found = built(host, topology, 512, machine="dgx-h100")
+    assert found["layout"] == "bars"
+    assert "of which those over the same switches are one" in found["said"]
+    assert len(found["rows"]["y"]) <= 48
+    planes = 2 if "planes" in topology else 1
+    assert sum(name.startswith("leaf rail ") for name in found["rows"]["name"]) == 8 * planes
+    load = np.random.default_rng(1).random(fabric.n_links)
+    plan = reference.plan()
+    idle = np.zeros(4096)
+    timeline = attrs.evolve(plan.timeline, link_busy=load * plan.timeline.makespan, link_bytes=load, device_busy=idle)
+    cluster = build_cluster(ClusterOptions(servers=512, machine="dgx-h100"), host)
+    found = fabric_picture(
+        attrs.evolve(plan, fabric=fabric, timeline=timeline, cluster=cluster), Limits(lines=1_000_000)
+    )
+    x, y, drawn = (column(found[name]) for name in ("x", "y", "load"))
+    ends = np.stack([fabric.link_src, fabric.link_dst])
+    shown = found["lineOfLink"]
+    seen = (x[ends] >= 0).all(axis=0)
+    assert (shown[seen] >= 0).all()
+    assert (drawn[shown[seen]] >= np.float32(load[seen]) * (1 - 1e-6)).all()
+    of_line = np.stack([column(found["from"]), column(found["to"])])[:, shown[seen]]
+    crossings = []
+    for pair in (ends[:, seen], of_line):
+        lower, upper = np.where(y[pair[0]] > y[pair[1]], pair, pair[::-1])
+        crossings.append(np.stack([x[lower], y[upper]]))
+    assert (crossings[0] == crossings[1]).all()
+
+
+def test_rails_keep_their_lanes_where_interfaces_failed(host):
+    """A leaf that host 0 does not reach begins at host 1, and stays in the row of its rail."""
+    _, found = built(
+        host, "degraded:of=rail-optimized,failed=host 0~leaf 0 rail 3+host 2~leaf 0 rail 5", 128, machine="dgx-h100"
+    )
+    rows = [name for name in found["rows"]["name"] if "rail" in name]
+    assert rows == [f"leaf rail {rail}" for rail in range(8)]
 
 
 def test_bars_are_drawn_where_hosts_have_several_switches_alone(host):

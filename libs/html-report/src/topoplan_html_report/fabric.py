@@ -1,8 +1,9 @@
 """The fabric as a picture: where hosts and switches stand, and how loaded the links between them are.
 
-Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid, hosts and switches in
-tiers; where many links join switches of one tier (dragonfly, HyperX, Slim Fly, Jellyfish), the switches stand on a
-circle and their hosts around it; where hosts hang on several switches, as on rails, switches are bars (`bars`).
+Hosts that all have links to the same offsets stand on a circle, hosts of a torus on a grid (`grids`), hosts and
+switches in tiers; where many links join switches of one tier (dragonfly, HyperX, Slim Fly, Jellyfish), the switches
+stand on a circle and their hosts around it; where hosts hang on several switches, as on rails, switches are bars
+(`bars`).
 Positions are in a square of side 1; both directions of a link are one line, as loaded as the busier of them.
 """
 
@@ -21,6 +22,7 @@ from topoplan_engine.network.building import host_links
 from topoplan_html_report.alike import classes_of
 from topoplan_html_report.bars import Bars, bars_of
 from topoplan_html_report.columns import packed
+from topoplan_html_report.grids import Grid, grid_of, places
 from topoplan_html_report.limits import Limits
 
 __all__ = ["fabric_picture"]
@@ -37,6 +39,7 @@ class _Layout:
     position: F64
     said: str
     bars: Bars | None = None
+    grid: Grid | None = None
 
 
 def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
     layout = undrawn or _layout(links, is_drawn)
     order = np.lexsort((np.arange(line.shape[1]), most))  # the busiest are drawn last, on top
     order = order[:0] if undrawn else order[is_drawn[line[:, order]].all(axis=0)]
+    order, shown = _on_top(order, line, layout)
     lines = len(order)
     order = order[-limits.lines :]
     place = np.full(line.shape[1], -1)
@@ -85,10 +89,25 @@ def fabric_picture(plan: Plan, limits: Limits) -> dict[str, Any]:
         "to": packed(line[1][order], "int32"),
         "load": packed(most[order], "float32"),
         "bandwidth": packed(total[order], "float64"),
-        "lineOfLink": place[row.ravel()],
+        "lineOfLink": place[shown[row.ravel()]],
         "loads": _distribution(load),
         **_bars_data(layout.bars),
+        **({} if layout.grid is None else {"sides": list(layout.grid.sides)}),
     }
+
+
+def _on_top(order: I64, line: I64, layout: _Layout) -> tuple[I64, I64]:
+    """Return the lines to draw, and for each line the one that is seen in its place: bars may lie on each other."""
+    shown = np.arange(line.shape[1])
+    if layout.bars is None or not layout.bars.merged:
+        return order, shown
+    ends = layout.position[line[:, order]]
+    across = np.where(ends[0, :, 1] > ends[1, :, 1], ends[0, :, 0], ends[1, :, 0])
+    crossing = np.stack([across, ends[:, :, 1].min(axis=0)])
+    _, busiest, of = np.unique(crossing[:, ::-1], axis=1, return_index=True, return_inverse=True)
+    top = len(order) - 1 - busiest
+    shown[order[::-1]] = order[top[of.ravel()]]
+    return order[np.sort(top)], shown
 
 
 def _bars_data(bars: Bars | None) -> dict[str, Any]:
@@ -171,12 +190,13 @@ def _layout(links: Fabric, is_drawn: Any) -> _Layout:
         if _is_direct(links, tier):
             return _around(links, tier)
         bars = bars_of(links, tier)
-        return _tiers(links, tier) if bars is None else _Layout("bars", bars.position, _bars_text(tier), bars)
+        return _tiers(links, tier) if bars is None else _Layout("bars", bars.position, _bars_text(tier, bars), bars)
     offsets = _offsets(links)
     if offsets is None:
-        grid = _torus(links)
+        grid = grid_of(links)
         if grid is not None:
-            return _grid(grid)
+            sentence = f"a {'twisted ' * grid.twisted}grid of {' x '.join(map(str, grid.sides))} hosts"
+            return _Layout("grid", places(grid.sides), sentence, grid=grid)
         return _Layout("circle", _circle(links.n_hosts), "hosts on a circle, in the order of their numbers")
     if len(offsets) >= links.n_hosts - 1 > 2:
         return _Layout("circle", _circle(links.n_hosts), "every host is wired to every other one")
@@ -197,38 +217,6 @@ def _offsets(links: Fabric) -> list[int] | None:
     if not len(values) or (counts != n).any():
         return None
     return sorted((int(value) if value <= n // 2 else int(value) - n for value in values), key=lambda s: (abs(s), -s))
-
-
-def _torus(links: Fabric) -> tuple[int, ...] | None:
-    """Return the sides of the torus or mesh of two or three dimensions that the links are, row by row, if any."""
-    n = links.n_hosts
-    pairs = [(a, n // a) for a in range(2, n) if n % a == 0 and n // a >= 2]
-    shapes: list[tuple[int, ...]] = [*pairs]
-    shapes += [
-        (a, b, quotient // b)
-        for a, quotient in pairs
-        for b in range(2, quotient)
-        if quotient % b == 0 and quotient // b >= 2
-    ]
-    for shape in sorted(shapes, key=lambda sides: (len(sides), max(sides) - min(sides), sides)):
-        ends = [np.array(np.unravel_index(end, shape)) for end in (links.link_src, links.link_dst)]
-        apart = np.abs(ends[0] - ends[1])
-        sides = np.array(shape)[:, None]
-        apart = np.minimum(apart, sides - apart)
-        if len(apart.T) and (apart.sum(axis=0) == 1).all():
-            return shape
-    return None
-
-
-def _grid(shape: tuple[int, ...]) -> _Layout:
-    """Return the positions of a grid; planes of three dimensions stand behind each other, a little aside."""
-    place = np.array(np.unravel_index(np.arange(int(np.prod(shape))), shape), dtype=np.float64)
-    depth = place[0] / shape[0] if len(shape) == 3 else np.zeros(place.shape[1])
-    rows, columns = place[-2], place[-1]
-    room = 0.75 if len(shape) == 3 else 1.0
-    x = room * columns / (shape[-1] - 1) + (1 - room) * depth
-    y = room * rows / (shape[-2] - 1) + (1 - room) * depth
-    return _Layout("grid", np.stack([x, y], axis=1), f"a grid of {' x '.join(map(str, shape))} hosts")
 
 
 def _is_direct(links: Fabric, tier: Any) -> bool:
@@ -279,10 +267,11 @@ def _tiers(links: Fabric, tier: Any) -> _Layout:
     return _Layout("tiers", position, sentence.replace("1 switches", "1 switch"))
 
 
-def _bars_text(tier: Any) -> str:
+def _bars_text(tier: Any, bars: Bars) -> str:
     counts = np.bincount(tier[tier >= 0])
     above = ", ".join(f"{count} switches" for count in counts[1:].tolist()).replace("1 switches", "1 switch")
-    return f"{counts[0]} hosts as vertical lines, {above} as bars above; links are the points where they cross"
+    merged = ", of which those over the same switches are one" if bars.merged else ""
+    return f"{counts[0]} hosts as vertical lines, {above} as bars above{merged}; links are the points where they cross"
 
 
 def _below(links: Fabric, nodes: I64, tier: Any, position: F64) -> F64:

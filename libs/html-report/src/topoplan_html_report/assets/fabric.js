@@ -33,8 +33,8 @@ function apart(label, other, gap) {
   return Math.abs(label.x - other.x) >= (label.width + other.width) / 2 + gap || Math.abs(label.y - other.y) >= label.height;
 }
 
-/** Room for names of rows left of a picture of bars. */
-const LEFT = 24;
+/** Most room for names of rows left of a picture of bars. */
+const LEFT = 44;
 
 class FabricPicture {
   constructor(plan) {
@@ -43,6 +43,7 @@ class FabricPicture {
     this.bars = this.data.layout === "bars";
     this.wide = this.data.layout === "tiers" || this.bars;
     this.size = this.wide ? [160, this.bars ? 100 : 78] : [100, 100];
+    this.left = this.bars ? Math.min(LEFT, Math.max(...this.data.rows.name.map((name) => lettering.width(name))) + 5) : 0;
     this.box = element("div", { class: "picture" });
   }
 
@@ -50,15 +51,15 @@ class FabricPicture {
   place(node) {
     const [width, height] = this.size;
     const side = ["circle", "around"].includes(this.data.layout) ? 9 : 7;
-    const left = this.bars ? LEFT : side;
+    const left = this.bars ? this.left : side;
     return [left + this.data.x[node] * (width - left - side), side + this.data.y[node] * (height - 2 * side)];
   }
 
   /** Ends of the bar of a switch, in the units of the picture. */
   spanOf(node) {
-    const width = this.size[0] - LEFT - 7;
+    const width = this.size[0] - this.left - 7;
     const reach = Math.min(1.1, (0.3 * width) / this.data.hosts); // bars of units beside each other do not touch
-    return [LEFT + this.data.low[node] * width - reach, LEFT + this.data.high[node] * width + reach];
+    return [this.left + this.data.low[node] * width - reach, this.left + this.data.high[node] * width + reach];
   }
 
   /** Bars of switches, and the lines of what hangs on them: up to the highest bar that each has a link to. */
@@ -75,19 +76,23 @@ class FabricPicture {
       const [x, bottom] = this.place(node);
       made.push(element("path", { ...stroke, d: `M${x.toFixed(2)} ${bottom.toFixed(2)}V${(7 + y * (this.size[1] - 14)).toFixed(2)}` }));
     }
+    const bars = new Map(); // switches that are one bar, by its path
     for (let node = data.hosts; node < data.hosts + data.switches; node++) {
       if (data.x[node] < 0) continue;
       const [low, high] = this.spanOf(node);
-      const y = this.place(node)[1];
-      const title = element("title", { svg: true }, this.nameOf(node));
-      made.push(element("path", { ...stroke, stroke: colour("accent"), "stroke-width": 0.5, d: `M${low.toFixed(2)} ${y.toFixed(2)}H${high.toFixed(2)}` }, title));
+      const d = `M${low.toFixed(2)} ${this.place(node)[1].toFixed(2)}H${high.toFixed(2)}`;
+      bars.set(d, [...(bars.get(d) ?? []), this.nameOf(node)]);
+    }
+    for (const [d, names] of bars) {
+      const text = names.length === 1 ? names[0] : `${names[0]} … ${names.at(-1)} (${names.length})`;
+      made.push(element("path", { ...stroke, stroke: colour("accent"), "stroke-width": 0.5, d }, element("title", { svg: true }, text)));
     }
     let last = Infinity;
     data.rows.y.forEach((height, row) => {
       const y = 7 + height * (this.size[1] - 14);
       if (Math.abs(last - y) < lettering.height) return;
       last = y;
-      made.push(element("text", { svg: true, x: LEFT - 2.5, y, style: "text-anchor: end; dominant-baseline: middle" }, lettering.fitted(data.rows.name[row], LEFT - 3)));
+      made.push(element("text", { svg: true, x: this.left - 2.5, y, style: "text-anchor: end; dominant-baseline: middle" }, lettering.fitted(data.rows.name[row], this.left - 3)));
     });
     return made;
   }
@@ -183,9 +188,12 @@ class FabricPicture {
     const [ax, ay] = this.place(from);
     const [bx, by] = this.place(to);
     const start = `M${ax.toFixed(2)} ${ay.toFixed(2)}`;
-    if (this.data.layout === "grid" && Math.hypot(ax - bx, ay - by) > 0.55 * Math.min(...this.size)) {
-      const [nx, ny] = [(by - ay) * 0.09, (ax - bx) * 0.09];
-      return `${start}Q${((ax + bx) / 2 + nx).toFixed(2)} ${((ay + by) / 2 + ny).toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`;
+    if (this.data.layout === "grid" && this.wraps(from, to)) {
+      const [dx, dy] = [bx - ax, by - ay];
+      const length = Math.hypot(dx, dy);
+      const bow = Math.min(Math.max(0.09 * length, 1.2), 0.3 * length) / length;
+      const side = dx > 0 || (dx === 0 && dy > 0) ? bow : -bow; // up, and to the right
+      return `${start}Q${((ax + bx) / 2 + dy * side).toFixed(2)} ${((ay + by) / 2 - dx * side).toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`;
     }
     if (this.data.layout !== "circle" || this.data.hosts < 3) return `${start}L${bx.toFixed(2)} ${by.toFixed(2)}`;
     const count = this.data.hosts;
@@ -202,11 +210,31 @@ class FabricPicture {
     return `${start}Q${hx.toFixed(2)} ${hy.toFixed(2)} ${bx.toFixed(2)} ${by.toFixed(2)}`;
   }
 
+  /** Whether the hosts of a grid that a line joins are no neighbours along one axis. */
+  wraps(from, to) {
+    let apart = 0;
+    for (const side of [...this.data.sides].reverse()) {
+      apart += Math.abs((from % side) - (to % side));
+      [from, to] = [Math.floor(from / side), Math.floor(to / side)];
+    }
+    return apart > 1;
+  }
+
+  /** How many switches the fullest of the tiers has. */
+  mostOfTier() {
+    const counts = new Map();
+    const { data } = this;
+    for (let node = data.hosts; node < data.hosts + data.switches; node++) {
+      if (data.x[node] >= 0) counts.set(data.y[node], (counts.get(data.y[node]) ?? 0) + 1);
+    }
+    return Math.max(1, ...counts.values());
+  }
+
   nodes() {
     const { data } = this;
     const all = data.hosts + data.switches;
     const radius = this.wide ? Math.min(1.6, 50 / data.hosts) : Math.min(1.7, 60 / data.hosts);
-    const scale = this.wide ? 1 : Math.min(1, 45 / Math.max(1, data.switches));
+    const scale = Math.min(1, this.wide ? 42 / this.mostOfTier() : 45 / Math.max(1, data.switches));
     const made = [];
     const labels = [];
     const gap = 0.6 * lettering.width("0");
@@ -221,19 +249,29 @@ class FabricPicture {
         : element("rect", { svg: true, x: x - 1.3 * scale, y: y - 0.9 * scale, width: 2.6 * scale, height: 1.8 * scale, rx: 0.4 * scale, fill: colour("accent") }, title));
       if (!host) continue;
       const label = this.labelOf(node, x, y, radius);
-      if (labels.every((other) => apart(label, other, gap))) labels.push(label);
+      if (labels.every((other) => apart(label, other, gap)) && !this.covers(label, node, radius)) labels.push(label);
     }
     this.margin = Math.max(0, ...labels.map(({ x, width }) => Math.max(width / 2 - x, x + width / 2 - this.size[0]) + gap));
     return [...made, ...labels.map(({ x, y, text }) => element("text", { svg: true, x: x.toFixed(2), y: y.toFixed(2) }, text))];
   }
 
-  /** The name of a host and the middle of its box, which touches neither the host nor, on a grid, the line below it. */
+  /** Whether the label of a host in a grid lies on another host. */
+  covers(label, own, radius) {
+    if (this.data.layout !== "grid") return false;
+    for (let node = 0; node < this.data.hosts; node++) {
+      const [x, y] = this.place(node);
+      if (node !== own && Math.abs(x - label.x) < label.width / 2 + radius && Math.abs(y - label.y) < label.height / 2 + radius) return true;
+    }
+    return false;
+  }
+
+  /** The name of a host and the middle of its box, which touches neither the host nor, on a grid, lines of neighbours and curves. */
   labelOf(node, x, y, radius) {
     const text = this.shortName(node);
     const [width, height] = [lettering.width(text), lettering.height];
     const away = radius + 0.6;
     const { layout, hosts } = this.data;
-    if (layout === "grid") return { text, width, height, x: x + away + width / 2, y: y + away + height / 2 };
+    if (layout === "grid") return { text, width, height, x: x - away - width / 2, y: y + away + height / 2 };
     if (layout !== "circle" && layout !== "around") return { text, width, height, x, y: y + away + height / 2 };
     const angle = layout === "circle" ? (2 * Math.PI * node) / hosts : Math.atan2(x - 50, 50 - y);
     const [across, up] = [Math.sin(angle), Math.cos(angle)];
