@@ -63,6 +63,11 @@ def test_tests_of_a_package_pass_at_once(packages, kinds):
     assert "skipped" not in process.stdout
 
 
+def test_a_machine_is_a_module_of_thirty_lines_at_most():
+    module = package_files("machine", "mine")["src/topoplan_machine_mine/__init__.py"]
+    assert len(module.splitlines()) <= 30
+
+
 def test_host_finds_the_component_that_the_entry_point_names(packages, monkeypatch):
     host = Host()
     for kind in KINDS:

@@ -57,7 +57,7 @@ _NEEDS = {
     "command": ("typer>=0.15.4",),
 }
 #: Kinds whose example has options, which attrs makes.
-_WITH_OPTIONS = ("frontend", "machine", "topology", "estimator", "schedule", "simulator", "searcher", "exporter")
+_WITH_OPTIONS = ("frontend", "topology", "estimator", "schedule", "simulator", "searcher", "exporter")
 _PLACEHOLDER = re.compile(r"@([a-z]+)@")
 
 
