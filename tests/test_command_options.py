@@ -97,8 +97,9 @@ def test_every_command_shows_its_help_and_refuses_what_it_does_not_know(run, wor
     usage = out.strip().splitlines()[0].split()  # the program may be `python -m pytest`
     assert (status, usage[0], usage.count(word)) == (0, "Usage:", 1)
     status, out, err = run(word, "--nonsense")
-    assert (status, out) == (2, "")
-    assert "No such option: --nonsense" in err
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: No such option: --nonsense")
+    assert err.endswith(f"{word} -h lists all)\n")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,25 @@ def test_an_unknown_option_names_the_nearest(run, words, nearest):
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert re.search(rf"Possible options: .*{nearest}\b", err)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["optimize", "alexnet", "--interfaces", "0"], "(interfaces: --degree; "),
+        (["optimize", "alexnet", "--hosts", "4"], "(hosts: --servers; "),
+        (["optimize"], "Missing argument 'model'."),
+        (["optimize", "alexnet", "vgg16"], "Got unexpected extra argument(s) (vgg16)"),
+        (["optimize", "alexnet", "--servers"], "Option '--servers' requires an argument."),
+        (["plugins", "show"], "Missing argument 'name'."),
+    ],
+)
+def test_words_that_a_command_does_not_take_are_one_line(run, words, said):
+    status, out, err = run(*words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert said in err
+    assert err.endswith(" -h lists all)\n")
 
 
 def test_every_component_shows_its_options(run, monkeypatch):

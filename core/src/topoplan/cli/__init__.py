@@ -114,8 +114,6 @@ def _show_version(version: bool) -> None:
 
 def _topoplan(
     version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show_version, is_eager=True),
-    debug: bool = typer.Option(
-        False, "--debug", help="Show the traceback of what a plugin raised; may stand anywhere."
-    ),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of what plugins raised; may stand anywhere."),
 ) -> None:
     """Search parallelization strategies and network topologies together."""

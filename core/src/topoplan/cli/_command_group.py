@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
 _DEBUG = "--debug"
 _asked_for: list[str] = []
+_USAGE: Any = typer.BadParameter.__mro__[1]
 #: What ends a command as it should: our own errors, and what click raises (usage errors and what they are, exits).
-_ENDS: tuple[type[Exception], ...] = (
-    TopoplanError,
-    MemoryError,
-    *(each for each in typer.BadParameter.__mro__ if issubclass(each, Exception) and each is not Exception),
-    typer.Exit,
-    typer.Abort,
-)
+_ENDS: Any = (TopoplanError, MemoryError, *typer.BadParameter.__mro__[:-3], typer.Exit, typer.Abort)
 
 
 def debugging() -> bool:
@@ -87,14 +82,21 @@ class Words(TyperGroup):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Write standard output out at the end; where its disk is full, say so in one line."""
+    """Write standard output out at the end; a full disk, and words that a command does not take, are one line."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
+    except _USAGE as error:
+        text, path = error.format_message(), getattr(error.ctx, "command_path", "topoplan")
+        if "\n" in text:  # a command without words shows its help
+            raise
+        word = text.partition(": --")[2].partition(" ")[0]  # of an option that the command does not have
+        params = error.ctx.command.params if word and error.ctx else ()
+        texts = {each.opts[-1]: str(getattr(each, "help", "")).replace(".", "") for each in params}
+        meant = "".join(f"{word}: {name}; " for name, each in texts.items() if word in each.split()[:3])
+        raise TopoplanError(f"{text} ({meant}{path} -h lists all)") from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO):
+        if error.errno not in (errno.ENOSPC, errno.EIO):  # a broken pipe is none
             raise
         raise TopoplanError(f"standard output cannot be written ({error.strerror})") from None
 
