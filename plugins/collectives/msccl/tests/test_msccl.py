@@ -103,7 +103,9 @@ def test_what_is_no_all_reduce_of_four_is_refused(tmp_path, change, why):
 def test_a_program_must_be_named():
     with pytest.raises(TopoplanError, match=r"needs a program \(msccl:file=NAME.xml\)"):
         Msccl().rounds(Collective.ALL_REDUCE, FOUR)
-    with pytest.raises(TopoplanError, match=r"missing.xml: cannot be read \(No such file or directory\)$"):
+    with pytest.raises(
+        TopoplanError, match=r"^collective msccl: file: missing.xml: cannot be read \(No such file or directory\)$"
+    ):
         read("missing.xml")
 
 

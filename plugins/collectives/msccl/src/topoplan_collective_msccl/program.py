@@ -66,7 +66,7 @@ def read_program(path: Path, collective: Collective, members: int) -> Collective
     Raises:
         TopoplanError: it cannot be read, is of another collective or number of GPUs, or does not do what it promises.
     """
-    where = f"collective msccl: {path}"
+    where = f"collective msccl: file: {path}"
     algorithm = _root(path, where)
     kind = _COLLECTIVES.get(algorithm.get("coll", "").lower())
     gpus, chunks = _number(algorithm, "ngpus", where), _number(algorithm, "nchunksperloop", where)

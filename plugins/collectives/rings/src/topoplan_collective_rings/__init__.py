@@ -136,7 +136,9 @@ class Torus(CollectiveAlgorithm):
         except ValueError:
             raise TopoplanError(f"collective torus: axes {self.axes!r} (expected sizes as in 4x4x4)") from None
         if min(sizes) < 1 or product != n:
-            raise TopoplanError(f"collective torus: axes {self.axes} have {product} places for {n} members")
+            raise TopoplanError(
+                f"collective torus: axes {self.axes} have {product} places for {n} members (their product must be {n})"
+            )
         return tuple(size for size in sizes if size > 1)
 
 

@@ -72,7 +72,9 @@ def _checked(
         raise TopoplanError(f"topology torus: sides {text} of a twisted torus (must be k and 2k, as in 4-4-8 or 4-8-8)")
     odd = next((side for side in sides if side % multiple), None)
     if odd is not None:
-        raise TopoplanError(f"topology torus: sides {text}: {odd} is no multiple of the cube's edge {multiple}")
+        raise TopoplanError(
+            f"topology torus: sides {text}: {odd} is no multiple of the cube's edge {multiple} (sides must be)"
+        )
     if product != hosts:
         other_side = None if twisted or multiple > 1 else _nearest_to_cube(hosts, [len(sides)], twisted, multiple)
         fitting = f"use --servers {product}" + (f", or sides={'-'.join(map(str, other_side))}" if other_side else "")
