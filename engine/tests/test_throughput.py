@@ -6,11 +6,12 @@ import attrs
 import numpy as np
 import pytest
 
-from topoplan import Cluster, HostModel
+from topoplan import Cluster, Dimension, HostModel, Operator, OperatorGraph, Role, Term
 from topoplan_engine.precision import in_precision
 from topoplan_engine.throughput import model_flops, peak_flops, sequence_length, throughput
 from topoplan_machine_nvidia import DEVICES
 from topoplan_operators import GraphBuilder, dense
+from topoplan_samples.graphs import tensor
 
 
 def hosts(**given):
@@ -35,6 +36,27 @@ def test_model_flops_are_three_times_the_products_of_the_forward_pass():
     scores = 2 * 2 * batch * positions * positions * width
     linear = 2 * tokens * width * 128
     assert model_flops(decoder()) == 3 * (projections + scores + softmax + linear)
+
+
+#: Tensors of a cell as frontends write it: what it sums over is no dimension of its iteration space.
+CELL = (("x", (8, 64), (0, -1)), ("y", (8, 64), (0, -1)), ("w", (64, 64), (-1, -1)))
+
+
+def test_cells_that_share_their_weights_all_multiply():
+    """Two steps of a recurrence with a matrix of 64 x 64: the second has the weight of the first as an input."""
+    x, y, w = (tensor(name, sizes, dims) for name, sizes, dims in CELL)
+    first = Operator(
+        name="first",
+        kind="cell",
+        dims=(Dimension("s", 8, Role.SAMPLE),),
+        inputs=(x,),
+        weights=(w,),
+        outputs=(y,),
+        work=(Term(2.0 * 64 * 64, (0,)),),
+    )
+    second = attrs.evolve(first, name="second", inputs=(x, w), weights=(), tags={"shared": "w"})
+    graph = OperatorGraph(name="cells", operators=(first, second), edges=[(0, 0, 1, 0)], batch_size=8)
+    assert model_flops(graph) == 3 * 2 * (2 * 8 * 64 * 64)
 
 
 def test_throughput_of_a_model_with_sequences():

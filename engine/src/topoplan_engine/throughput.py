@@ -27,7 +27,7 @@ from topoplan.model.strategy import Strategy
 from topoplan_engine.checkpoints import repeated_operators
 from topoplan_engine.distinct import numbered_names
 from topoplan_engine.partition import multiplies
-from topoplan_engine.training import GradientFlow, gradient_flow, trains_product
+from topoplan_engine.training import GradientFlow, gradient_flow, shared_weights, trains_product
 
 __all__ = [
     "Throughput",
@@ -248,5 +248,12 @@ def sequence_length(graph: OperatorGraph) -> int | None:
 
 
 def _multiplies(op: Operator) -> bool:
-    """Whether an operator is a matrix product that counts, or holds one: of weights, or of two tensors summed over."""
-    return (bool(op.weights) or multiplies(op)) and op.kind not in _NO_PRODUCTS and "router" not in op.tags
+    """Whether an operator is a matrix product that counts, or holds one: of weights, or of two tensors summed over.
+
+    Weights of another operator count as its own: cells of a recurrence that share them all multiply.
+    """
+    return (
+        (bool(op.weights or shared_weights(op)) or multiplies(op))
+        and op.kind not in _NO_PRODUCTS
+        and "router" not in op.tags
+    )

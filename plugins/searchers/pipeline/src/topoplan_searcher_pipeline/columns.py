@@ -371,6 +371,7 @@ class _Passes:
         prices = np.zeros((3, len(self._replicas), len(self._graph.operators)))
         unpriced = np.zeros(prices.shape[1:], dtype=np.int32)
         for op, operator in enumerate(self._graph.operators):
+            stop_if_wanted()
             batch = MicroBatch.of(operator, micro_batches)
             for row, count in enumerate(self._replicas):
                 seconds = self._part(op, operator, batch, count)
