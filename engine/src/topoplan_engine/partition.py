@@ -26,6 +26,7 @@ import numpy as np
 from topoplan.arrays import I32, I64, i64
 from topoplan.model.graph import Axis, Operator, Role, Slices, Tensor
 from topoplan_engine.csr import expand
+from topoplan_engine.interrupt import check_size
 
 __all__ = [
     "Transfers",
@@ -260,6 +261,7 @@ _kept_overlaps = functools.lru_cache(_KEPT)(_overlaps)
 def _copies(src: I64, dst: I64, elements: I64, degree: int, to_src: int, to_dst: int) -> tuple[I64, I64, I64]:
     if degree == 1:
         return src, dst, elements
+    check_size(len(src) * degree)  # each is a message: copies for copies are the product of both
     shift = np.arange(degree)
     return (
         (src[:, None] + shift * to_src).ravel(),

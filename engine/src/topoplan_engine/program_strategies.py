@@ -24,6 +24,7 @@ from topoplan.model.placement import Placement
 from topoplan.model.spmd import SpmdProgram
 from topoplan.model.staged import Stage, StagedStrategy
 from topoplan.model.strategy import Strategy
+from topoplan.search.stopping import stop_if_wanted
 
 __all__ = [
     "overlapped_strategy",
@@ -92,6 +93,7 @@ def strategy_of_parts(
     stages: list[Stage] = []
     placements: dict[int, Placement] = {}
     for number in range(int(parts.max()) + 1):
+        stop_if_wanted()
         operators = np.flatnonzero(parts == number).tolist()
         rules, stored = ([rows[op] for op in operators] for rows in (program.rules, program.stored))
         body = attrs.evolve(program, rules=tuple(rules), stored=tuple(stored))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import numpy as np
 
 from topoplan.arrays import F64, I32, I64, f64, i64
 from topoplan.model.taskgraph import Collective, TaskKind
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.network.exchanged import Factors
 
@@ -206,8 +207,10 @@ class TaskColumns:
 
         Each of these is given by what tasks have there that say nothing of it.
         """
-        columns = {name: np.full(self.n_tasks, empty) for name, empty in {**_NO_TASK, **further}.items()}
-        end = 0
+        columns, end = {}, 0
+        for name, empty in {**_NO_TASK, **further}.items():
+            stop_if_wanted()
+            columns[name] = np.full(self.n_tasks, empty)
         for count, rows in self._rows:
             first, end = end, end + count
             for name in columns.keys() & rows.keys():
@@ -254,7 +257,9 @@ class TaskColumns:
 
     def successors(self) -> dict[str, Any]:
         """Return the columns of the successors of all tasks, of each in the order in which its edges were added."""
+        stop_if_wanted()
         tails, heads = self.ends()
+        stop_if_wanted()
         succ_ptr = indptr(np.bincount(tails, minlength=self.n_tasks))
         return {"succ_ptr": succ_ptr, "succ": heads[np.argsort(tails, kind="stable")]}
 

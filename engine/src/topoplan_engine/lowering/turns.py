@@ -26,6 +26,7 @@ from topoplan.model.graph import OperatorGraph
 from topoplan.model.pass_order import Pass, PassOrder
 from topoplan.model.staged import Stage, StagedStrategy
 from topoplan_engine.checkpoints import repeated_operators
+from topoplan_engine.interrupt import check_size
 from topoplan_engine.lowering.gather_units import parts_of
 from topoplan_engine.lowering.places import Layout
 from topoplan_engine.lowering.stage_costs import StageCosts
@@ -103,6 +104,7 @@ def program_columns(strategy: StagedStrategy, stage: StageGraph, costs: StageCos
         for part in numbers if kind == Pass.FORWARD else reversed(numbers):
             write = tasks[number].forward if kind == Pass.FORWARD else tasks[number].backward
             write(parts.operators[part], parts.reshards[part])
+            check_size(writer.n_tasks)  # messages between unlike places are many
     sums.send_rest()
     tasks[last].end(shared.computed[last])
     columns = {**tasks[0].columns(), **writer.successors()}

@@ -23,6 +23,7 @@ from topoplan.model.costs import CostFunction
 from topoplan.model.graph import Dimension, Operator, OperatorGraph, Role
 from topoplan.model.placement import Placement
 from topoplan.model.strategy import PlacedStrategy, Strategy
+from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.search.shares import BatchShares
 
 __all__ = ["Space"]
@@ -62,6 +63,7 @@ class Space:
         """
         supported = self._degrees.get(op)
         if supported is None:
+            stop_if_wanted()
             operator = self.graph.operators[op]
             cuts = self._cuts.get(operator.dims)
             if cuts is None:

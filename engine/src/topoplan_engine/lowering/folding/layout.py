@@ -343,6 +343,7 @@ class FoldedLayout:
 
     def iteration(self, columns: dict[str, Any], op_names: tuple[str, ...], device_host: I32) -> FoldedIteration:
         """Return the iteration, given its columns but those of groups, and the (D,) host of each device."""
+        stop_if_wanted()
         n_devices = len(device_host)
         number, copies = columns.pop("message"), columns.pop("copies")
         used, message = np.unique(number, return_inverse=True)
@@ -353,6 +354,7 @@ class FoldedLayout:
         sizes = np.bincount(devices, minlength=int(devices.max()) + 1)
         copies[computes] = sizes[devices[columns["device"][computes]]]
         busiest = np.bincount(columns["device"][computes], columns["seconds"][computes], n_devices).argmax()
+        stop_if_wanted()
         of_message = self.classes.of[self.patterns.messages]
         latency = self.patterns.latencies(self._loads) if self.evened else np.zeros(len(of_message))
         chosen = self.patterns.first_of_classes(of_message, used, int(busiest), latency)
