@@ -20,6 +20,7 @@ from topoplan_engine import ClusterOptions, Experiment, RunOptions, optimize
 from topoplan_engine.experiment import experiment_from_toml
 from topoplan_engine.interrupt import Stop, TooLargeError, check_size, obeyed
 from topoplan_engine.lowering.folding.pair_messages import pair_messages
+from topoplan_engine.partition import transfers
 from topoplan_engine.reporting.report import outcome_rows
 from topoplan_engine.search.bests import Origin, ShortlistEntry
 from topoplan_engine.search.companions import PortfolioMember
@@ -33,8 +34,10 @@ from topoplan_engine.search.starting import first_state
 from topoplan_engine.search.time_left import TimeLeft
 from topoplan_engine.search.time_shares import TimeShares
 from topoplan_engine.search.unpriced import Unpriced
+from topoplan_samples.graphs import linear_operator
 from topoplan_samples.long_tail import at_night
 from topoplan_samples.staged import as_stages, order_of
+from topoplan_searcher_baseline.rules import strategy_of
 
 SMALL = Experiment(
     model="alexnet",
@@ -533,6 +536,24 @@ def test_passes_of_all_micro_batches_are_counted_before_they_are_copied(monkeypa
     evaluator, first = set_up()
     with obeyed(Stop(), most_tasks=lambda: n_tasks / 2), pytest.raises(TooLargeError):
         evaluator.price(Candidate(base=State(strategy, first.fabric)))
+
+
+def test_messages_between_copies_are_counted_before_they_are_made():
+    """A tensor in 16,384 terms that 16,384 devices read whole is 268 million messages, and none of them is written."""
+    terms = linear_operator("terms", 8, 16384, 4)
+    copies = linear_operator("copies", 8, 4, 16384)
+    with obeyed(Stop(), most_tasks=lambda: 1e6), pytest.raises(TooLargeError):
+        transfers(terms, terms.outputs[0], (1, 1, 16384), copies, copies.inputs[0], (1, 16384, 1))
+
+
+def test_tasks_of_programs_are_counted_while_they_are_written(monkeypatch):
+    """Messages between unlike places are many more than passes, by which a program is judged before."""
+    evaluator, first = set_up()
+    graph = evaluator.problem.graph
+    program = strategy_of("ddp", graph, evaluator.problem.cluster.n_devices)
+    monkeypatch.setattr("topoplan_engine.lowering.staged.StagedLowering.n_tasks", lambda *_: 0)
+    with obeyed(Stop(), most_tasks=lambda: 1.0), pytest.raises(TooLargeError):
+        evaluator.price(Candidate(base=State(program, first.fabric)))
 
 
 def trial_of(cost, *, fits=True):
