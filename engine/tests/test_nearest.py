@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from topoplan import Fabric
+from topoplan_engine.network import nearest
 from topoplan_engine.network.nearest import FEW_TARGETS, core_of, distances
 from topoplan_engine.network.routing import paths
+
+_DISTANCES = nearest._distances
 
 
 def searched(src, dst, nodes, root):
@@ -58,3 +61,19 @@ def test_few_targets_have_the_paths_that_many_have(n_targets):
             assert [0, *net.link_dst[way]] == [*net.link_src[way], target]
             ways.add(tuple(way.tolist()))
         assert len(ways) == count[target]
+
+
+def test_pairs_of_ends_with_the_same_neighbours_are_searched_once(monkeypatch):
+    """Leaves of one pod lead to the same switches: a kind of pair inside of a pod, and one for each two pods."""
+    pods, leaves, spines = 3, 4, 2
+    leaf, spine, core = np.arange(12), 12 + np.arange(6), 18
+    links = [(a, 12 + spines * (a // leaves) + s) for a in leaf.tolist() for s in range(spines)]
+    links += [(s, core) for s in spine.tolist()]
+    src, dst = np.array([*links, *((b, a) for a, b in links)]).T
+    searches = []
+    monkeypatch.setattr(nearest, "_distances", lambda *columns: searches.append(columns) or _DISTANCES(*columns))
+    source, target = (each.ravel() for each in np.meshgrid(leaf, leaf, indexing="ij"))
+    found = distances(core_of(src, dst, np.arange(len(src)), 19), source, target)
+    same_pod = source // leaves == target // leaves
+    assert found.tolist() == np.where(source == target, 0, np.where(same_pod, 2, 4)).tolist()
+    assert len(searches[0][3]) == 1 + pods**2

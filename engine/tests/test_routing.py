@@ -194,3 +194,17 @@ def test_routes_of_an_empty_mapping():
     routes = routes_from_nodes(star(2), {})
     assert isinstance(routes, Routes)
     assert routes.pairs.shape == (0, 2)
+
+
+def test_a_single_path_is_the_same_beside_short_ones_and_alone():
+    """Paths are written while they are searched where there is room, which one of 40 links alone has not."""
+    links = [(a, (a + 1) % 80) for a in range(80)]
+    ring = make(80, 0, links + [(b, a) for a, b in links], max_paths=1)
+    alone = paths(ring, [0], [40])
+    targets = np.append(40, np.arange(1, 20))
+    beside = paths(ring, np.zeros(20, int), targets)
+    assert np.diff(beside.path_ptr).tolist() == targets.tolist()
+    assert beside.links[:40].tolist() == alone.links.tolist()
+    for row, target in enumerate(targets.tolist()):
+        way = beside.links[beside.path_ptr[row] : beside.path_ptr[row + 1]]
+        assert [0, *ring.link_dst[way]] == [*ring.link_src[way], target]

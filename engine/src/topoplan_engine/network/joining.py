@@ -89,16 +89,20 @@ def joined_paths(src: I64, dst: I64, outside: Outside, cables: Cables, insides: 
     """
     host = insides.host
     inner = int(np.count_nonzero(host[src] == host[dst]))
-    lengths = np.empty(inner + int(outside.pair_ptr[-1]), np.int64)
+    n_paths, longest = inner + int(outside.pair_ptr[-1]), int(np.diff(insides.ptr).max(initial=0))
+    # At most a way, two NICs and a link for each link outside, and a way to the device: what is not used is not taken.
+    lengths, links = (
+        np.empty(n_paths, np.int64),
+        np.empty((longest + 3) * len(outside.links) + longest * n_paths, np.int32),
+    )
     columns = frozen(src[:]), frozen(dst[:]), outside.read_only(), cables.read_only(), insides, lengths
-    links = np.empty(_join(*columns, np.empty(0, np.int32)), np.int32)
-    _join(*columns, links)
-    return frozen(lengths), frozen(links)
+    end = _join(*columns, links)
+    return frozen(lengths), frozen(links[:end])
 
 
 @kernel
 def _join(src: I64, dst: I64, outside: Outside, cables: Cables, insides: Insides, lengths: I64, joined: I32) -> int:
-    """Write the links of each path and, where ``joined`` has room, these; return how many links there are."""
+    """Write the number of links of each path, and these; return how many there are."""
     end, path_number, outer = 0, 0, 0
     for pair in range(len(src)):
         host = insides.host[src[pair]]
@@ -186,7 +190,6 @@ def _add_way(insides: Insides, host: int, start: int, target: int, joined: I32, 
 
 @inline_kernel
 def _add(joined: I32, link: int, end: int) -> int:
-    """Add a link where there is room; return the end of the list."""
-    if len(joined) > 0:
-        joined[end] = link
+    """Add a link; return the end of the list."""
+    joined[end] = link
     return end + 1

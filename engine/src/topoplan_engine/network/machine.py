@@ -36,7 +36,7 @@ from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
 from topoplan_engine.network.ring_search import find_cycles
-from topoplan_engine.network.rings import cycles_of, looks_along_links, rings_of
+from topoplan_engine.network.rings import cycles_of, looks_along_links, own_links, rings_of
 from topoplan_engine.network.spreading import Spreading, Ways
 from topoplan_engine.network.tables import Network
 from topoplan_engine.network.walks import find_nics
@@ -402,7 +402,7 @@ class MachineNetwork(Network):
         turns = []
         place = np.zeros(self.cluster.n_hosts, np.int64)
         place[stops] = np.arange(len(stops))
-        for links in self._own_links(stops):
+        for links in own_links(self.fabric, stops):
             following = place[self.fabric.link_dst[links[:, -1]]].tolist()
             order = [0]
             while len(order) < len(stops):

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64, I64, U64
 from topoplan_engine.csr import indptr
+from topoplan_engine.kernels.hashing import mix
 from topoplan_engine.kernels.jit import inline_kernel, kernel, part
 
 __all__ = ["FEW_TARGETS", "Core", "Meeting", "Scratch", "core_of", "distances", "leave", "meet", "search", "start"]
@@ -220,9 +221,31 @@ def distances(core: Core, source: I64, target: I64) -> I64:
     >>> distances(ring, np.array([1, 1]), np.array([0, 3])).tolist()
     [4, 2]
     """
-    nodes, links = len(core.out_ptr) - 1, np.empty(len(source), np.int64)
+    nodes = len(core.out_ptr) - 1
+    leaving, arriving, kinds = *np.zeros((2, nodes), np.uint64), np.empty(len(source), np.uint64)
+    _mix_neighbours(core, leaving, arriving, source, target, kinds)
+    _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
+    source, target, links = source[first], target[first], np.empty(len(first), np.int64)
     _distances(core, Scratch.of(nodes), Meeting.of(nodes), np.lexsort((target, source)), source, target, links)
-    return links
+    return links[kind.ravel()]
+
+
+@kernel
+def _mix_neighbours(core: Core, leaving: U64, arriving: U64, source: I64, target: I64, kinds: U64) -> None:
+    """Write a number of each pair: of the nodes that the source leads to, and of those that lead to the target.
+
+    Nodes that lead to the same ones are equally far from any other node, and so are pairs of them.  Equal sums of mixed
+    numbers are taken for equal sets.  Both columns by node are room, all 0.
+    """
+    for node in range(len(leaving)):
+        for k in range(core.out_ptr[node], core.out_ptr[node + 1]):
+            leaving[node] += mix(np.uint64(core.out_node[k] + 1))
+        for k in range(core.in_ptr[node], core.in_ptr[node + 1]):
+            arriving[node] += mix(np.uint64(core.in_node[k] + 1))
+    for pair in range(len(source)):
+        kinds[pair] = mix(leaving[source[pair]] + np.uint64(1)) + arriving[target[pair]]
+        if source[pair] == target[pair]:
+            kinds[pair] = 0
 
 
 @kernel

@@ -387,33 +387,34 @@ def _posa(n: int, links: list[tuple[int, int]], random: Random, steps: _Steps) -
     for a, b in links:
         around[a].append(b)
         around[b].append(a)
+    path, numbers = np.empty(n, dtype=np.int64), np.arange(n)  # arrays, of which long parts are turned again and again
     while True:
         stop_if_wanted()
-        path = [random.randrange(n)]
-        place = [-1] * n
-        place[path[0]] = 0
+        end, length = random.randrange(n), 1
+        first = path[0] = end
+        place = np.full(n, -1)
+        place[end] = 0
         unvisited = [len(links) for links in around]  # of each host's links, those to hosts that are not on the path
-        for host in around[path[0]]:
+        for host in around[end]:
             unvisited[host] -= 1
         for _ in range(20 * n):
-            end = path[-1]
             steps.take(len(around[end]))
-            if len(path) == n and path[0] in around[end]:
-                return path
+            if length == n and first in around[end]:
+                return path.tolist()
             new = [host for host in around[end] if place[host] < 0]
             if new:
-                host = min(new, key=lambda each: (unvisited[each], random.random()))
-                place[host] = len(path)
-                path.append(host)
-                for neighbour in around[host]:
+                end = min(new, key=lambda each: (unvisited[each], random.random()))
+                place[end], path[length] = length, end
+                length += 1
+                for neighbour in around[end]:
                     unvisited[neighbour] -= 1
                 continue
-            turns = [place[host] + 1 for host in around[end] if place[host] < len(path) - 2]
+            turns = [place[host] + 1 for host in around[end] if place[host] < length - 2]
             if not turns:
                 break
             turn = random.choice(turns)
-            steps.take((len(path) - turn) // 4)
-            path[turn:] = path[turn:][::-1]
-            for number in range(turn, len(path)):
-                place[path[number]] = number
+            steps.take(int(length - turn) // 4)
+            path[turn:length] = path[turn:length][::-1].copy()
+            place[path[turn:length]] = numbers[turn:length]
+            end = int(path[length - 1])
         steps.take(n)

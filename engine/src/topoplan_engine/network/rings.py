@@ -11,7 +11,7 @@ from topoplan.errors import TopoplanError
 from topoplan.model.fabric import Fabric
 from topoplan_engine.network.ring_search import find_cycles
 
-__all__ = ["cycles_of", "looks_along_links", "own_links", "rings_of"]
+__all__ = ["cycles_of", "links_of_groups", "looks_along_links", "own_links", "rings_of"]
 
 
 def looks_along_links(fabric: Fabric) -> bool:
@@ -62,6 +62,14 @@ def own_links(fabric: Fabric, hosts: I32) -> list[I64]:
     """
     rings = [_jump_links(fabric, hosts, jumps) for jumps in rings_of(fabric, hosts)]
     return rings or [_cycle_links(fabric, hosts, hosts[receivers]) for receivers in cycles_of(fabric, hosts)]
+
+
+def links_of_groups(fabric: Fabric, hosts: I32, pointers: I64) -> list[list[I64]]:
+    """Return `own_links` of groups, given their hosts as compressed rows; a group inside one host has none."""
+    first = pointers[:-1]
+    away = np.minimum.reduceat(hosts, first) < np.maximum.reduceat(hosts, first)
+    ends = pointers.tolist()
+    return [own_links(fabric, hosts[ends[g] : ends[g + 1]]) if away[g] else [] for g in range(len(first))]
 
 
 def _jump_links(fabric: Fabric, hosts: I32, jumps: tuple[int, ...]) -> I64:

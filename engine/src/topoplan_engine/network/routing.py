@@ -46,6 +46,8 @@ __all__ = ["Paths", "Router", "full_routes", "paths"]
 
 #: Pairs of which one path is asked for at a time: some tenths of a second, after which a search may have to end.
 _AT_A_TIME = 1 << 16
+#: Links of each of many paths for which there is room.
+_LINKS_OF_PATH = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +106,8 @@ class Router:
         pairs = _Pairs(order, sources, targets, explicit)
         room = Scratch.of(fabric.n_nodes), Meeting.of(fabric.n_nodes)
         counts = _Counts(np.zeros(len(sources)), *np.zeros((2, len(sources)), dtype=np.int64))
-        _count_paths(pairs, nodes, core, *room, fabric.max_paths, counts)
+        ways = _Ways.of(len(sources) if fabric.max_paths == 1 and fabric.routes is None else 0)
+        has_ways = _count_paths(pairs, nodes, core, *room, fabric.max_paths, counts, ways)
         routes = fabric.routes or _NO_ROUTES
         named = explicit >= 0
         counts.kept[named] = routes.pair_ptr[explicit[named] + 1] - routes.pair_ptr[explicit[named]]
@@ -116,8 +119,12 @@ class Router:
             hops[rows] = np.diff(routes.path_ptr)[path[rows]]
         path_ptr = indptr(hops)
         table = _Table(pair_ptr, path_ptr, np.empty(path_ptr[-1], dtype=np.int32), np.empty(pair_ptr[-1]))
-        named_table = _Table(*map(_read_only, (routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)))
-        _write_paths(pairs, nodes, core, *room, counts, named_table, table)
+        if has_ways:
+            table.weight[:] = 1.0
+            _copy_ways(ways, counts.length, table.path_ptr, table.links)
+        else:
+            named_table = _Table(*map(_read_only, (routes.pair_ptr, routes.path_ptr, routes.links, routes.weight)))
+            _write_paths(pairs, nodes, core, *room, counts, named_table, table)
         for array in table:
             array.setflags(write=False)
         return Paths(**table._asdict())
@@ -143,7 +150,7 @@ class Router:
         parts = [pairs._replace(order=order[k : k + _AT_A_TIME]) for k in range(0, len(order), _AT_A_TIME)]
         for part in parts:
             stop_if_wanted()
-            _count_paths(part, nodes, core, *room, self.fabric.max_paths, counts)
+            _count_paths(part, nodes, core, *room, self.fabric.max_paths, counts, _Ways.of(0))
         path_ptr = indptr(counts.length)
         links = np.empty(path_ptr[-1], dtype=np.int32)
         for part in parts:
@@ -224,6 +231,23 @@ class _Counts(NamedTuple):
     shortest: F64
     kept: I64
     length: I64
+
+
+class _Ways(NamedTuple):
+    """Paths of pairs that have one each, as searches find them.
+
+    Attributes:
+        links: path by path.
+        first: (k,) where that of each pair begins in ``links``; -1 where it has none.
+    """
+
+    links: I32
+    first: I64
+
+    @classmethod
+    def of(cls, pairs: int) -> _Ways:
+        """Return room for the paths of so many pairs; what is not written takes no memory."""
+        return cls(np.empty(_LINKS_OF_PATH * pairs, np.int32), np.full(pairs, -1))
 
 
 class _Table(NamedTuple):
@@ -310,10 +334,21 @@ def _forget(scratch: Scratch, meeting: Meeting, count: int) -> None:
 
 @kernel
 def _count_paths(
-    pairs: _Pairs, nodes: _Nodes, core: Core, scratch: Scratch, meeting: Meeting, max_paths: int, counts: _Counts
-) -> None:
-    """Write ``counts``, source by source; pairs with an explicit row are left out."""
-    first = 0
+    pairs: _Pairs,
+    nodes: _Nodes,
+    core: Core,
+    scratch: Scratch,
+    meeting: Meeting,
+    max_paths: int,
+    counts: _Counts,
+    ways: _Ways,
+) -> bool:
+    """Write ``counts``, source by source, and a path of each pair; pairs with an explicit row are left out.
+
+    Returns:
+        Whether there was room for all these paths.
+    """
+    first, filled, is_whole = 0, 0, len(ways.links) > 0
     while first < len(pairs.order):
         root, end = nodes.core[pairs.src[pairs.order[first]]], _same_source(pairs, nodes, first)
         n_reached = _ask(pairs, nodes, core, scratch, meeting, first, end)
@@ -325,12 +360,30 @@ def _count_paths(
             target = nodes.core[dst]
             if pairs.explicit[pair] >= 0 or src == dst or scratch.distance[target] < 0:
                 continue
-            counts.shortest[pair] = scratch.n_paths[target]
-            counts.kept[pair] = int(min(scratch.n_paths[target], float(max_paths)))
+            shortest = scratch.n_paths[target]
+            counts.shortest[pair] = shortest
+            counts.kept[pair] = int(min(shortest, float(max_paths)))
             counts.length[pair] = scratch.distance[target] + (src != root) + (dst != target)
+            is_whole = is_whole and filled + counts.length[pair] <= len(ways.links)
+            if is_whole:
+                ways.first[pair] = filled
+                filled += counts.length[pair]
+                _write_path(nodes, core, scratch, ways.links, src, dst, filled, _rank(src, dst, shortest, 1, 0))
         _forget(scratch, meeting, n_reached)
         first = end
     scratch.asked[:] = -1
+    return is_whole
+
+
+@kernel
+def _copy_ways(ways: _Ways, length: I64, path_ptr: I64, links: I32) -> None:
+    """Write the links of all paths, pair by pair."""
+    path = 0
+    for pair in range(len(length)):
+        if ways.first[pair] >= 0:
+            for i in range(length[pair]):
+                links[path_ptr[path] + i] = ways.links[ways.first[pair] + i]
+            path += 1
 
 
 @kernel

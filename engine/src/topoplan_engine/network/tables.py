@@ -48,7 +48,7 @@ from topoplan_engine.network.link_classes import LinkClasses
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.pairs import PairTable
 from topoplan_engine.network.ring_loads import LOAD, MOST_DRAWN, ring_loads
-from topoplan_engine.network.rings import cycles_of, looks_along_links, own_links, rings_of
+from topoplan_engine.network.rings import cycles_of, links_of_groups, looks_along_links, rings_of
 from topoplan_engine.network.routing import paths as route
 from topoplan_engine.network.spreading import Spreading
 from topoplan_engine.network.stripes import Stripes, interfaces_of, rings_on_rails
@@ -547,8 +547,7 @@ class Network:
         stop_ptr, stops = stops_of(pointers, devices, self._host)
         of_fabric: list[list[I32]] = [[]] * len(group)
         if self.fabric.rings or self.fabric.cycles or looks_along_links(self.fabric):
-            hosts = self._host[stops]
-            of_fabric = self._walk_rows([self._own_links(hosts[a:b]) for a, b in itertools.pairwise(stop_ptr.tolist())])
+            of_fabric = self._walk_rows(links_of_groups(self.fabric, self._host[stops], stop_ptr))
         parallel = i64([max(1, len(rings)) for rings in of_fabric])
         lengths = np.diff(stop_ptr) * parallel
         new = NewRings(group, pointers, devices, stop_ptr, stops, parallel, indptr(lengths), i32(np.zeros(0)))
@@ -579,10 +578,6 @@ class Network:
         rows = new.rows.copy()
         rows[np.repeat(new.in_hosts, np.diff(new.row_ptr))] = first + np.arange(len(groups.rows))
         return new._replace(rows=i32(rows))
-
-    def _own_links(self, hosts: I32) -> list[I64]:
-        """(members, jumps) links to the next member along each ring, or cycle, that the fabric has for a group."""
-        return own_links(self.fabric, hosts)
 
     def _walk_rows(self, groups: list[list[I64]]) -> list[list[I32]]:
         """Append one explicit path for each member of each ring of each group, and return their rows."""

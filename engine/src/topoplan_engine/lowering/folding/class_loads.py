@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topoplan.arrays import I32, I64
+from topoplan_engine.csr import indptr
 from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.patterns import MessageLoads
 from topoplan_engine.network.ring_loads import sort_links
@@ -27,6 +28,13 @@ class ClassLoads(NamedTuple):
     links: I32
     loads: I64
     shares: I64
+
+    def among(self, some: Any) -> ClassLoads:
+        """Return those on some (E,) links alone."""
+        stays = some[self.links]
+        if stays.all():
+            return self
+        return ClassLoads(indptr(stays)[self.ptr], *(column[stays] for column in self[1:]))
 
 
 def class_loads(loads: MessageLoads, of: I64, classes: int, counts: Any) -> ClassLoads:

@@ -8,15 +8,15 @@ import numpy as np
 
 from topoplan.arrays import I32, I64
 from topoplan_engine.kernels.hashing import mix, mix_briefly, slot_of
-from topoplan_engine.kernels.jit import njit
+from topoplan_engine.kernels.jit import inline_kernel, njit
 
 __all__ = ["Classes", "bits_of", "classes_of", "few_classes_of", "label"]
 
 _TWO, _THREE = np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
 #: Bits of a float's mantissa that are not looked at: 40 of 52 stay, which is 1e-12 of a value.
 _ROUNDED = 12
-#: Slots of the first hash table.
-_FEW_SLOTS = 1 << 16
+#: Slots of the hash table of colors, to begin with.
+_FEW_SLOTS = 1 << 12
 
 
 class Classes(NamedTuple):
@@ -114,20 +114,13 @@ def few_classes_of(
 def _refined(
     color: Any, tail: I32, head: I32, labels: Any, flows: FlowEdges, among: int, most: int
 ) -> tuple[I64, I64, bool]:
-    """Give `_refine` its room: numpy asks for large pages, of which a million vertices need a few.
-
-    Its table has slots for all vertices only where these are of many classes.
-    """
+    """Give `_refine` its room: numpy asks for large pages, of which a million vertices need a few."""
     n = len(color)
-    enough = 1 << max(1, (2 * n - 1).bit_length())
-    slots = min(enough, _FEW_SLOTS)
+    slots = 1 << max(1, (2 * n - 1).bit_length())
+    table = np.empty(slots, np.uint64), np.empty(slots, np.int32)
     of, first = np.empty(n, np.int64), np.empty(n, np.int64)
     colors = np.array(color, np.uint64), np.empty(n, np.uint64)
-    count, few = -1, True
-    while count < 0:
-        table = np.empty(slots, np.uint64), np.empty(slots, np.int32)
-        count, few = _refine(colors, tail, head, labels, flows, among, most, table, of, first)
-        slots = min(enough, slots << 4)
+    count, few = _refine(colors, tail, head, labels, flows, among, most, table, of, first)
     return of, first[:count].copy(), few
 
 
@@ -147,46 +140,118 @@ def _refine(
     """Color vertices by those of their neighbours until no class splits; return how many classes, and if they are few.
 
     ``of`` and ``first`` are written (`Classes`); both ``colors`` and the hash ``table`` are room, of which the first
-    color is given.  Where classes are more than half of the slots, -1 is returned, and ``colors`` are as they were at
-    the start of this round.
+    color is given.
 
-    A round mixes a vertex's own color in, so that different ones stay different; equal sums of mixed colors are taken
-    for equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
+    A round colors links by their flows, then flows by their links, then all vertices by the edges that are listed: what
+    splits messages splits devices in the same round.  Each step mixes a vertex's own color in, so that different ones
+    stay different; a round that splits no class leaves no step one to split.  Equal sums of mixed colors are taken for
+    equal multisets, as in `topoplan_engine.lowering.symmetry.refinement`.
     """
-    (color, following), (keys, numbers), n = colors, table, len(of)
-    count, before = 0, -1
+    (color, following), n = colors, len(of)
+    count, before, slots = 0, -1, min(_FEW_SLOTS, len(table[0]))
     while count != before:
         before = count
-        numbers[:] = -1
-        count = 0
-        for v in range(n):
-            slot = slot_of(keys, numbers, color[v])
-            if numbers[slot] < 0:
-                if 2 * count >= len(numbers):
-                    return -1, True
-                keys[slot], numbers[slot] = color[v], count
-                first[count] = v
-                count += 1
-            of[v] = numbers[slot]
-            if v < among and count > most:
-                return count, False
+        count, slots = _number(color, table, slots, of, first, among, most)
+        if slots == 0:
+            return count, False
         if count == before:
             break
-        for v in range(n):
-            following[v] = color[v] * _THREE
+        if len(flows.vertex):
+            _color_links(color, following, flows)
+            _color_flows(color, following, flows)
+        _start(color, following, 0, n)
         for e in range(len(tail)):
             a, b = tail[e], head[e]
             following[a] += mix_briefly(mix_briefly(color[b] + labels[e]) + _TWO)
             following[b] += mix_briefly(mix_briefly(color[a] + labels[e]) + _THREE)
-        for flow in range(len(flows.vertex)):
-            a, first_entry, end = flows.vertex[flow], flows.ptr[flow], flows.ptr[flow + 1]
-            for entry in range(first_entry, end if flows.listed[flow] else first_entry):
-                if flows.counts[flows.links[entry]]:
-                    b = flows.first_link + flows.links[entry]
-                    edge = (flows.label[flow] ^ np.uint64(flows.loads[entry])) * _TWO
-                    edge ^= edge >> np.uint64(29)
-                    following[a] += mix_briefly(mix_briefly(color[b] + edge) + _TWO)
-                    following[b] += mix_briefly(mix_briefly(color[a] + edge) + _THREE)
-        for v in range(n):
-            color[v] = mix(following[v])
+        _end(color, following, 0, n)
     return count, True
+
+
+@njit()
+def _number(color: Any, table: Any, slots: int, of: I64, first: I64, among: int, most: int) -> tuple[int, int]:
+    """Number colors by first occurrence; return how many there are, and the slots of the table that they needed.
+
+    No slots where the first ``among`` vertices are of more classes than ``most``.  The table begins small: colors are
+    few as a rule, and their slots then stay in the processor's cache.
+    """
+    v, count = 0, 0
+    keys, numbers = table[0][:slots], table[1][:slots]
+    numbers[:] = -1
+    while v < len(of):
+        slot = slot_of(keys, numbers, color[v])
+        if numbers[slot] < 0:
+            if 2 * count >= slots and slots < len(table[0]):
+                slots, v, count = min(8 * slots, len(table[0])), 0, 0
+                keys, numbers = table[0][:slots], table[1][:slots]
+                numbers[:] = -1
+                continue
+            keys[slot], numbers[slot] = color[v], count
+            first[count] = v
+            count += 1
+        of[v] = numbers[slot]
+        if v < among and count > most:
+            return count, 0
+        v += 1
+    return count, slots
+
+
+@inline_kernel
+def _start(color: Any, following: Any, first: int, end: int) -> None:
+    """Begin the next colors of some vertices with their own."""
+    for v in range(first, end):
+        following[v] = color[v] * _THREE
+
+
+@inline_kernel
+def _end(color: Any, following: Any, first: int, end: int) -> None:
+    """Take the next colors of some vertices."""
+    for v in range(first, end):
+        color[v] = mix(following[v])
+
+
+@inline_kernel
+def _edge(label: Any, load: int) -> Any:
+    """Return the label of the edge from a flow to a link, which is `label` of both."""
+    edge = (label ^ np.uint64(load)) * _TWO
+    return edge ^ (edge >> np.uint64(29))
+
+
+@njit()
+def _color_links(color: Any, following: Any, flows: FlowEdges) -> None:
+    """Color links by the flows that load them; most loads of a flow are equal to the one before."""
+    first_link = flows.first_link
+    _start(color, following, first_link, len(color))
+    for flow in range(len(flows.vertex)):
+        if not flows.listed[flow]:
+            continue
+        load, part = np.int64(-1), np.uint64(0)
+        for entry in range(flows.ptr[flow], flows.ptr[flow + 1]):
+            link = flows.links[entry]
+            if flows.counts[link]:
+                if flows.loads[entry] != load:
+                    load = flows.loads[entry]
+                    own_color = color[flows.vertex[flow]]
+                    part = mix_briefly(mix_briefly(own_color + _edge(flows.label[flow], load)) + _THREE)
+                following[first_link + link] += part
+    _end(color, following, first_link, len(color))
+
+
+@njit()
+def _color_flows(color: Any, following: Any, flows: FlowEdges) -> None:
+    """Color the vertices of flows by the links that these load."""
+    first_link = flows.first_link
+    _start(color, following, 0, first_link)
+    for flow in range(len(flows.vertex)):
+        if not flows.listed[flow]:
+            continue
+        load, edge, total = np.int64(-1), np.uint64(0), np.uint64(0)
+        for entry in range(flows.ptr[flow], flows.ptr[flow + 1]):
+            link = flows.links[entry]
+            if flows.counts[link]:
+                if flows.loads[entry] != load:
+                    load = flows.loads[entry]
+                    edge = _edge(flows.label[flow], load)
+                total += mix_briefly(mix_briefly(color[first_link + link] + edge) + _TWO)
+        following[flows.vertex[flow]] += total
+    _end(color, following, 0, first_link)

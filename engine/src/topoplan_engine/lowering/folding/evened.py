@@ -7,41 +7,37 @@ as the slowest of them, which devices in lockstep wait for.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan_engine.csr import frozen, indptr, row_of_entry
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.kernels.jit import kernel
-from topoplan_engine.lowering.folding.class_loads import class_loads
+from topoplan_engine.lowering.folding.class_loads import ClassLoads
 from topoplan_engine.lowering.folding.classes import bits_of, label
-from topoplan_engine.lowering.folding.patterns import MessageLoads, SpreadMessages
+from topoplan_engine.lowering.folding.patterns import SpreadMessages
 
 __all__ = ["first_of_equal_links", "spread_of_flows"]
 
 
-def first_of_equal_links(loads: MessageLoads, between: Any, of: I64, first_link: I64) -> I64:
+def first_of_equal_links(sums: ClassLoads, bandwidth: F64, first_link: I64) -> I64:
     """Return the link that represents each one, of some links those alone that are full before others.
 
     Links are equal if all classes of messages load them as much.  One that each class loads no more than another link,
     for its bandwidth, is never full before it; of such links the other one is the representative.
 
     Args:
-        loads: of all messages.
-        between: (E,) which links: those that tell no messages apart.
-        of: (N,) class of each flow.
+        sums: what classes of flows put on these links: those that tell no messages apart.
+        bandwidth: (E,) of all links.
         first_link: (E,) the representatives otherwise.
     """
-    flows = int(of.max(initial=-1)) + 1
-    sums = class_loads(loads, of, flows, between)
+    flows = len(sums.ptr) - 1
     first = first_link.copy()
     if not len(sums.links):
         return first
     order = np.argsort(sums.links, kind="stable")
     link, flow = sums.links[order].astype(np.int64), row_of_entry(sums.ptr)[order]
-    seconds = sums.loads[order] / loads.bandwidth[link]
+    seconds = sums.loads[order] / bandwidth[link]
     links, number = _of_equal_times(link, flow, seconds)
     kinds, some = len(links), np.isin(link, links)
     times = np.zeros((kinds, flows))

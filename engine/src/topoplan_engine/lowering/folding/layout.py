@@ -15,7 +15,7 @@ from topoplan.search.stopping import stop_if_wanted
 from topoplan_engine.csr import indptr
 from topoplan_engine.distinct import distinct_columns
 from topoplan_engine.interrupt import OversizeError
-from topoplan_engine.lowering.folding.class_loads import ClassLoads, class_loads
+from topoplan_engine.lowering.folding.class_loads import class_loads
 from topoplan_engine.lowering.folding.classes import Classes, few_classes_of, label
 from topoplan_engine.lowering.folding.evened import first_of_equal_links, spread_of_flows
 from topoplan_engine.lowering.folding.patterns import Listing, MessageLoads, Patterns, SpreadMessages
@@ -365,16 +365,20 @@ class FoldedLayout:
         same_hosts = np.searchsorted(ordered, of_chosen, "right") - np.searchsorted(ordered, of_chosen)
         first_link = self.classes.first[self.classes.of[n_vertices:]] - n_vertices
         flows = self._flows(used)
+        numbers, carried = np.arange(len(first_link)), None
+        between = self._loads.evened(self.evened)
+        sums = class_loads(self._loads, flows.of, int(flows.ptr[-1]), between | (first_link == numbers))
         if self.evened:
-            between = self._loads.evened(self.evened)
-            first_link = first_of_equal_links(self._loads, between, flows.of, first_link)
+            evened = sums.among(between)
+            first_link = first_of_equal_links(evened, self._loads.bandwidth, first_link)
+            carried = Carried(between, *evened[:3]) if self._loads.spread is None else None
         return FoldedIteration(
             TaskGraph(**columns, **groups, op_names=op_names, n_devices=n_devices),
             copies,
             message,
             flows.ptr,
             flows.variant,
-            *self._link_loads(flows, first_link),
+            *sums.among(first_link == numbers),
             device_class=devices,
             first_device=self.classes.first[: int(devices.max()) + 1],
             first_link=first_link,
@@ -383,7 +387,7 @@ class FoldedLayout:
             draws=self._loads.draws,
             spread=self._loads.spread and spread_of_flows(self._loads.spread, flows.of),
             evened=self.evened > 0,
-            carried=self._carried(flows) if self.evened and self._loads.spread is None else None,
+            carried=carried,
             groups=self.patterns.groups_of(of_message, used) if self._loads.draws else (),
         )
 
@@ -421,14 +425,3 @@ class FoldedLayout:
         flow[once] = place.ravel()
         of_class, variant = np.divmod(flows // numbers, variants)
         return _Flows(flow, indptr(np.bincount(of_class, minlength=len(used))), variant)
-
-    def _carried(self, flows: _Flows) -> Carried:
-        """Return what flows of classes put on all links that tell no messages apart."""
-        between = self._loads.evened(self.evened)
-        load_ptr, links, loads, _ = self._link_loads(flows, np.where(between, np.arange(len(between)), -1))
-        return Carried(between, load_ptr, links, loads)
-
-    def _link_loads(self, flows: _Flows, first_link: I64) -> ClassLoads:
-        """Return the loads of flows of classes on links that represent theirs."""
-        counts = first_link == np.arange(len(first_link))
-        return class_loads(self._loads, flows.of, int(flows.ptr[-1]), counts)

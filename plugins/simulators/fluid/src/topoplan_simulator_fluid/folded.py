@@ -22,7 +22,6 @@ from topoplan_engine.kernels.jit import kernel
 from topoplan_engine.lowering.folding.layout import FoldedIteration
 from topoplan_engine.lowering.folding.patterns import BY_ALGORITHM, MessageLoads
 from topoplan_engine.network.exchanged import is_unequal
-from topoplan_engine.network.ring_loads import ring_loads
 from topoplan_engine.network.tables import LOAD, ONE_PATH, Network, RingColumns
 from topoplan_engine.simulation.algorithms import Selected, selected, with_algorithms
 from topoplan_engine.simulation.collective_choice import CollectiveChoice
@@ -40,8 +39,6 @@ from topoplan_simulator_fluid.spread import on_routes, with_rates_of_one_path, w
 __all__ = ["folded_loads", "link_bytes", "message_loads", "on_loaded_links", "selections"]
 
 
-#: Flows whose links are listed at a time.
-_AT_A_TIME = 1 << 15
 #: Rings of the network for all collectives.
 NO_ALGORITHMS = CollectiveChoice("")
 
@@ -106,46 +103,57 @@ def _network_loads(entities: Entities, network: Network, draws: bool) -> Message
 
 
 def _rows_of_flows(entities: Entities, network: Network) -> tuple[I64, I32, I64, I64]:
-    """Return the links of all flows as compressed rows, with their loads and shares; some flows at a time."""
+    """Return the links of all flows as compressed rows, with their loads and shares."""
     paths, rings, is_transfer = network.paths, network.rings_in_full, entities.path_set >= 0
     rows, ring = entities.path_set[is_transfer], entities.ring[~is_transfer]
     most = int((paths.path_ptr[paths.row_ptr[rows + 1]] - paths.path_ptr[paths.row_ptr[rows]]).sum())
     most += int((rings.load_ptr[ring + 1] - rings.load_ptr[ring]).sum())
-    links, loads, is_exact = np.empty(most, np.int32), np.empty(most, np.int64), True
-    load_ptr = np.zeros(len(is_transfer) + 1, np.int64)
-    for start in range(0, len(is_transfer), _AT_A_TIME):
-        sent = is_transfer[start : start + _AT_A_TIME]
-        end = start + len(sent)
-        rows, ring = entities.path_set[start:end][sent], entities.ring[start:end][~sent]
-        columns = paths.row_ptr, paths.path_ptr, paths.links, paths.cumulative_weight
-        ptr, *listed = ring_loads(rows, np.ones(len(rows), np.int64), *columns, network.n_links)
-        first, lengths = np.empty((2, len(sent)), np.int64)
-        first[sent], first[~sent] = ptr[:-1], rings.load_ptr[ring]
-        lengths[sent], lengths[~sent] = np.diff(ptr), rings.load_ptr[ring + 1] - rings.load_ptr[ring]
-        load_ptr[start + 1 : end + 1] = load_ptr[start] + np.cumsum(lengths)
-        rows_of = tuple(listed), (rings.load_links, rings.load)
-        is_exact &= _copy_rows(sent, first, *rows_of, load_ptr[start : end + 1], (links, loads))
+    load_ptr, links, loads = (
+        np.zeros(len(is_transfer) + 1, np.int64),
+        np.empty(most, np.int32),
+        np.empty(most, np.int64),
+    )
+    columns = paths.row_ptr, paths.path_ptr, paths.links, paths.cumulative_weight
+    of_rings, after = (rings.load_ptr, rings.load_links, rings.load), (load_ptr, links, loads)
+    is_exact = _write_rows(entities.path_set, entities.ring, columns, of_rings, np.zeros(network.n_links), after)
     links, loads = links[: load_ptr[-1]], loads[: load_ptr[-1]]
     return load_ptr, frozen(links), loads, loads if is_exact else -(-loads // GRAIN) * GRAIN
 
 
 @kernel
-def _copy_rows(is_transfer: Any, first: I64, transfers: Any, rings: Any, load_ptr: I64, after: Any) -> bool:
-    """Write links and loads of flows, which are rows of transfers or of rings that begin at ``first``.
+def _write_rows(path_set: Any, ring: Any, paths: Any, rings: Any, total: F64, after: Any) -> bool:
+    """Write links and loads of flows, which are rows of paths or, where they have none, rings.
+
+    A flow with several paths loads each by its weight (`topoplan_engine.network.ring_loads`); ``total`` (E,) is room,
+    all 0 between two flows.
 
     Returns:
         Whether all loads are shares: those are loads rounded as sharing rounds them.
     """
-    links, loads = after
-    is_exact = True
-    for flow in range(len(is_transfer)):
-        for i in range(load_ptr[flow + 1] - load_ptr[flow]):
-            place, before = load_ptr[flow] + i, first[flow] + i
-            if is_transfer[flow]:
-                links[place], loads[place] = transfers[0][before], transfers[1][before]
-            else:
-                links[place], loads[place] = rings[0][before], rings[1][before]
+    (row_ptr, path_ptr, path_links, cumulative_weight), (load_ptr, links, loads) = paths, after
+    end, is_exact = 0, True
+    for flow in range(len(path_set)):
+        row = path_set[flow]
+        if row >= 0:
+            before = 0.0
+            for path in range(row_ptr[row], row_ptr[row + 1]):
+                weight = cumulative_weight[path] - before
+                before = cumulative_weight[path]
+                for link in path_links[path_ptr[path] : path_ptr[path + 1]]:
+                    if total[link] == 0.0 and weight != 0.0:
+                        links[end] = link
+                        end += 1
+                    total[link] += weight
+            for place in range(load_ptr[flow], end):
+                loads[place] = max(1, int(np.rint(total[links[place]] * LOAD)))
+                total[links[place]] = 0.0
+        else:
+            for place in range(rings[0][ring[flow]], rings[0][ring[flow] + 1]):
+                links[end], loads[end] = rings[1][place], rings[2][place]
+                end += 1
+        for place in range(load_ptr[flow], end):
             is_exact &= loads[place] % GRAIN == 0
+        load_ptr[flow + 1] = end
     return is_exact
 
 
