@@ -40,9 +40,8 @@ def ring_loads(
         share: load of each flow on its links; 1 unless given.
     """
     ring_ptr = indptr(flows)
-    paths = row_ptr[rows + 1] - row_ptr[rows]
-    longest = int(np.diff(path_ptr).max(initial=0))
-    most = int(np.minimum(np.add.reduceat(paths, ring_ptr[:-1]) * longest, n_links).sum())
+    links_of_rows = path_ptr[row_ptr[rows + 1]] - path_ptr[row_ptr[rows]]
+    most = int(np.minimum(np.add.reduceat(links_of_rows, ring_ptr[:-1]), n_links).sum())
     load_ptr = np.zeros(len(flows) + 1, np.int64)
     loaded, load = np.empty(most, np.int32), np.empty(most, np.int64)
     total = np.zeros(n_links)
