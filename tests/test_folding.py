@@ -63,9 +63,11 @@ def walk(problem, rng, steps):
         strategy = changed if draw < 0.25 else problem.space.initial() if draw > 0.9 else strategy
 
 
-def class_of_task(symmetry, n_tasks):
+def class_of_task(lowering, strategy, symmetry, in_turn_bytes, n_tasks):
     """(T,) the task of the quotient that represents each task."""
-    table, classes, _ = symmetry
+    table, fragments = symmetry.table, lowering._fragments
+    colors = ClassKeys(fragments, lowering.pieces).device_colors(lowering.pieces.numbers(strategy), in_turn_bytes)
+    classes = equitable_partition(table, fragments.op_class, fragments.edge_class, colors, in_turn_bytes)
     parts, groups = len(classes.part), len(classes.group)
     short, few = len(classes.first_part), len(classes.first_group)
     result = np.empty(n_tasks, dtype=np.int64)
@@ -98,7 +100,8 @@ def test_every_task_runs_when_the_whole_simulation_says(host, model, servers, sh
             simulate.quotient_outcome(quotient, fabric, problem.cluster),
             simulate(taskgraph, fabric, problem.cluster),
         )
-        representative = class_of_task(symmetry, taskgraph.n_tasks)
+        whole_classes = (lowering, strategy, symmetry, simulate.in_turn_bytes)
+        representative = class_of_task(*whole_classes, taskgraph.n_tasks)
         np.testing.assert_array_equal(taskgraph.kind, quotient.taskgraph.kind[representative])
         np.testing.assert_allclose(outcome.finish[representative], whole.finish, rtol=ROUNDING)
         np.testing.assert_allclose(outcome.start[representative], whole.start, rtol=ROUNDING)
@@ -120,7 +123,8 @@ def test_classes_are_those_of_the_reference(host, model):
         for in_turn_bytes in (0, 100_000):
             model_classes = (fragments.op_class, fragments.edge_class)
             reference = part_classes(initial_colors(table, *model_classes, 4, in_turn_bytes), 4)
-            for colors in (np.zeros(4, np.uint64), keys.device_colors(strategy, in_turn_bytes)):
+            numbers = lowering.pieces.numbers(strategy)
+            for colors in (np.zeros(4, np.uint64), keys.device_colors(numbers, in_turn_bytes)):
                 found = equitable_partition(table, *model_classes, colors, in_turn_bytes)
                 assert by_first_member(found.part) == reference
 
@@ -324,10 +328,10 @@ def test_colors_of_devices_are_those_of_the_strategy_that_is_asked_for(host):
     keys = ClassKeys(lowering._fragments, lowering.pieces)
     for strategy in walk(problem, np.random.default_rng(3), 6):
         for in_turn_bytes in (0, 100_000):
-            fresh = ClassKeys(lowering._fragments, lowering.pieces)
+            fresh, numbers = ClassKeys(lowering._fragments, lowering.pieces), lowering.pieces.numbers(strategy)
             assert keys.of(strategy, in_turn_bytes) == fresh.of(strategy, in_turn_bytes)
-            colors = ClassKeys(lowering._fragments, lowering.pieces).device_colors(strategy, in_turn_bytes)
-            np.testing.assert_array_equal(keys.device_colors(strategy, in_turn_bytes), colors)
+            colors = ClassKeys(lowering._fragments, lowering.pieces).device_colors(numbers, in_turn_bytes)
+            np.testing.assert_array_equal(keys.device_colors(numbers, in_turn_bytes), colors)
 
 
 def _second_on_half_of_the_devices(problem):

@@ -56,6 +56,7 @@ optimize alexnet --servers 4 --chains 2 --budget 40
 optimize alexnet --servers 4 --budget 20 --simulator flexnet
 optimize alexnet --batch-size 64 --servers 4 -s pipeline --budget 20
 optimize bert-sgmoe -o world-size=2 -o layers=2 --devices [2] -s spmd --budget 5
+optimize alexnet --servers 72 -s mcmc --budget 5 --simulator fluid:transport=flexnetpacket
 """
 #: Together they call nearly all kernels of searches, simulations, recordings and pipelines.  What they leave out,
 #: commands compile in some seconds; all would take longer than an installation may.  The first line begins with the

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ import pytest
 from topoplan import Candidate, Host, Search, State
 from topoplan.errors import PluginError
 from topoplan.search.protocol import Run
+from topoplan_engine import ClusterOptions, problem_on
+from topoplan_engine.experiment import build_cluster
 from topoplan_engine.guarded import build_search
+from topoplan_engine.lowering import Lowering
 from topoplan_engine.search import change_bounds
 from topoplan_engine.search.evaluator import Evaluator
 from topoplan_engine.search.limits import Limits
@@ -162,3 +167,44 @@ def test_a_bound_is_used_again_for_its_own_change_alone():
         for changes in (priced, asked):
             candidate = Candidate(base=state, placements=changes, cutoff_seconds=cutoff)
             assert evaluator.price(candidate).cost == fresh.price(candidate).cost
+
+
+def measured_problem(host):
+    """DLRM on 16 hosts, with times that its authors measured, in which the optimizer takes none."""
+    graph = host.make("frontend", "dlrm", {"preset": "dlrm16", "dialect": "flexnet"}).build(None)
+    cluster = build_cluster(ClusterOptions(servers=16, gpus_per_device=4))
+    costs = host.make("estimator", "measured", {"profile": "dlrm16"}).build(graph, cluster)
+    return problem_on(graph, cluster, costs, host.make("topology", "bigswitch"))
+
+
+def test_what_is_not_rejected_costs_less_than_its_cutoff():
+    """The quotient of a class that was never met is simulated, so that no candidate is made of what it rejects."""
+    problem, rng = measured_problem(Host.discover()), np.random.default_rng(3)
+    state = State(problem.space.initial(), problem.build_fabric(None, rng))
+    evaluator, fresh = (Evaluator(problem, Fluid().build(), "ignore") for _ in range(2))
+    cutoff, answers = 1.01 * evaluator.price(Candidate(base=state)).cost, []
+    lowering = Lowering(problem.graph, problem.cluster, problem.costs)
+    for op in range(len(state.strategy.placements)):
+        changes = {op: problem.space.random_placement(op, rng)}
+        candidate = Candidate(base=state, placements=changes, cutoff_seconds=cutoff)
+        if lowering.symmetry(candidate.state().strategy).rejects:
+            answers.append(evaluator.rejects(state, changes, cutoff))
+            assert answers[-1] == (fresh.price(candidate).cost >= cutoff)
+    assert len(answers) > len(state.strategy.placements) / 2
+    assert {*answers} == {True, False}
+
+
+def test_memory_of_a_search_is_free_when_it_has_ended():
+    """Nothing refers to itself: else a process that searches again and again would grow until Python looks for it."""
+    problem, simulate = model_problem(Host.discover(), "dlrm", servers=4), Fluid().build()
+    evaluator, rng = Evaluator(problem, simulate, "ignore"), np.random.default_rng(1)
+    run = Run(problem=problem, budget=50, seed=0, searchers=("mcmc",))
+    chain = Mcmc().build(problem, np.random.default_rng(0))
+    gc.disable()
+    try:
+        drive(run, evaluator, problem.space.initial(), [("strategy", chain)], rng)
+        alive = weakref.ref(evaluator)
+        del evaluator, chain
+        assert alive() is None
+    finally:
+        gc.enable()

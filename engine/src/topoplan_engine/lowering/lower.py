@@ -146,6 +146,10 @@ class Lowering:
         """See `StrategyLowering.symmetry`."""
         return self._of(strategy).symmetry(strategy, in_turn_bytes)
 
+    def symmetry_of_numbers(self, numbers: I64, in_turn_bytes: int = 0) -> Symmetry | None:
+        """Return `symmetry` of a placed strategy with these fragments that `class_key_of_numbers` has a key for."""
+        return self._placements.symmetry_of_numbers(numbers, in_turn_bytes)
+
     def placement_key(self, strategy: Strategy) -> int | None:
         """Return a number that is equal for strategies that differ in the numbers of their devices only.
 

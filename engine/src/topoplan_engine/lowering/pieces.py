@@ -193,7 +193,11 @@ class Pieces:
     def table(self, strategy: Strategy) -> PartTable:
         """Return all fragments of a strategy, one after the other."""
         self.make_room()
-        numbers, n_ops = self.numbers(strategy), len(strategy.placements)
+        return self.table_of_numbers(self.numbers(strategy))
+
+    def table_of_numbers(self, numbers: I64) -> PartTable:
+        """Return the fragments with these numbers, of all operators, then of all edges."""
+        n_ops = len(self._cache.op_names)
         rows, ints, floats, longs, flags = self.columns
         of_operators = _join_operators(numbers[:n_ops], rows, ints, floats, longs)
         edge_ptr, *of_pairs = _join_edges(numbers[n_ops:], rows, ints, longs, flags)

@@ -122,14 +122,21 @@ class PlacementLowering(PlacedLowering):
 
         None with optimizer steps, and where not everything is trained.
         """
-        from topoplan_engine.lowering.symmetry.classes import equitable_partition
-        from topoplan_engine.lowering.symmetry.quotient import Symmetry
-
         if self._is_irregular(strategy):
             return None
-        fragments, table = self._fragments, self._pieces.table(strategy)
-        device_color = self.class_keys.device_colors(strategy, in_turn_bytes)
-        classes = equitable_partition(table, fragments.op_class, fragments.edge_class, device_color, in_turn_bytes)
+        self._pieces.make_room()
+        return self.symmetry_of_numbers(self._pieces.numbers(strategy), in_turn_bytes)
+
+    def symmetry_of_numbers(self, numbers: I64, in_turn_bytes: int) -> Symmetry | None:
+        """Return the same of a strategy, not irregular, whose fragments have these numbers (`Pieces.numbers`)."""
+        from topoplan_engine.lowering.symmetry.classes import equitable_partition
+        from topoplan_engine.lowering.symmetry.known_devices import partition_of_devices
+        from topoplan_engine.lowering.symmetry.quotient import Symmetry
+
+        fragments, table = self._fragments, self._pieces.table_of_numbers(numbers)
+        device_color = self.class_keys.device_colors(numbers, in_turn_bytes)
+        what = (table, fragments.op_class, fragments.edge_class, device_color, in_turn_bytes)
+        classes = partition_of_devices(*what) or equitable_partition(*what)
         return None if classes is None else Symmetry(table, classes, fragments.op_class)
 
     def _is_irregular(self, strategy: Strategy) -> bool:

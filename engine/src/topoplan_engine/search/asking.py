@@ -7,6 +7,7 @@ from typing import Any
 
 from topoplan.model.placement import Placement
 from topoplan.search.protocol import Search, State, Trial
+from topoplan.search.stopping import Stopped
 from topoplan_engine.guarded import KnowsBest, SaysLeftOut
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.evaluator import Evaluator
@@ -27,11 +28,11 @@ __all__ = [
 def surely_rejects(evaluator: Evaluator, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
     """Say whether a proposal is known to cost no less than its cutoff.
 
-    What raises an error is not rejected: to price it says whose fault that is.
+    What raises an error is not rejected, nor what a clock stops: to price it says whose fault that is, or stops again.
     """
     try:
         return evaluator.rejects(base, placements, cutoff)
-    except Exception:
+    except (Exception, Stopped):
         return False
 
 

@@ -95,14 +95,14 @@ class SearchRun:
             on_best: called when there is a new best state.
         """
         keep_freed_memory()
-        self._reported = clock()
-        self._started = self._reported - planning
-        self._journal, self._on_best = journal, on_best
+        self._reported = started = clock()
+        # It does not refer to the run, whose memory is then free as soon as it has ended.
+        self._elapsed: Callable[[], float] = lambda: journal.elapsed(clock() - started + planning)
+        self._journal, self._on_best, self._keep, self.planning = journal, on_best, keep, planning
         self._evaluator, self._searchers, self._on_progress = evaluator, searchers, on_progress
         self._limits, self._idle, self._improved_at = limits or Limits(budget=0), 0, 0.0
         self._clock_says: Ending | None = None
-        self._clocked = Clocked(journal, Stop(), lambda: self.elapsed)
-        self._keep, self.planning = keep, planning
+        self._clocked = Clocked(journal, Stop(), self._elapsed)
         unbuilt = [search.unfinished for _, search in searchers if isinstance(search, NoSearch) and search.unfinished]
         self.unfinished, self.too_large = f"{unbuilt[0]} was planning" if unbuilt else "", 0
         #: Seconds that the slowest candidate took to be priced; the next one may take as long.
@@ -586,7 +586,7 @@ class SearchRun:
     @property
     def elapsed(self) -> float:
         """Seconds so far, with those that the searchers took to be built, without compilation."""
-        return self._journal.elapsed(clock() - self._started)
+        return self._elapsed()
 
     def progress(self) -> Progress:
         """Return the progress of the run."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import numpy as np
 
-from topoplan.arrays import F64, I64
+from topoplan.arrays import F64
 from topoplan.model.placement import Placement
 from topoplan.model.plan import Plan
 from topoplan.model.problem import Demand, Problem
@@ -35,17 +35,16 @@ from topoplan_engine.kernels.clock import clock, seconds_of_routing
 from topoplan_engine.lowering import Lowering
 from topoplan_engine.network.star import HasInterfaces
 from topoplan_engine.search.change_bounds import ChangeBounds, CostBound
+from topoplan_engine.search.class_seconds import ClassSeconds
 from topoplan_engine.search.lower_bounds import NO_BOUND, IncrementalLowerBound, LowerBound
 from topoplan_engine.sharding.programs import why_invalid
 from topoplan_engine.simulation.deferred import DeferredTaskGraph
 from topoplan_engine.simulation.folds import MOST_WRITTEN, FoldedStates, folded_taskgraph
-from topoplan_engine.simulation.quotients import Quotients
 from topoplan_engine.simulation.recording import simulated
 from topoplan_engine.states import state_key
 
 if TYPE_CHECKING:
     from topoplan_engine.lowering.folding.layout import FoldedIteration
-    from topoplan_engine.lowering.symmetry.quotient import Symmetry
 
 __all__ = ["Evaluator", "memory_penalty"]
 
@@ -53,15 +52,8 @@ __all__ = ["Evaluator", "memory_penalty"]
 #: megabyte (simulator.cc).
 _SECONDS_PER_BYTE = {"ignore": 0.0, "limit": float("inf"), "penalty": 1e-3 / 1e6}
 
-#: Entries of each cache, and of what is known of fabrics.
-_ENTRIES, _FABRICS = 4096, 64
-
-#: More than the relative difference between the times of strategies that differ in the numbers of their devices only,
-#: and than that from which on simulators stop behind a cutoff: so a price never depends on what was priced before.
-_ROUNDING = 4e-9
-
-#: How much longer than its cutoff a quotient is simulated, so that its seconds reject its class at later cutoffs, too.
-_FURTHER = 1.25
+#: Entries of each cache.
+_ENTRIES = 4096
 
 #: Seconds that a task of an iteration takes to be lowered and simulated, until some were; and iterations of how many
 #: tasks tell.
@@ -132,13 +124,12 @@ class Evaluator:
         self._formats = [each for each in formats if type(each).unwritable_part is not Exporter.unwritable_part]
         self._further_draws = [simulate.with_seed(first_draw + number) for number in range(1, draws)]
         self._simulate = simulate
-        self._quotients = simulate if isinstance(simulate, Quotients) else None
-        self._in_turn_bytes = 0 if self._quotients is None else self._quotients.in_turn_bytes
         self._memory_policy = memory
         one_task = runs_all_to_alls(simulate)
         if lowering is None or lowering.one_task != one_task:
             lowering = Lowering(problem.graph, problem.cluster, problem.costs, one_task=one_task)
         self._lowering = lowering
+        self._classes = ClassSeconds(lowering, simulate, problem.cluster)
         self._folds = FoldedStates(simulate, self._lowering, problem.cluster)
         self._lower_bound: IncrementalLowerBound | None = None
         if simulate.lower_bounds:
@@ -163,12 +154,6 @@ class Evaluator:
         self._is_whole = False
         # By state: seconds that it took to be priced, under one draw of paths, up to its end.
         self._seconds_of: LruCache[bytes, float] = LruCache(_ENTRIES)
-        # By fabric and class of strategies (`Lowering.class_key`): what all of them take.
-        self._class_seconds: LruCache[tuple[bytes, int], CostBound] = LruCache(_ENTRIES)
-        # By fabric: whether its iterations have quotients.
-        self._has_quotients: LruCache[bytes, bool] = LruCache(_FABRICS)
-        # The class of strategies that differ in the numbers of their devices only, by `Lowering.placement_key`.
-        self._classes: LruCache[int, int] = LruCache(_ENTRIES)
         # The state that the last change leads to, by its key, and the class of its strategy.
         self._last_class: tuple[bytes, int | None] = (b"", None)
         # Formats that can never say some kinds of strategies.
@@ -292,8 +277,8 @@ class Evaluator:
     def rejects(self, base: State, placements: Mapping[int, Placement], cutoff: float) -> bool:
         """Say whether a change to a state is known to cost no less than ``cutoff`` seconds, without lowering it.
 
-        Nothing is counted as priced.  A candidate of this very mapping may be priced next: what is known of it by then
-        is used again.
+        The quotient of a small one is simulated.  Nothing is counted as priced.  A candidate of this very mapping may
+        be priced next: what is known of it by then is used again.
         """
         if (evaluator := self._of(base)) is not self:
             return evaluator.rejects(base, placements, cutoff)
@@ -317,10 +302,11 @@ class Evaluator:
         if cached is not None:
             return CostBound(cached[0], True)
         class_bound = None
-        if self._has_quotient(base.fabric):
-            class_key = self._class_of(bounds.placement_key(), bounds.numbers())
+        if self._classes.has_quotient(base.fabric):
+            class_key = self._classes.class_of(bounds.placement_key(), bounds.numbers())
             self._last_class = (key, class_key)
-            class_bound = self._class_seconds.find((base.fabric.key, class_key)) if class_key is not None else None
+            if class_key is not None:
+                class_bound = self._classes.early(base.fabric, class_key, bounds.numbers(), cutoff)
         return CostBound(seconds if class_bound is None else max(seconds, class_bound.seconds), False)
 
     def seconds_in_full(self, state: State) -> float:
@@ -343,8 +329,7 @@ class Evaluator:
 
     def may_draw(self, state: State) -> bool:
         """Say whether messages may draw their paths, without lowering the state: on one switch there is one each."""
-        quotients = self._quotients
-        return quotients is None or not quotients.has_single_paths(state.fabric, self.problem.cluster)
+        return self._classes.may_draw(state.fabric)
 
     def pass_over(self, count: int) -> None:
         """Count candidates as priced that were rejected before."""
@@ -383,53 +368,27 @@ class Evaluator:
         folded = self._folds.seconds(state)
         if folded is not None:
             return folded if folded < cutoff else float("inf")
-        class_key = self._class_key(state) if not self._is_whole and self._has_quotient(fabric) else None
+        class_key = self._class_key(state) if not self._is_whole and self._classes.has_quotient(fabric) else None
         if class_key is None:
             return self._whole_seconds(state, cutoff, bound)
-        key = (fabric.key, class_key)
-        class_bound = self._class_seconds.find(key)
+        class_bound = self._classes.find(fabric, class_key)
         if class_bound is None or (class_bound.seconds < cutoff and not class_bound.exact):
-            symmetry = self._lowering.symmetry(state.strategy, self._in_turn_bytes)
+            symmetry = self._lowering.symmetry(state.strategy, self._classes.in_turn_bytes)
             if symmetry is None:
                 return self._whole_seconds(state, cutoff, bound)
             if not symmetry.worthwhile:
                 seconds = self._whole_seconds(state, cutoff, bound)
-                self._class_seconds.put(key, CostBound(min(seconds, cutoff) * (1 - _ROUNDING), False))
+                self._classes.note(fabric, class_key, min(seconds, cutoff))
                 return seconds
-            class_bound = self._class_seconds.put(key, self._quotient_seconds(symmetry, fabric, _FURTHER * cutoff))
+            class_bound = self._classes.simulated(symmetry, fabric, class_key, cutoff)
         return class_bound.seconds if class_bound.seconds < cutoff else float("inf")
-
-    def _quotient_seconds(self, symmetry: Symmetry, fabric: AnyFabric, limit: float) -> CostBound:
-        """Simulate what stands for a class of strategies, as far as the limit."""
-        assert self._quotients is not None
-        quotient = self._lowering.quotient(symmetry)
-        seconds = self._quotients.quotient_makespan(quotient, fabric, self.problem.cluster, limit)
-        return CostBound(seconds, True) if seconds < float("inf") else CostBound(limit * (1 - _ROUNDING), False)
 
     def _class_key(self, state: State) -> int | None:
         """Return the class of a state's strategy, None if it has none; that of the last change is kept."""
         key, class_key = self._last_class
         if class_key is not None and key == state_key(state):
             return class_key
-        return self._lowering.class_key(state.strategy, self._in_turn_bytes)
-
-    def _class_of(self, placement_key: int, numbers: I64) -> int | None:
-        """Return the class of a placed strategy, given its placement key and the numbers of its fragments."""
-        class_key = self._classes.find(placement_key)
-        if class_key is None:
-            class_key = self._lowering.class_key_of_numbers(numbers, self._in_turn_bytes)
-            if class_key is not None:
-                self._classes.put(placement_key, class_key)
-        return class_key
-
-    def _has_quotient(self, fabric: AnyFabric) -> bool:
-        """Say whether iterations on a fabric have quotients that the simulator can run."""
-        answer = self._has_quotients.find(fabric.key)
-        if answer is None:
-            quotients = self._quotients
-            answer = quotients is not None and quotients.has_quotient(fabric, self.problem.cluster)
-            self._has_quotients.put(fabric.key, answer)
-        return answer
+        return self._lowering.class_key(state.strategy, self._classes.in_turn_bytes)
 
     def _whole_seconds(self, state: State, cutoff: float, bound: float) -> float:
         """Simulate a state, under every draw if its messages draw; ``bound`` is a lower bound on each of them."""

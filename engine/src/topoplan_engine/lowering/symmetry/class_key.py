@@ -154,10 +154,9 @@ class ClassKeys:
         """Return the key of a strategy whose fragments have these numbers (`Pieces.numbers`)."""
         return int(self._refined(numbers, in_turn_bytes)[0])
 
-    def device_colors(self, strategy: Strategy, in_turn_bytes: int) -> U64:
+    def device_colors(self, numbers: I64, in_turn_bytes: int) -> U64:
         """Return (D,) colors of the devices, the same for strategies of one class: of an equitable partition."""
-        self._pieces.make_room()
-        colors: U64 = self._refined(self._pieces.numbers(strategy), in_turn_bytes)[1]
+        colors: U64 = self._refined(numbers, in_turn_bytes)[1]
         return colors
 
     def _refined(self, numbers: I64, in_turn_bytes: int) -> Any:

@@ -30,18 +30,21 @@ from topoplan_engine.lowering.symmetry.refinement import (
     color_of_channel,
     colored_graph,
     partition,
+    slots_for,
     workspace,
 )
 
-__all__ = ["Classes", "equitable_partition"]
+__all__ = ["Classes", "equitable_partition", "loads_of_groups"]
 
 
 class Classes(NamedTuple):
     """An equitable partition; classes are in canonical order (`topoplan_engine.lowering.symmetry.order`).
 
     Attributes:
-        part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,).
-        first_part, first_group, first_pair: first member of each class, which represents it.
+        part, group, pair: class of each part (n,), all-reduce (G,) and pair (m,); of no pair, where those of devices
+            were known before (`topoplan_engine.lowering.symmetry.known_devices`).
+        first_part, first_group, first_pair: first member of each class, which represents it; where those of devices
+            were known, the first one that is on the first device of a class, or begins or ends there.
         channels: (pair classes, 2) numbers of the channels by which the messages of the class go, from the producers
             and back, in the order in which classes of pairs meet them; 0 where messages are too long to be served in
             turn.
@@ -67,16 +70,6 @@ class Classes(NamedTuple):
     load_count: I64
     device: I32
     key: int
-
-
-class _Loads(NamedTuple):
-    """What passes the interfaces of the first device of each class; see `Classes`."""
-
-    sends: I64
-    receives: I64
-    load_group: I32
-    load_device: I32
-    load_count: I64
 
 
 def equitable_partition(
@@ -114,7 +107,9 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
     channels = np.empty((n_pairs, 2), np.int32)
     equitable = _name_channels(graph, work, first_pair, np.zeros(len(work.channel), np.int32), channels)
     _number_channels(table, in_turn_bytes, first_pair, graph.places, channels)
-    loads = _loads(graph, work, first_device, n_groups, n_pairs)
+    sends, receives = _loads_of_pairs(graph, work, first_device, n_pairs)
+    of_groups = (work.group_class, n_groups, work.device_class, first_device)
+    loads = loads_of_groups(table.device_ptr, table.group_devices, *of_groups)
     of_parts = (work.part_class, work.group_class, work.pair_class)
     return equitable, (
         *of_parts,
@@ -122,6 +117,8 @@ def _equitable_partition(columns: Any, op_class: U64, edge_class: U64, device_co
         first_group,
         first_pair,
         channels,
+        sends,
+        receives,
         *loads,
         work.device_class,
         work.part.sum(),
@@ -193,51 +190,48 @@ def _number_channels(table: PartTable, in_turn_bytes: int, first_pair: I32, plac
 
 
 @part()
-def _loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_groups: int, n_pairs: int) -> Any:
-    """Return the columns of `Classes` from ``sends`` to ``load_count``."""
-    rows = len(graph.group_devices)
-    loads = _Loads(
-        np.zeros(n_pairs, np.int64),
-        np.zeros(n_pairs, np.int64),
-        np.empty(rows, np.int32),
-        np.empty(rows, np.int32),
-        np.zeros(rows, np.int64),
-    )
-    n_loads = _count_loads(graph, work, first_device, n_groups, loads)
-    keys = np.empty((1, n_loads), np.uint64)
-    for k in range(n_loads):
-        keys[0, k] = loads.load_group[k]
-    order = ascending(keys)
-    of_groups = (loads.load_group[order], loads.load_device[order], loads.load_count[order])
-    return (loads.sends, loads.receives, *of_groups)
-
-
-@part(_nrt=False)
-def _count_loads(graph: ColoredGraph, work: Workspace, first_device: I32, n_groups: int, loads: _Loads) -> int:
-    """Count what passes the interfaces of the first device of each class; return the rows of all-reduces."""
-    of_device, counts = work.device_class, work.next_part
-    for p in range(len(counts)):  # whether the part is on such a device
-        counts[p] = np.uint64(first_device[of_device[graph.device[p]]] == graph.device[p])
+def _loads_of_pairs(graph: ColoredGraph, work: Workspace, first_device: I32, n_pairs: int) -> Any:
+    """Return `Classes.sends` and ``receives``."""
+    sends, receives = np.zeros(n_pairs, np.int64), np.zeros(n_pairs, np.int64)
+    counts = work.next_part
+    for p in range(len(counts)):  # whether the part is on the first device of a class
+        counts[p] = np.uint64(first_device[work.device_class[graph.device[p]]] == graph.device[p])
     for k in range(len(graph.src)):
-        loads.sends[work.pair_class[k]] += np.int64(counts[graph.src[k]])
-        loads.receives[work.pair_class[k]] += np.int64(counts[graph.dst[k]])
-    slots, rows = 1, min(n_groups * len(first_device), len(graph.group_devices))
-    while slots <= rows:
-        slots *= 2
-    keys, numbers = work.keys[:slots], work.numbers[:slots]
-    for slot in range(slots):
-        numbers[slot] = -1
-    count = 0
-    for g in range(len(work.group)):
-        for k in range(graph.device_ptr[g], graph.device_ptr[g + 1]):
-            d = of_device[graph.group_devices[k]]
-            if first_device[d] != graph.group_devices[k]:
+        sends[work.pair_class[k]] += np.int64(counts[graph.src[k]])
+        receives[work.pair_class[k]] += np.int64(counts[graph.dst[k]])
+    return sends, receives
+
+
+@part()
+def loads_of_groups(
+    device_ptr: I32, devices: I32, group_class: I32, n_groups: int, device_class: I32, first_device: I32
+) -> Any:
+    """Return `Classes.load_group`, ``load_device`` and ``load_count``.
+
+    Args:
+        device_ptr, devices: CSR, the devices of each all-reduce.
+        group_class, n_groups: class of each all-reduce, and how many there are.
+        device_class: (D,) class of each device.
+        first_device: the first one of each class.
+    """
+    slots = slots_for(min(n_groups * len(first_device), len(devices)) + 1)
+    keys, numbers = np.empty(slots, np.uint64), np.full(slots, -1, np.int32)
+    load_group, load_device = np.empty(len(devices), np.int32), np.empty(len(devices), np.int32)
+    load_count, count = np.zeros(len(devices), np.int64), 0
+    for g in range(len(group_class)):
+        for k in range(device_ptr[g], device_ptr[g + 1]):
+            d = device_class[devices[k]]
+            if first_device[d] != devices[k]:
                 continue
-            key = np.uint64(work.group_class[g]) * np.uint64(len(first_device)) + np.uint64(d)
+            key = np.uint64(group_class[g]) * np.uint64(len(first_device)) + np.uint64(d)
             slot = slot_of(keys, numbers, key)
             if numbers[slot] < 0:
                 keys[slot], numbers[slot] = key, count
-                loads.load_group[count], loads.load_device[count] = work.group_class[g], d
+                load_group[count], load_device[count] = group_class[g], d
                 count += 1
-            loads.load_count[numbers[slot]] += 1
-    return count
+            load_count[numbers[slot]] += 1
+    groups = np.empty((1, count), np.uint64)
+    for k in range(count):
+        groups[0, k] = load_group[k]
+    order = ascending(groups)
+    return load_group[order], load_device[order], load_count[order]

@@ -38,6 +38,11 @@ class Symmetry(NamedTuple):
         """Whether there are enough parts of each class for the quotient to pay."""
         return len(self.classes.part) >= 3 * len(self.classes.first_part)
 
+    @property
+    def rejects(self) -> bool:
+        """Whether there are enough for the quotient to pay where most iterations are only looked at to be rejected."""
+        return len(self.classes.part) >= 2 * len(self.classes.first_part)
+
 
 class Quotient(NamedTuple):
     """One iteration, reduced to representatives.

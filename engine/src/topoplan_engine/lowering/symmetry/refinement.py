@@ -25,13 +25,29 @@ from topoplan_engine.kernels.jit import inline_kernel, njit, part
 from topoplan_engine.lowering.parts import PartTable
 from topoplan_engine.lowering.symmetry.channels import ChannelTable, channel_place, channel_table
 
-__all__ = ["ColoredGraph", "Workspace", "color_of_channel", "colored_graph", "initial_colors", "partition", "workspace"]
+__all__ = [
+    "ONE",
+    "THREE",
+    "TWO",
+    "ColoredGraph",
+    "Workspace",
+    "color_of_channel",
+    "color_of_part",
+    "color_of_sum",
+    "colored_graph",
+    "initial_colors",
+    "list_part",
+    "number_colors",
+    "partition",
+    "slots_for",
+    "workspace",
+]
 
 #: Odd numbers without pattern (the primes of xxHash64, the first one replaced by 2^64 / golden ratio): each marks one
 #: kind of what is mixed, so that, for example, a producer is not taken for a consumer.
-_ONE = np.uint64(0x9E3779B97F4A7C15)
-_TWO = np.uint64(0xC2B2AE3D27D4EB4F)
-_THREE = np.uint64(0x165667B19E3779F9)
+ONE = np.uint64(0x9E3779B97F4A7C15)
+TWO = np.uint64(0xC2B2AE3D27D4EB4F)
+THREE = np.uint64(0x165667B19E3779F9)
 #: Slots of a hash table of colors at first; a power of two.
 _FEW_SLOTS = 1 << 9
 
@@ -188,14 +204,20 @@ def colored_graph(table: PartTable, op_class: U64, edge_class: U64, n_devices: i
     )
 
 
+@inline_kernel
+def slots_for(most: int) -> int:
+    """Return the slots of a hash table for so many colors: a power of two."""
+    slots = 1
+    while slots < 2 * most:
+        slots *= 2
+    return slots
+
+
 @part()
 def workspace(graph: ColoredGraph, n_devices: int) -> Any:
     """Allocate a workspace; all is undefined before a kernel writes it."""
     parts, groups, pairs, waiting = len(graph.device), len(graph.group_color), len(graph.src), len(graph.in_turn)
-    largest = max(parts, groups, pairs, len(graph.group_devices), n_devices, 1)
-    slots = 1
-    while slots < 2 * largest:
-        slots *= 2
+    slots = slots_for(max(parts, groups, pairs, len(graph.group_devices), n_devices, 1))
     return Workspace(
         np.empty(parts, np.uint64),
         np.empty(parts, np.uint64),
@@ -227,14 +249,32 @@ def _count_before(table: PartTable, op_class: U64, latest: I32, turn: I32, place
     -1 at first.
     """
     for p in range(len(table.op)):
-        d, op = table.device[p], table.op[p]
-        if latest[0, d] != op_class[op]:
-            latest[0, d], latest[2, d], latest[3, d] = op_class[op], 0, 0
-        else:
-            latest[2, d] += latest[1, d] != op
-            latest[3, d] += 1
-        latest[1, d] = op
+        d = table.device[p]
+        list_part(latest, d, table.op[p], op_class)
         turn[p], place[p] = latest[2, d], latest[3, d]
+
+
+@inline_kernel
+def list_part(latest: I32, d: int, op: int, op_class: U64) -> None:
+    """Take note of the next part that device ``d`` lists, which is one of ``op``; see `_count_before`."""
+    if latest[0, d] != op_class[op]:
+        latest[0, d], latest[2, d], latest[3, d] = op_class[op], 0, 0
+    else:
+        latest[2, d] += latest[1, d] != op
+        latest[3, d] += 1
+    latest[1, d] = op
+
+
+@inline_kernel
+def color_of_part(of_class: Any, turn: int, forward: Any, backward: Any) -> Any:
+    """Color of a part by itself: class of operators, turn, and bits of its seconds."""
+    return mix_briefly(mix_briefly(mix_briefly(of_class) + np.uint64(turn) * TWO + forward) + backward)
+
+
+@inline_kernel
+def color_of_sum(nbytes: int, n_devices: int, seconds: Any) -> Any:
+    """Color of an all-reduce by itself: bytes, devices, and bits of its seconds."""
+    return mix_briefly(mix_briefly(np.uint64(nbytes)) + np.uint64(n_devices) + seconds)
 
 
 @part(_nrt=False)
@@ -243,15 +283,14 @@ def _color(
 ) -> None:
     """Number parts through, and write the initial colors into ``graph``."""
     for p in range(len(table.op)):
-        color = mix_briefly(mix_briefly(op_class[table.op[p]]) + np.uint64(graph.turn[p]) * _TWO + bits.forward[p])
-        graph.part_color[p] = mix_briefly(color + bits.backward[p])
+        graph.part_color[p] = color_of_part(op_class[table.op[p]], graph.turn[p], bits.forward[p], bits.backward[p])
     for g in range(len(table.group_op)):
-        color = mix_briefly(np.uint64(table.group_bytes[g])) + np.uint64(table.device_ptr[g + 1] - table.device_ptr[g])
-        graph.group_color[g] = mix_briefly(color + bits.group_seconds[g])
+        n_devices = table.device_ptr[g + 1] - table.device_ptr[g]
+        graph.group_color[g] = color_of_sum(table.group_bytes[g], n_devices, bits.group_seconds[g])
         for k in range(table.part_ptr[g], table.part_ptr[g + 1]):
             graph.group_parts[k] = table.op_base[table.group_op[g]] + table.group_parts[k]
     for e in range(len(table.edge_src_op)):
-        label = mix_briefly(edge_class[e] + _ONE)
+        label = mix_briefly(edge_class[e] + ONE)
         for k in range(table.edge_ptr[e], table.edge_ptr[e + 1]):
             graph.src[k] = table.op_base[table.edge_src_op[e]] + table.src[k]
             graph.dst[k] = table.op_base[table.edge_dst_op[e]] + table.dst[k]
@@ -278,7 +317,7 @@ def _find_channels(
 
 
 @inline_kernel
-def _number(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
+def number_colors(colors: U64, keys: U64, numbers: I32, classes: I32, first: I32) -> int:
     """Give equal colors one number, by first occurrence; return how many different ones there are.
 
     Most colors are equal, so that the table begins small, and stays where memory is fast.  Invariant: at most half of
@@ -321,7 +360,7 @@ def _color_of_group(graph: ColoredGraph, part: U64, g: int) -> Any:
     """Color of an all-reduce: its initial one, and its parts in any order."""
     total = np.uint64(0)
     for k in range(graph.part_ptr[g], graph.part_ptr[g + 1]):
-        total += mix_briefly(part[graph.group_parts[k]] + _TWO)
+        total += mix_briefly(part[graph.group_parts[k]] + TWO)
     return mix_briefly(total + graph.group_color[g])
 
 
@@ -339,8 +378,8 @@ def _color_ends(work: Workspace) -> None:
     are mixed.
     """
     for p in range(len(work.part)):
-        work.sent[p] = mix_briefly(work.part[p] * _TWO + _THREE)
-        work.fetched[p] = mix_briefly(work.part[p] + _TWO)
+        work.sent[p] = mix_briefly(work.part[p] * TWO + THREE)
+        work.fetched[p] = mix_briefly(work.part[p] + TWO)
 
 
 @inline_kernel
@@ -348,18 +387,18 @@ def _color_channels(graph: ColoredGraph, work: Workspace) -> None:
     """Color the channels by their messages, in the order of the pairs: in it they leave if nothing else tells."""
     channel = work.channel
     for c in range(len(channel)):
-        channel[c] = _ONE
+        channel[c] = ONE
     for k in range(len(graph.in_turn)):
         if graph.in_turn[k]:
             c = graph.forth[k]
             color = _color_of_pair(graph, work, k, graph.pair_color[k])
-            channel[c] = mix_briefly(channel[c] * _TWO + color)
+            channel[c] = mix_briefly(channel[c] * TWO + color)
 
 
 @inline_kernel
 def color_of_channel(work: Workspace, forth: int, back: int) -> Any:
     """Color of all that passes by the channel at place ``forth``, the gradients of what passes back among it."""
-    return mix_briefly(work.channel[forth] + mix_briefly(work.channel[back] + _THREE))
+    return mix_briefly(work.channel[forth] + mix_briefly(work.channel[back] + THREE))
 
 
 @inline_kernel
@@ -368,7 +407,7 @@ def _label(graph: ColoredGraph, work: Workspace, k: int) -> Any:
     if not graph.in_turn[k]:
         return graph.pair_color[k]
     forth, back = work.channel[graph.forth[k]], work.channel[graph.back[k]]
-    return mix_briefly(graph.pair_color[k] + forth * _TWO + mix_briefly(back + _ONE))
+    return mix_briefly(graph.pair_color[k] + forth * TWO + mix_briefly(back + ONE))
 
 
 @part(_nrt=False)
@@ -379,9 +418,9 @@ def partition(graph: ColoredGraph, work: Workspace, device_color: U64) -> tuple[
     """
     n_parts = _refine(graph, work, device_color)
     _color_rest(graph, work)
-    n_groups = _number(work.group, work.keys, work.numbers, work.group_class, work.first_group)
-    n_pairs = _number(work.pair, work.keys, work.numbers, work.pair_class, work.first_pair)
-    n_devices = _number(work.device, work.keys, work.numbers, work.device_class, work.first_device)
+    n_groups = number_colors(work.group, work.keys, work.numbers, work.group_class, work.first_group)
+    n_pairs = number_colors(work.pair, work.keys, work.numbers, work.pair_class, work.first_pair)
+    n_devices = number_colors(work.device, work.keys, work.numbers, work.device_class, work.first_device)
     return n_parts, n_groups, n_pairs, n_devices
 
 
@@ -396,7 +435,7 @@ def _refine(graph: ColoredGraph, work: Workspace, device_color: U64) -> int:
         part[p] = mix_briefly(graph.part_color[p] + device_color[graph.device[p]])
     waits = len(graph.in_turn) > 0
     split, channels = True, waits and device_color[0] != 0  # a round may be all that is left to do
-    count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
+    count = number_colors(part, work.keys, work.numbers, work.part_class, work.first_part)
     while split or (waits and not channels):
         if not split:  # channels cost more than all else, and rarely tell more apart
             channels = True
@@ -404,12 +443,12 @@ def _refine(graph: ColoredGraph, work: Workspace, device_color: U64) -> int:
         if channels:
             _color_channels(graph, work)
         for d in range(len(device)):
-            device[d] = _ONE
+            device[d] = ONE
         for p in range(len(part)):  # in the order in which the device lists them, which tells equal ones apart
-            device[graph.device[p]] = mix_briefly(device[graph.device[p]] * _TWO + part[p])
-            next_part[p] = device[graph.device[p]] * _THREE
+            device[graph.device[p]] = mix_briefly(device[graph.device[p]] * TWO + part[p])
+            next_part[p] = device[graph.device[p]] * THREE
         for p in range(len(part)):
-            next_part[p] += mix_briefly(device[graph.device[p]] + _ONE)
+            next_part[p] += mix_briefly(device[graph.device[p]] + ONE)
         for g in range(len(work.group)):
             color = _color_of_group(graph, part, g)
             for k in range(graph.part_ptr[g], graph.part_ptr[g + 1]):
@@ -425,7 +464,7 @@ def _refine(graph: ColoredGraph, work: Workspace, device_color: U64) -> int:
             part[p] = mix_briefly(next_part[p])
         split = _splits(part, work.part_class, work.first_part)
         if split:
-            count = _number(part, work.keys, work.numbers, work.part_class, work.first_part)
+            count = number_colors(part, work.keys, work.numbers, work.part_class, work.first_part)
     return int(count)
 
 
@@ -433,10 +472,10 @@ def _refine(graph: ColoredGraph, work: Workspace, device_color: U64) -> int:
 def _color_rest(graph: ColoredGraph, work: Workspace) -> None:
     """Color devices, all-reduces and pairs by the final colors of the parts, and pairs by the labels that they have."""
     for d in range(len(work.device)):
-        work.device[d] = _ONE
+        work.device[d] = ONE
     for p in range(len(work.part)):
         d = graph.device[p]
-        work.device[d] = mix_briefly(work.device[d] * _TWO + work.part[p])
+        work.device[d] = mix_briefly(work.device[d] * TWO + work.part[p])
     for g in range(len(work.group)):
         work.group[g] = _color_of_group(graph, work.part, g)
     _color_ends(work)
