@@ -43,7 +43,7 @@ __all__ = [
 
 
 #: Of cuts into at most so many parts, what follows for one axis is kept: searches ask for the same few again and again.
-_FEW = 64
+_FEW = 256
 #: How many of these are kept.
 _KEPT = 1024
 
