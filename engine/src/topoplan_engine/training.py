@@ -20,7 +20,7 @@ import numpy as np
 
 from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
-from topoplan.model.graph import Operator, OperatorGraph, Tensor
+from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor
 from topoplan_engine.of_graphs import of_last_graphs
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "gradient_flow",
     "has_sparse_gradient",
     "is_view",
+    "products_of_weights",
     "shared_weights",
     "tensors_read",
     "trained_bytes",
@@ -126,6 +127,22 @@ def trains_product(op: Operator, trained: Sequence[bool]) -> bool:
     """Whether a weight that enters the operator's product is ``trained``: one of most axes, not a bias beside it."""
     rank = max((len(tensor.axes) for tensor in op.weights), default=0)
     return any(has for tensor, has in zip(op.weights, trained, strict=True) if len(tensor.axes) == rank)
+
+
+def products_of_weights(op: Operator, trained: Sequence[bool]) -> int:
+    """Return how many products make gradients of the weights of an operator, at most one for each of two operands.
+
+    One where an input is multiplied with weights.  Without inputs both operands may be weights: of a product B A that
+    is computed in each forward pass, each has a gradient of its own.
+
+    Args:
+        op: the operator.
+        trained: whether each of its weights is.
+    """
+    summed = {number for number, dim in enumerate(op.dims) if dim.role is Role.REDUCTION}
+    operands = [not op.inputs and bool(summed & {axis.dim for axis in tensor.axes}) for tensor in op.weights]
+    of_operands = sum(is_one and has for is_one, has in zip(operands, trained, strict=True))
+    return max(int(trains_product(op, trained)), min(2, of_operands))
 
 
 def tensors_read(op: Operator, has_gradient: Sequence[bool]) -> tuple[set[int], set[int]]:

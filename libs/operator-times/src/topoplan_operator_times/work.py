@@ -25,7 +25,7 @@ import numpy as np
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
 from topoplan_engine.partition import equal_slice_elements, multiplies, part_sizes, slice_elements
-from topoplan_engine.training import gradient_flow, has_sparse_gradient, trains_product
+from topoplan_engine.training import gradient_flow, has_sparse_gradient, products_of_weights, trains_product
 from topoplan_operator_times.saved import NO_GRADIENTS, Gradients
 
 __all__ = [
@@ -106,10 +106,10 @@ def backward_factors(op: Operator, produced: int, trained: Sequence[bool] | None
     """
     products = 0
     if op.weights:
-        weight_product = trained is None or trains_product(op, trained)
+        of_weights = products_of_weights(op, (True,) * len(op.weights) if trained is None else trained)
         # Inside attention, products of projections need gradients even where all inputs are data.
-        products = weight_product + (produced > 0 or op.kind == "attention")
-        if not weight_product and max(len(tensor.axes) for tensor in op.weights) < 2:
+        products = of_weights + (produced > 0 or op.kind == "attention")
+        if not of_weights and max(len(tensor.axes) for tensor in op.weights) < 2:
             products = 0  # a normalization whose scale is frozen maps its input
         elif not products:
             return BackwardFactors(0, 1, 1)  # the bias of a frozen first layer sums the gradients of its output

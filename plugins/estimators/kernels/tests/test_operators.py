@@ -39,6 +39,20 @@ def test_a_linear_layer_is_its_products():
     assert frozen.backward == pytest.approx(data)
 
 
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_weights_that_are_multiplied_have_a_product_for_the_gradient_of_each(frozen):
+    """B A of 4,096 x 512 and 512 x 1,024: dB = dC A' and dA = B' dC, of those that are trained."""
+    weights = Slice((4096, 512), (0, 2)), Slice((512, 1024), (2, 1))
+    shape = part("linear", [], [], [(4096, 1024)], gradients=(), frozen=frozen)
+    seconds = operator_seconds(H100, "tf32", attrs.evolve(shape, weights=weights))
+    assert seconds.forward == H100.product("tf32", "forward", 1, 4096, 1024, 512)
+    first, second = (
+        H100.product("tf32", role, 1, *sizes)
+        for role, sizes in (("data", (4096, 512, 1024)), ("weight", (1024, 512, 4096)))
+    )
+    assert seconds.backward == pytest.approx((frozen != 1) * first + (frozen != 2) * second)
+
+
 def test_experts_are_one_grouped_product():
     rows = part("expert_linear", [(1, 64, 512, 4096)], [(64, 4096, 1024)], [(1, 64, 512, 1024)])
     rows = attrs.evolve(

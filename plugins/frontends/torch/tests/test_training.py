@@ -71,6 +71,22 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
+class Merged(nn.Module):
+    """A layer whose weight is computed in each forward pass; of ``w + b c a`` some are frozen."""
+
+    def __init__(self, frozen="", *, scale=None, middle=False, base=True, rank=4) -> None:
+        super().__init__()
+        shapes = {"w": (WIDTH, WIDTH), "b": (WIDTH, rank), "c": (rank, rank), "a": (rank, WIDTH)}
+        for name, shape in shapes.items():
+            setattr(self, name, nn.Parameter(torch.randn(*shape), requires_grad=name not in frozen))
+        self.scale, self.middle, self.base = scale, middle, base
+
+    def forward(self, x):
+        product = (self.b @ self.c if self.middle else self.b) @ self.a
+        product = product if self.scale is None else self.scale * product
+        return nn.functional.linear(x, self.w + product if self.base else product)
+
+
 class Tower(nn.Module):
     """A backbone and a head."""
 
@@ -392,3 +408,20 @@ def test_embeddings_are_sparse_as_the_module_says(kind, sparse):
     assert gradient.is_sparse == sparse
     parts = (gradient._indices(), gradient._values()) if sparse else (gradient,)
     assert priced_memory(graph, "adam") == (table, sum(part.nbytes for part in parts), 0 if sparse else 2 * table)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(Merged(frozen) for frozen in ("", "w", "b", "wa", "ab")),
+        *(Merged(frozen, scale=0.5) for frozen in ("", "w")),
+        *(Merged(frozen, middle=True) for frozen in ("", "w", "wc", "wab")),
+        *(Merged(frozen, base=False) for frozen in ("", "a", "b")),
+        nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)).requires_grad_()),
+    ],
+)
+def test_products_of_weights_have_a_gradient_for_each_that_is_trained(module):
+    x = torch.randn(BATCH, WIDTH)
+    # The first layer that is multiplied with weights alone has a gradient of its input, too.
+    x.requires_grad_(isinstance(module, nn.Sequential))
+    assert products(from_torch(module, (x.detach(),))) == counted_by_torch(module, x)

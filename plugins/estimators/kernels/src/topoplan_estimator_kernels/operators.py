@@ -97,8 +97,13 @@ def _add(*pairs: tuple[float, float]) -> tuple[float, float]:
 
 
 def _linear(price: _Price) -> tuple[float, float]:
-    """The second input is a weight that another operator has, too."""
+    """The second input is a weight that another operator has, too; without inputs two weights are multiplied."""
     part = price.part
+    if not part.inputs:
+        channels = part.outputs[0].shape[-1]
+        rows = _count(part.outputs[0]) / channels
+        bias = price.moving("columns", rows, channels) if len(part.weights) > 2 else 0.0
+        return _add(_einsum(price), (0.0, bias))
     weights = (*part.inputs[1:], *part.weights)
     outputs, inputs = weights[0].shape
     rows = _count(part.outputs[0]) / outputs
