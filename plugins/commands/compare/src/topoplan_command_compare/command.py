@@ -85,7 +85,7 @@ def compare(
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare networks, or searchers (--searchers): each is run by itself, with the same budget.
+    """Compare networks, or searchers (--searchers): each is run by itself, with the same budget and --time-limit.
 
     Several models, machines (-m) and networks (-n) are a run for each of each.
     What is given on the command line goes over what a study says; the defaults are for what neither says.  Searchers
