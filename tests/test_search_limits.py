@@ -27,6 +27,7 @@ from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.draws import Draws, judge
 from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.evaluator import Evaluator
+from topoplan_engine.search.limits import time_limited
 from topoplan_engine.search.optimize import Ends
 from topoplan_engine.search.setup import set_up_search
 from topoplan_engine.search.slices import Slices
@@ -554,6 +555,13 @@ def test_tasks_of_programs_are_counted_while_they_are_written(monkeypatch):
     monkeypatch.setattr("topoplan_engine.lowering.staged.StagedLowering.n_tasks", lambda *_: 0)
     with obeyed(Stop(), most_tasks=lambda: 1.0), pytest.raises(TooLargeError):
         evaluator.price(Candidate(base=State(program, first.fabric)))
+
+
+def test_the_first_of_several_searches_has_its_share_of_what_their_start_left():
+    """A search for a trainer had 1 of 10 s after a start of 6, and the one that no trainer limits 3."""
+    assert time_limited(RunOptions(time_limit="10s"), 6.0, 0.7).seconds == pytest.approx(2.8)
+    assert time_limited(RunOptions(time_limit="10s"), 6.0, 1.0).seconds == pytest.approx(4.0)
+    assert time_limited(RunOptions(), 6.0, 0.7).seconds == math.inf
 
 
 def trial_of(cost, *, fits=True):

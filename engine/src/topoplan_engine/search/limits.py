@@ -124,7 +124,11 @@ def time_share(seconds: float, spent: float, count: int) -> float:
 
 
 def time_limited(options: RunOptions, spent: float, share: float) -> RunOptions:
-    """Return the options of a search whose limit is its share of the time, less the seconds that were spent."""
+    """Return the options of a search whose limit is its share of the time that is left after the seconds spent.
+
+    A share of all of it, less what was spent, would leave the first of several searches with nothing where their start
+    takes long.
+    """
     if options.time_limit is None:
         return options
-    return attrs.evolve(options, time_limit=max(share * options.seconds - spent, LEAST_TIME * options.seconds))
+    return attrs.evolve(options, time_limit=max(share * (options.seconds - spent), LEAST_TIME * options.seconds))
