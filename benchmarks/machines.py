@@ -219,6 +219,7 @@ def of_rails() -> list[Row]:
     to_rail_5 = [Message(gpu, 8 + 5) for gpu in range(8)]
     other_unit = [Message(gpu, 24 + gpu) for gpu in range(24)]
     fill = [Message(gpu, 8 + gpu) for gpu in range(8)]
+    pairs = place("dgx-a100", 4, "rail-optimized")
     return [
         Row(
             "across rails: over NVLink to the target's rail (PXN)",
@@ -226,6 +227,13 @@ def of_rails() -> list[Row]:
             "S / 50 GB/s",
             GIB / 50e9,
             joined.seconds(Message(0, 13)),
+        ),
+        Row(
+            "four GPUs each to a rail of its own: by the GPUs of these rails, which share no link",
+            pairs.text,
+            "S / 25 GB/s",
+            GIB / 25e9,
+            pairs.seconds(*[Message(gpu, 8 + 4 + gpu) for gpu in range(4)]),
         ),
         Row(
             "eight GPUs to one on rail 5: all by NIC 5",

@@ -8,7 +8,7 @@ import re
 import attrs
 import pytest
 
-from topoplan import Host, TopoplanError
+from topoplan import Host, HostNode, TopoplanError
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.host_models import at_machine
@@ -137,6 +137,20 @@ def test_a_bad_machine_is_named_in_one_line(run, words, message):
     status, _, err = run("optimize", "alexnet", "--servers", "2", "--budget", "0", *words)
     assert (status, len(err.splitlines())) == (2, 1), err
     assert message in err
+
+
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72", "mi300x"])
+def test_messages_reach_a_nic_over_the_gpu_that_owns_it(machine):
+    """As NCCL's PXN does; a GPU beside that one, below the same PCIe switch, is as near (DGX A100 to B200)."""
+    model = Host.discover().get("machine", machine)().build()
+    ways, devices = host_paths(model), model.n_devices
+    places = [place for place, node in enumerate(model.nodes) if node is HostNode.DEVICE]
+    for nic, (owner,) in enumerate(model.nic_owners):
+        for device in range(devices):
+            for source, target in ((device, devices + nic), (devices + nic, device)):
+                row = source * ways.n_endpoints + target
+                ends = ways.ends[ways.links[ways.ptr[row] : ways.ptr[row + 1]]]
+                assert {node for node in ends.ravel().tolist() if node in places} <= {places[device], places[owner]}
 
 
 def test_options_go_over_what_a_machine_says():

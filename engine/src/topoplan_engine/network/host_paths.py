@@ -53,7 +53,8 @@ class HostPaths(NamedTuple):
 def host_paths(model: HostModel) -> HostPaths:
     """Return the fastest ways inside a host, for a message of a MiB; of equal ones that with the fewest links.
 
-    Other devices may be on the way (NVLink to the GPU beside a NIC), NICs may not.
+    Of these, one to a NIC leads over a device that it belongs to.  Other devices may be on the way (NVLink to the GPU
+    beside a NIC), NICs may not.
 
     Raises:
         TopoplanError: two of its devices, or a device and a NIC, are not joined.
@@ -91,6 +92,7 @@ def host_paths(model: HostModel) -> HostPaths:
                 way.append(last[target])
                 target = ends[last[target]][0]
             ways.append(way[::-1])
+    _over_owners(model, ways, seconds)
     used = sorted({number for way in ways for number in way})
     place = {number: new for new, number in enumerate(used)}
     own_nics = [_own(model, device, seconds[device, len(devices) :]) for device in range(len(devices))]
@@ -125,6 +127,27 @@ def _fastest(
             if target not in cost:
                 heapq.heappush(queue, (total + more, hops + 1, target, number))
     return cost, last
+
+
+def _over_owners(model: HostModel, ways: list[list[int]], seconds: F64) -> None:
+    """Lead ways between a device and a NIC of others over one of these, of those that are equally fast and short.
+
+    Two GPUs and two NICs below one PCIe switch are equally near.  The GPU on the rail of a NIC passes on what goes
+    there, as with NCCL's PXN, so that messages to both NICs share no link.
+    """
+    count, n_devices = len(seconds), model.n_devices
+    for nic, owners in enumerate(model.nic_owners, n_devices):
+        for device in range(n_devices):
+            if not owners or device in owners:
+                continue
+            for source, target in ((device, nic), (nic, device)):
+                links = ways[source * count + target]
+                for owner in owners:
+                    way = ways[source * count + owner] + ways[owner * count + target]
+                    duration = seconds[source, owner] + seconds[owner, target]
+                    if len(way) <= len(links) and duration <= seconds[source, target] * (1 + 1e-9):
+                        ways[source * count + target] = way
+                        break
 
 
 def _own(model: HostModel, device: int, seconds: F64) -> list[int]:
