@@ -6,11 +6,13 @@ import json
 
 import pytest
 
+import topoplan
 from topoplan import Host, Machine
 from topoplan_engine import ClusterOptions, Experiment, RunOptions, build_cluster, optimize
 from topoplan_engine.experiment import Choice
 from topoplan_engine.host_models import at_machine, slow_link_of_interfaces
 from topoplan_engine.reporting.cautions import caution_rows
+from topoplan_engine.reporting.printing import spelled_time
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_studies import compare
 from topoplan_studies.notes import notes
@@ -99,3 +101,21 @@ def test_devices_without_work_are_said(servers, batch, said) -> None:
         model="alexnet", cluster=ClusterOptions(servers=servers), run=RunOptions(batch_size=batch, budget=0)
     )
     assert dict(caution_rows(optimize(experiment).plan)).get("caution: devices") == said
+
+
+@pytest.mark.parametrize("gbps", [300, 3600])
+def test_gpus_of_a_device_that_sum_several_gradients_at_a_time(gbps):
+    """On one link they take what eight devices of one GPU take, which sum one behind the other."""
+    options = {"servers": 1, "inter_gpu_bandwidth_gbps": gbps, "device": "h100", "batch_size": 8, "budget": 0}
+    plan = topoplan.optimize("alexnet", searchers=["mcmc"], gpus_per_device=8, **options).plan
+    apart = topoplan.optimize("alexnet", searchers=["mcmc"], gpus_per_server=8, **options).plan
+    assert plan.timeline.makespan < apart.timeline.makespan * 0.9
+    said = dict(caution_rows(plan))["caution: GPUs of a device"]
+    assert f"the iteration takes {spelled_time(apart.timeline.makespan)} at least" in said
+    assert "caution: GPUs of a device" not in dict(caution_rows(apart))
+
+
+def test_gpus_of_a_device_that_hide_what_they_sum():
+    options = {"servers": 1, "device": "h100", "batch_size": 2048, "budget": 0, "gpus_per_device": 8}
+    plan = topoplan.optimize("alexnet", searchers=["mcmc"], **options).plan
+    assert "caution: GPUs of a device" not in dict(caution_rows(plan))

@@ -14,7 +14,8 @@ import numpy as np
 
 from topoplan.model.plan import Plan
 from topoplan.model.staged import StagedStrategy
-from topoplan.model.strategy import Strategy
+from topoplan.model.strategy import PlacedStrategy, Strategy
+from topoplan.model.taskgraph import TaskKind
 from topoplan_engine.host_models import slow_link_of_interfaces
 from topoplan_engine.reporting.parts import iteration_parts
 from topoplan_engine.reporting.printing import spelled_time
@@ -24,6 +25,8 @@ __all__ = ["caution_rows"]
 
 #: Axes of a mesh along which layers are divided; along the last one keys and values are copied.
 _TENSOR = ("edp-tp", "ep-tp", "tp", "kv")
+#: Part of an iteration that sums at a time may seem to save.
+_SLACK = 1e-3
 _ATTENTION = "scaled_dot_product_attention"
 
 
@@ -32,7 +35,7 @@ def caution_rows(plan: Plan) -> list[tuple[str, str]]:
     rows = _fast_interfaces(plan)
     if plan.graph is None or plan.strategy is None:
         return rows
-    rows += _without_work(plan, plan.strategy)
+    rows += _without_work(plan, plan.strategy) + _sums_at_a_time(plan, plan.strategy)
     if isinstance(plan.strategy, StagedStrategy):
         rows += _over_hosts(plan, plan.strategy) + _copied_heads(plan, plan.strategy)
     return rows
@@ -60,6 +63,35 @@ def _without_work(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
             return []
     why = f": a batch of {batch:,} does not divide over {count:,}" if batch % count else ""
     return [("caution: devices", f"{count - int(works.sum()):,} of {count:,} have nothing to do{why}")]
+
+
+def _sums_at_a_time(plan: Plan, strategy: Strategy) -> list[tuple[str, str]]:
+    """Return a row where the GPUs of a device sum several gradients at a time, each as if it had their links alone.
+
+    On one link they take the sum of their times, from when the first one begins.
+    """
+    gpus, timeline = plan.cluster.gpus_per_device, plan.timeline
+    flexnet = plan.graph is not None and plan.graph.reduces_per_part  # whose devices have a link for each pair of GPUs
+    if gpus == 1 or timeline is None or flexnet or not isinstance(strategy, PlacedStrategy):
+        return []
+    tasks, n_devices = plan.taskgraph, plan.cluster.n_devices
+    sums = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & (tasks.seconds > 0))
+    groups = tasks.group[sums]
+    counts = tasks.group_ptr[groups + 1] - tasks.group_ptr[groups]
+    devices = np.concatenate([np.zeros(0, np.int32), *(tasks.members(int(task)) for task in sums)])
+    seconds = np.bincount(devices, np.repeat(tasks.seconds[sums], counts), n_devices)
+    first = np.full(n_devices, np.inf)
+    np.minimum.at(first, devices, np.repeat(timeline.start[sums], counts))
+    ends = np.where(seconds > 0, first + seconds, 0.0)
+    device = int(np.argmax(ends))
+    if ends[device] <= timeline.makespan * (1 + _SLACK):
+        return []
+    text = (
+        f"the {gpus} of device {device} sum gradients for {spelled_time(float(seconds[device]))} over the same links, "
+        f"several at a time: the iteration takes {spelled_time(float(ends[device]))} at least (--gpus-per-server "
+        "models each GPU)"
+    )
+    return [("caution: GPUs of a device", text)]
 
 
 def _over_hosts(plan: Plan, strategy: StagedStrategy) -> list[tuple[str, str]]:
