@@ -258,12 +258,14 @@ class Ports:
         out, into = np.broadcast_arrays(out, into)
         nodes = self._graph.n_nodes
         key = np.where((out < 0) | (into < 0), -1, out * nodes + into)
-        links = np.full(key.shape, _NEVER)
-        asked = np.unique(key[key >= 0])
-        new = asked[self._links_between.get(asked) == 0]
-        if len(new):
+        links, joined = np.full(key.shape, _NEVER), key >= 0
+        keys = key[joined]
+        numbers = self._links_between.get(keys)
+        if (new := keys[numbers == 0]).size:
+            new = np.unique(new)
             self._links_between.put(new, self._search(new // nodes, new % nodes))
-        links[key >= 0] = self._links_between.get(key[key >= 0]) - 1
+            numbers = self._links_between.get(keys)
+        links[joined] = numbers - 1
         return np.where(out == into, np.where(out < 0, _NEVER, 2), links)
 
     def _search(self, out: I64, into: I64) -> I32:
