@@ -178,8 +178,9 @@ def test_paths_of_their_own_are_evened_and_bytes_of_links_stay(
     assert folded.evened
     assert folded.taskgraph.n_tasks <= distinguished.taskgraph.n_tasks
     assert folded.n_tasks == distinguished.n_tasks
-    regular = topology != "random"  # where hosts differ, those whose messages cross full links set the pace
-    assert outcome.makespan == pytest.approx(expected.makespan, rel=1e-3 if regular else 0.12)
+    # Where hosts differ, those whose messages cross full links set the pace.  On tori all wait for the slowest GPU.
+    within = {"random": 0.12, "torus": 2e-3}.get(topology, 1e-3)
+    assert outcome.makespan == pytest.approx(expected.makespan, rel=within)
     assert outcome.makespan >= expected.makespan * (1 - 1e-3)
     np.testing.assert_allclose(outcome.link_bytes, expected.link_bytes, rtol=1e-5, atol=1.0)
 
