@@ -47,7 +47,7 @@ class AllOf(Restriction):
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
         self._all = tuple(restrictions)
-        self.name = " and ".join(restriction.name for restriction in restrictions)
+        self.name = " and ".join(dict.fromkeys(restriction.name for restriction in restrictions))
         meshes = dict.fromkeys(mesh for restriction in restrictions for mesh in restriction.meshes)
         self.meshes = tuple(mesh for mesh in meshes if all(_has(each.meshes, mesh) for each in restrictions))
         self.shards_state = all(restriction.shards_state for restriction in restrictions)

@@ -67,11 +67,10 @@ def restriction_of(host: Host, experiment: Experiment) -> Restriction | None:
     """
     if not (names := trainers_of(host, experiment)):
         return None
-    exporters = _exporters(host)
     restrictions = [
         restriction
-        for name in names
-        if (restriction := _restriction(host.make(Exporter, exporters[name].name, {}))) is not None
+        for exporter in _asked(host, experiment, names)
+        if (restriction := _restriction(host.make(Exporter, exporter.name, {}))) is not None
     ]
     keeps = [host.get(Searcher, choice.name) for choice in experiment.searchers]
     named = any(searcher.restrictable for searcher in keeps) or experiment.run.trainers
@@ -161,6 +160,20 @@ def _exporters(host: Host) -> dict[str, type[Exporter]]:
         if exporter.trainer:
             exporters.setdefault(exporter.trainer, exporter)
     return exporters
+
+
+def _asked(host: Host, experiment: Experiment, trainers: Sequence[str]) -> list[type[Exporter]]:
+    """Return the exporters of an experiment's files for each trainer, the first one of those without a file.
+
+    What a trainer runs and what each of its formats says are not the same: TOML names no file with an order of passes.
+    """
+    written = dict.fromkeys(host.get(Exporter, choice.name) for choice, _ in experiment.outputs)
+    first = _exporters(host)
+    return [
+        exporter
+        for name in trainers
+        for exporter in [each for each in written if each.trainer == name] or [first[name]]
+    ]
 
 
 def _planners(host: Host, experiment: Experiment, searcher: BringsCompanions) -> Sequence[Choice]:

@@ -8,7 +8,10 @@ import json
 
 import pytest
 
-from topoplan import TopoplanError, optimize
+from topoplan import Host, TopoplanError, optimize
+from topoplan_engine import Experiment, RunOptions
+from topoplan_engine.experiment import outputs_from
+from topoplan_engine.search.trainers import restriction_of
 from topoplan_exporter_launch import DeepSpeed, Megatron, TorchSchedule, TorchtitanToml
 from topoplan_frontend_huggingface import HuggingFace
 from topoplan_samples.stated_plans import (
@@ -153,3 +156,26 @@ def test_deepspeed_slices_biases_that_a_tensor_axis_cuts():
     matrices = 2 * width * width + 2 * width * keys + 3 * width * mlp
     assert zero["stage"] == 3
     assert zero["stage3_max_live_parameters"] == table + (matrices + width + 2 * keys) // 2 + 2 * width
+
+
+@pytest.mark.parametrize(
+    ("outputs", "named", "says_orders", "rotates"),
+    [
+        (["torchtitan-toml=a.toml"], (), False, True),
+        (["torchtitan-toml=a.toml"], ("torchtitan",), False, True),
+        (["torchtitan=a.py"], (), True, False),
+        ([], ("torchtitan",), True, False),
+        (["torchtitan=a.py", "torchtitan-toml=a.toml"], (), False, False),
+    ],
+)
+def test_a_search_keeps_to_what_its_files_say(folder, outputs, named, says_orders, rotates):
+    """TOML has orders of passes by name alone, and a recipe no ring of keys and values."""
+    experiment = Experiment(
+        model="llama", searchers=["hybrid"], outputs=outputs_from(outputs), run=RunOptions(trainers=named)
+    )
+    restriction = restriction_of(Host.discover(), experiment)
+    assert restriction is not None
+    for text, allowed in (("pp=4,schedule=zb-h1", says_orders), ("cp=2,cp_comm=ring,zero=3", rotates)):
+        plan = of_text(folder, f"{text},grads=fp32")
+        refusal = restriction.refusal(plan.graph, plan.cluster, plan.strategy)
+        assert bool(refusal) != allowed, refusal

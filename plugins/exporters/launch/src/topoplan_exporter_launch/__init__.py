@@ -108,6 +108,12 @@ class TorchtitanToml(Torchtitan):
 
         return write(plan)
 
+    def restriction(self) -> Restriction:
+        """Return what the trainer runs of what TOML says; see `restrictions`."""
+        from topoplan_exporter_launch.restrictions import TORCHTITAN_TOML
+
+        return TORCHTITAN_TOML
+
 
 class DeepSpeed(_OfRanks):
     """Configuration of DeepSpeed: batch sizes, ZeRO stage, tensor and expert parallelism."""

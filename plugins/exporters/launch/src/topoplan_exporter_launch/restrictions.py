@@ -15,7 +15,7 @@ from topoplan_exporter_launch.meshes import SMALL, cuts_experts, has_experts
 from topoplan_exporter_launch.tensor import TABLES, has_matrix, is_sent, positions_dim
 from topoplan_trainer_plans import PlanLike, why_not_written
 
-__all__ = ["DEEPSPEED", "MEGATRON", "TORCHTITAN", "TrainerRestriction"]
+__all__ = ["DEEPSPEED", "MEGATRON", "TORCHTITAN", "TORCHTITAN_TOML", "TrainerRestriction"]
 
 _REPLICAS = (AxisUse.DATA, AxisUse.SHARDED_DATA)
 _SLICES = (AxisUse.TENSOR, AxisUse.SEQUENCE)
@@ -140,6 +140,12 @@ def _write_torchtitan(plan: PlanLike) -> bytes:
     return write(plan)
 
 
+def _write_torchtitan_toml(plan: PlanLike) -> bytes:
+    from topoplan_exporter_launch.torchtitan_toml import write
+
+    return write(plan)
+
+
 def _write_deepspeed(plan: PlanLike) -> bytes:
     from topoplan_exporter_launch.deepspeed import write
 
@@ -162,6 +168,14 @@ TORCHTITAN = TrainerRestriction(
         for mesh in _grids(*_SLICES, experts_and_tensors=False)
         if AxisUse.EXPERT not in mesh or AxisUse.SHARDED_DATA in mesh
     ),
+    shards_state=False,
+    pipelines=PipelineLimits(cuts="layers", schedules=("1f1b", "gpipe"), recompute="all or none"),
+    runs=_as_torchtitan_runs,
+)
+TORCHTITAN_TOML = TrainerRestriction(
+    "torchtitan",
+    _write_torchtitan_toml,
+    tuple(mesh for mesh in TORCHTITAN.meshes if AxisUse.TENSOR not in mesh),
     shards_state=False,
     pipelines=PipelineLimits(cuts="layers", schedules=("1f1b", "gpipe"), recompute="all or none"),
     runs=_as_torchtitan_runs,
