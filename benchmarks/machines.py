@@ -216,6 +216,8 @@ def of_rails() -> list[Row]:
     alone = place("dgx-h100", 64, "rail-only")
     three = place("dgx-h100", 6, "rail-optimized:unit=3,oversubscription=3,ports=16")
     broken = place("dgx-h100", 8, "degraded:of=bigswitch,failed=host 0~switch 0")
+    apart = place("dgx-h100", 8, "degraded:of=rail-only,failed=host 0~leaf 0 rail 2+host 4~leaf 0 rail 5")
+    everyone = Message(members=tuple(range(64)))
     to_rail_5 = [Message(gpu, 8 + 5) for gpu in range(8)]
     other_unit = [Message(gpu, 24 + gpu) for gpu in range(24)]
     fill = [Message(gpu, 8 + gpu) for gpu in range(8)]
@@ -263,6 +265,20 @@ def of_rails() -> list[Row]:
             "2 S / 50 GB/s",
             2 * GIB / 50e9,
             broken.seconds(*fill),
+        ),
+        Row(
+            "all-reduce that fills 8 hosts, of which one has seven NICs left: seven rings",
+            broken.text,
+            "2 (63/64) S / (7 · 50 GB/s)",
+            ring(64) / 350e9,
+            broken.seconds(everyone),
+        ),
+        Row(
+            "the same, two hosts without a NIC each, on rails that never meet: six",
+            apart.text,
+            "2 (63/64) S / (6 · 50 GB/s)",
+            ring(64) / 300e9,
+            apart.seconds(everyone),
         ),
     ]
 

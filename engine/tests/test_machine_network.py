@@ -315,6 +315,54 @@ def test_rings_over_a_mesh_share_no_link_where_hosts_have_fewer_nics(devices, ni
     assert seconds(made, one_switch(made), collective(range(devices * hosts), GIB)) == pytest.approx(by_hand)
 
 
+def without_cables(fabric, *cables):
+    """Return a network without one cable between each host and switch that are named."""
+    count = fabric.link_count.copy()
+    for ends in cables:
+        count[fabric.link_rows(np.array(ends), np.array(ends[::-1]))] -= 1
+    left = np.flatnonzero(count > 0)
+    return attrs.evolve(
+        fabric,
+        link_src=fabric.link_src[left],
+        link_dst=fabric.link_dst[left],
+        link_count=count[left],
+        link_bandwidth=NIC * count[left],
+        link_latency=fabric.link_latency[left],
+        link_kind=fabric.link_kind[left],
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "cables", "rings"),
+    [
+        ("switch", [], 8),
+        ("switch", [(0, 5)], 7),  # a NIC of the first host
+        ("switch", [(0, 5), (0, 5), (3, 5)], 6),  # the host that lost most counts
+        ("spines", [(host, 5 + 2) for host in range(5)], 7),  # a leaf
+        ("spines", [(0, 5 + 2), (2, 5 + 5)], 7),  # the third ring goes on by another rail
+        ("rails", [(0, 5 + 2), (2, 5 + 5)], 6),  # where rails never meet it cannot
+    ],
+)
+@pytest.mark.parametrize("mesh", [False, True])
+def test_rings_are_as_many_as_the_nics_that_are_left(network, cables, rings, mesh):
+    """By hand: every NIC that is left carries 2 (n-1) / n S over the number of rings."""
+    made = cluster(5, host(8, mesh=mesh))
+    whole = one_switch(made) if network == "switch" else rails(made, 8 if network == "spines" else 0)
+    by_hand = 2 * 39 / 40 * GIB / (rings * NIC)
+    everyone = collective(range(40), GIB)
+    assert seconds(made, without_cables(whole, *cables), everyone) == pytest.approx(by_hand)
+
+
+def test_a_group_takes_a_nic_of_others_where_one_of_its_own_failed_and_that_is_faster():
+    """By hand: two GPUs of each host have two rings as before, one by a NIC that is idle; of three GPUs two rings."""
+    made = cluster(4, host(8))
+    left = without_cables(one_switch(made), (0, 4))  # the NIC of the last GPU
+    for places, rings in (((3, 7), 2), ((0, 1, 7), 2)):
+        members = [host * 8 + place for host in range(4) for place in places]
+        by_hand = 2 * (len(members) - 1) / len(members) * GIB / (rings * NIC)
+        assert seconds(made, left, collective(members, GIB)) == pytest.approx(by_hand)
+
+
 @pytest.mark.parametrize(
     "owners",
     ["01230123", "00112233", "01234501", "33221100", "0101", "012012", "01234012", "01234560", "012"],

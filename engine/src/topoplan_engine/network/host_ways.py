@@ -15,7 +15,7 @@ import numpy as np
 
 from topoplan.arrays import I64, i64
 
-__all__ = ["ways_through", "zigzag"]
+__all__ = ["ways_between", "ways_through", "zigzag"]
 
 #: Devices of the largest mesh in which ways are searched for: each pair has as many as the others have orders.
 _MOST_SEARCHED = 8
@@ -46,12 +46,26 @@ def ways_through(nics: I64, count: int) -> list[I64]:
     >>> [way.tolist() for way in ways_through(np.array([0, 1, 0, 1]), 2)]  # in at one NIC and out at the other one
     [[0, 2, 3, 1], [1, 3, 2, 0]]
     """
-    devices, half = len(nics), count // 2
     gates = np.unique(nics, return_index=True)[1]
-    if len(gates) < count:
-        return []
+    return ways_between(gates[:count], len(nics)) if len(gates) >= count else []
+
+
+def ways_between(gates: I64, devices: int) -> list[I64]:
+    """Return a way through all devices of a host for each gate: it begins there and ends at another gate.
+
+    Args:
+        gates: devices.
+        devices: how many there are.
+
+    Returns:
+        For each way the devices in its order; see `ways_through`.
+
+    >>> [way.tolist() for way in ways_between(np.array([1, 3]), 4)]
+    [[1, 0, 2, 3], [3, 2, 0, 1]]
+    """
+    count, half = len(gates), len(gates) // 2
     if count % 2 and count > 1 and devices % 2 == 0 and devices <= _MOST_SEARCHED:
-        return _odd_ways(gates[:count], devices)
+        return _odd_ways(gates, devices)
     round_table = np.full(devices, -1, dtype=np.int64)
     round_table[:half], round_table[devices // 2 : devices // 2 + half] = gates[:half], gates[half : 2 * half]
     round_table[round_table < 0] = np.setdiff1d(np.arange(devices), gates[: 2 * half])

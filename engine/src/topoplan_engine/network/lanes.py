@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from topoplan.arrays import I64, i32, i64
+from topoplan.arrays import I32, I64, i32, i64
 from topoplan.model.cluster import Cluster
 from topoplan.model.fabric import Fabric, LinkKind
 from topoplan_engine.csr import indptr, row_of_entry, select
@@ -24,7 +24,7 @@ from topoplan_engine.network.new_rows import NewRings, NewRows
 if TYPE_CHECKING:
     from topoplan_engine.network.tables import PathColumns
 
-__all__ = ["Lanes", "components", "lanes_of", "rings_on_lanes", "some_paths"]
+__all__ = ["Lanes", "components", "connected", "lanes_of", "rings_on_lanes", "some_paths"]
 
 
 class Lanes(NamedTuple):
@@ -71,7 +71,20 @@ def components(fabric: Fabric) -> I64:
     hosts = fabric.n_hosts
     between = (fabric.link_src >= hosts) & (fabric.link_dst >= hosts)
     tail, head = fabric.link_src[between] - hosts, fabric.link_dst[between] - hosts
-    first = np.arange(fabric.n_switches)
+    return connected(tail, head, fabric.n_switches)
+
+
+def connected(tail: I32, head: I32, count: int) -> I64:
+    """(count,) number of the connected part of a graph that each node is in, by first nodes.
+
+    Args:
+        tail, head: ends of links.
+        count: nodes.
+
+    >>> connected(np.array([0, 3]), np.array([2, 2]), 4).tolist()
+    [0, 1, 0, 0]
+    """
+    first = np.arange(count)
     while True:
         lower = first.copy()
         np.minimum.at(lower, tail, first[head])

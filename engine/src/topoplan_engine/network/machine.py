@@ -10,7 +10,8 @@ and two for every NIC, out and in; of a network with planes two for every lane o
 Rings: a group with k devices on each host, which own n NICs, runs n rings (NCCL's channels).  Ring c visits the hosts
 in the order in which they are listed.  Inside a host it goes zigzag, c, c+1, c-1, c+2, ..., so that the rings of a full
 mesh share no link (Walecki's paths), and it leaves by the device where it enters the next host: it stays on a rail.
-Where hosts have fewer NICs than devices, rings enter and leave at devices with NICs of their own.
+Where hosts have fewer NICs than devices, rings enter and leave at devices with NICs of their own; where NICs lead
+nowhere, at those of the others (`topoplan_engine.network.ring_gates`).
 Where the fabric has rings or cycles for the hosts of a group, rings run along these, one for each cable.
 """
 
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from topoplan.arrays import F64, I32, I64, i32, i64
 from topoplan.model.cluster import Cluster
@@ -35,6 +38,7 @@ from topoplan_engine.network.joining import Cables, Insides, Outside, joined_pat
 from topoplan_engine.network.lanes import lanes_of
 from topoplan_engine.network.new_rows import NewRings, NewRows
 from topoplan_engine.network.ports import Chosen, Ports
+from topoplan_engine.network.ring_gates import NicPlaces, gates_of_rings, rings_through
 from topoplan_engine.network.ring_search import find_cycles
 from topoplan_engine.network.rings import cycles_of, looks_along_links, own_links, rings_of
 from topoplan_engine.network.spreading import Spreading, Ways
@@ -281,8 +285,25 @@ class MachineNetwork(Network):
         columns, size = pattern.tobytes(), pattern.itemsize
         several: dict[bytes, list[int]] = {}
         for number, (first_member, end) in enumerate(itertools.pairwise(pointers.tolist())):
-            several.setdefault(columns[size * first_member : size * end], []).append(number)
+            lone_group = number if self._lacks_nics(host[first_member:end]) else -1
+            several.setdefault(
+                columns[size * first_member : size * end] + lone_group.to_bytes(8, signed=True), []
+            ).append(number)
         return list(several.values())
+
+    @cached_property
+    def _nic_places(self) -> tuple[NicPlaces, tuple[I64, NDArray[np.bool_]] | None]:
+        """Where NICs join the network, and which hosts have NICs that lead nowhere, or elsewhere than others'."""
+        places = self.ports.nic_places()
+        return places, places.classes()
+
+    def _lacks_nics(self, hosts: I64) -> bool:
+        """Whether NICs of some hosts lead nowhere, or not to the same parts of the network."""
+        if not self.ports.switched or (classes := self._nic_places[1]) is None:
+            return False
+        number, lacks_some = classes
+        of_hosts = number[hosts]
+        return bool((of_hosts != of_hosts[0]).any() or lacks_some[of_hosts[0]])
 
     def _orders(self, listed: I32) -> list[I64]:
         """Return the members of a group, by their numbers, in the order of each of its rings."""
@@ -304,7 +325,30 @@ class MachineNetwork(Network):
                 order.append(each[way])
                 enters = way[-1] * fewest_members // len(each)
             rings.append(np.concatenate(order))
-        return self._over_all_nics(listed, members, rings)
+        rings = self._over_all_nics(listed, members, rings)
+        return self._over_whole_nics(listed, members, rings) if self._lacks_nics(i64(hosts)) else rings
+
+    def _over_whole_nics(self, listed: I32, members: list[I64], rings: list[I64]) -> list[I64]:
+        """Return rings by NICs that lead from host to host, where the given ones have more on one NIC for their number.
+
+        Args:
+            listed, members, rings: see `_over_all_nics`.
+        """
+        stops = i64([self.cluster.device_host[listed[each[0]]] for each in members])
+        gates = gates_of_rings([self._usual_nic(listed[each]) for each in members], stops, self._nic_places[0])
+        if not len(gates[0]):
+            return rings
+        new_rings = rings_through(members, gates)
+        return min(rings, new_rings, key=lambda some: self._most_on_a_nic(listed, some) / len(some))
+
+    def _most_on_a_nic(self, listed: I32, rings: list[I64]) -> int:
+        """Count the rings that leave or enter a host by one NIC, at most."""
+        src, dst = (i64(listed[np.concatenate(each)]) for each in (rings, [np.roll(ring, -1) for ring in rings]))
+        host, n_nics = self.cluster.device_host.astype(np.int64), self.inside.n_nics
+        away = host[src] != host[dst]
+        chosen = self.ports.choose(src[away], dst[away])
+        ends = (host[src[away]] * n_nics + chosen.leaves, host[dst[away]] * n_nics + chosen.arrives)
+        return max(int(np.unique(each, return_counts=True)[1].max()) for each in ends)
 
     def _over_all_nics(self, listed: I32, members: list[I64], rings: list[I64]) -> list[I64]:
         """Return rings that leave hosts by NICs of their own, where the given ones share some and others are idle.

@@ -32,8 +32,9 @@ from topoplan.model.fabric import Fabric, LinkKind
 from topoplan_engine.csr import expand
 from topoplan_engine.network.doors import some_links
 from topoplan_engine.network.host_paths import HostPaths
-from topoplan_engine.network.lanes import Lanes
+from topoplan_engine.network.lanes import Lanes, connected
 from topoplan_engine.network.pairs import PairTable
+from topoplan_engine.network.ring_gates import NicPlaces
 from topoplan_engine.network.routing import Paths, Router
 from topoplan_engine.network.routing import paths as route
 
@@ -189,6 +190,18 @@ class Ports:
                 return 2
             at_port[far_ends[ports]] = True
         return 3 if (at_port[graph.link_src] & at_port[graph.link_dst]).any() else 4
+
+    def nic_places(self) -> NicPlaces:
+        """Return where the NICs of all hosts join the network of switches."""
+        graph, ports = self._graph, self._graph.n_hosts
+        at_port, between = graph.link_src < ports, (graph.link_src >= ports) & (graph.link_dst >= ports)
+        port, switch = graph.link_src[at_port], graph.link_dst[at_port] - ports
+        some_switch = np.full(ports, -1, dtype=np.int32)
+        some_switch[port] = switch
+        tails = np.concatenate([graph.link_src[between] - ports, some_switch[port]])
+        heads = np.concatenate([graph.link_dst[between] - ports, switch])
+        part = np.where(some_switch < 0, -1, connected(tails, heads, graph.n_switches)[some_switch])
+        return NicPlaces(part.reshape(self._out.shape), self._out)
 
     @property
     def graph(self) -> tuple[Fabric, I64]:
