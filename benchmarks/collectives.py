@@ -5,7 +5,8 @@
 
 Each row is one collective of n devices, k in each of q hosts, on one switch.  B is the rate of a device's network
 interface, of which a host has k; I that of a device inside its host; d the latency from host to host; S the bytes of
-the tensor, of one member's in an all-to-all.  The second table has hosts whose NICs and NVLinks are modelled.
+the tensor, of one member's in an all-to-all.  The second table has hosts whose NICs and NVLinks are modelled.  The
+first one of the page says which algorithms run the all-reduces of two plans.
 
     rule, members, size -> task graph, fabric, cluster -> fluid with --collective -> row beside its formula -> page
 """
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topoplan import Cluster, Fabric, Host, TopologyContext
+from topoplan import Cluster, Fabric, Host, TopologyContext, optimize, stated_plan
 from topoplan.model.taskgraph import Collective, TaskGraph, TaskKind
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.options import ClusterOptions
@@ -246,6 +247,22 @@ def spelled(value: float) -> str:
     return f"{value * 1e9:.4g} ns"
 
 
+def chosen_table() -> str:
+    """Return which algorithms run the all-reduces of a plan that a search finds, and of a stated one."""
+    model = "huggingface:preset=llama-3-8b,layers=4,sequence-length=512"
+    simulator, machine = "fluid:algorithms=all-reduce=auto+nvls", "dgx-h100"
+    searched = optimize(
+        model, machine=machine, servers=6, batch_size=48, simulator=simulator, searchers=["pipeline"]
+    ).plan
+    stated = stated_plan(model, "tp=8,dp=3,sp=no", machine=machine, servers=3, batch_size=6, simulator=simulator)
+    rows = []
+    for name, plan in (("`-s pipeline`", searched), ("`--plan tp=8,dp=3,sp=no`", stated)):
+        for row in plan.provenance["algorithms"]:
+            sizes = " to ".join(f"{size:,}" for size in sorted({row["least_bytes"], row["most_bytes"]}))
+            rows.append([name, f"{row['axes']} {row['shape']}", f"{sizes} B", row["algorithm"]])
+    return markdown_table(["plan", "group", "all-reduce of", "algorithm"], rows)
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -254,7 +271,7 @@ def main() -> None:
     machines, rules = machines_table(), rules_table()
     if given.write is not None:
         page = given.write.read_text(encoding="utf-8")
-        for name, table in (("machines", f"{machines}\n"), ("rules", rules)):
+        for name, table in (("chosen", f"{chosen_table()}\n"), ("machines", f"{machines}\n"), ("rules", rules)):
             page = replace_section(page, name, table, str(given.write))
         given.write.write_text(page, encoding="utf-8")
 

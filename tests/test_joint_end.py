@@ -11,7 +11,7 @@ from topoplan import optimize, stated_plan
 from topoplan.plugin.host import Host
 from topoplan_engine.exporting import read_plan
 from topoplan_engine.replay import simulate_file
-from topoplan_engine.reporting.joint import again_text, joint_json, joint_rows
+from topoplan_engine.reporting.joint import again_text, algorithm_rows, joint_json, joint_rows
 from topoplan_engine.search.run_folder import RunFolder
 
 MODEL = "huggingface:preset=gpt2,layers=1,sequence-length=256"
@@ -68,6 +68,46 @@ def test_what_a_user_names_stays():
     assert "joint" not in named.plan.provenance
     options = next(part["options"] for part in named.plan.provenance["components"] if part["kind"] == "simulator")
     assert options["algorithms"] == algorithms
+
+
+def rows_of(plan):
+    """Return the axes, shape, algorithm and most bytes of the all-reduces whose algorithms a user named."""
+    return [(row["axes"], row["shape"], row["algorithm"], row["most_bytes"]) for row in joint_json(plan)["algorithms"]]
+
+
+def test_each_group_and_size_has_an_algorithm_of_those_that_are_named():
+    """By hand, S at I inside a host and 8 B between hosts: NVLS takes (1 + 1/8) S / I for 2 (7/8) S / I of a ring.
+
+    Among three hosts a ring takes 2 (2/3) S, a tree 2 S, a parameter server 4 S, which small tensors do not show: it
+    has 2 latencies, a ring 4.
+    """
+    model = "huggingface:preset=llama-3-8b,layers=1,sequence-length=256"
+    named = {"machine": "dgx-h100", "simulator": "fluid:algorithms=all-reduce=auto+nvls"}
+    plan = stated_plan(model, "tp=8,dp=3,sp=no", servers=3, batch_size=3, **named)
+    small, large, inside = sorted(rows_of(plan), key=lambda row: (row[0], row[3]))
+    assert (small[:3], large[:3]) == (("dp", "3x1", "parameter-server"), ("dp", "3x1", "rings"))
+    assert inside[:3] == ("tp", "1x8", "nvls")
+    assert small[3] < 1e4 < 1e8 < large[3]
+    assert [text.split(" (")[0] for _, text in algorithm_rows(plan)] == [
+        "dp 3x1 all-reduce by parameter-server",
+        "dp 3x1 all-reduce by rings",
+        "tp 1x8 all-reduce by nvls",
+    ]
+    assert dict(joint_rows(plan))["collective algorithms"].startswith("dp all-reduce by parameter-server (8.19 kB), ")
+
+
+def test_a_search_takes_one_algorithm_inside_hosts_and_another_between_them():
+    found = optimize(
+        "huggingface:preset=llama-3-8b,layers=2,sequence-length=512",
+        searchers=["pipeline"],
+        machine="dgx-h100",
+        servers=6,
+        batch_size=48,
+        simulator="fluid:algorithms=all-reduce=auto+nvls",
+    )
+    algorithms = {(shape, name) for _, shape, name, _ in rows_of(found.plan)}
+    assert ("1x8", "nvls") in algorithms
+    assert {name for shape, name in algorithms if not shape.startswith("1x")} == {"tree"}
 
 
 def test_a_search_of_no_proposals_ends_as_it_began():

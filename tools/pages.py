@@ -70,7 +70,7 @@ PAGES: dict[str, Page] = {
     "docs/collectives.md": Page(
         "benchmarks/collectives.py --write docs/collectives.md",
         "benchmarks/collectives.py --write {file}",
-        ("collective", "algorithm", "n", "k"),
+        ("collective", "algorithm", "n", "k", "plan", "group"),
     ),
     "docs/machines.md": Page(
         "benchmarks/machines.py --write docs/machines.md", "benchmarks/machines.py --write {file}"

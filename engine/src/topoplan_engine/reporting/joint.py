@@ -8,7 +8,7 @@ from typing import Any
 from topoplan.model.plan import Plan
 from topoplan_engine.reporting.printing import spelled_time
 
-__all__ = ["again_text", "joint_json", "joint_rows"]
+__all__ = ["again_text", "algorithm_rows", "joint_json", "joint_rows"]
 
 #: Rows of algorithms that a table has.
 _SHOWN = 4
@@ -17,22 +17,28 @@ _WORTH = 1e-4
 
 
 def joint_json(plan: Plan) -> dict[str, Any]:
-    """Return ``joint`` as the provenance has it; nothing where it has none."""
-    record = _record(plan)
-    return {"joint": dict(record)} if record else {}
+    """Return ``joint`` and ``algorithms`` as the provenance has them; nothing where it has none."""
+    record, rows = _record(plan), _named(plan)
+    return {**({"joint": dict(record)} if record else {}), **({"algorithms": rows} if rows else {})}
 
 
 def joint_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return the rows of a table: which algorithms run collectives, and the wiring, with what each gained."""
     record = _record(plan)
     seconds = record.get("seconds")
+    named_text = _listed(_texts(_named(plan)))
+    rows = [("collective algorithms", named_text)] if named_text else []
     if not isinstance(seconds, float) or seconds <= 0:
-        return []
-    rows = []
+        return rows
     with_rings, on_first = record.get("seconds_with_rings"), record.get("seconds_on_first_wiring")
     if isinstance(with_rings, float):
-        uses = _uses(record.get("algorithms"))
-        rows.append(("collective algorithms", f"{uses}{_gain(with_rings, seconds)} than rings of the network"))
+        uses = _listed(_texts(record.get("algorithms"), with_rings=False))
+        rows.append(
+            (
+                "collective algorithms",
+                f"{f'{uses}; ' if uses else ''}{_gain(with_rings, seconds)} than rings of the network",
+            )
+        )
     if isinstance(on_first, float):
         gain = f"{on_first / seconds:.3f}x over the wiring of the first plan ({spelled_time(on_first)})"
         rows.append(("wiring for this plan", gain))
@@ -58,21 +64,33 @@ def _gain(before: float, seconds: float) -> str:
     return f"{share:.2%} faster" if share >= _WORTH else "hardly faster"
 
 
-def _uses(rows: Any) -> str:
-    """Return which algorithms run what, those of rings left out: ``dp all-reduce tree to 2.1 MB, ...; ``."""
+def algorithm_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return rows of a table: which algorithm runs which collectives, for each kind of group and size."""
+    texts = _texts(_record(plan).get("algorithms"), shapes=True) or _texts(_named(plan), shapes=True)
+    return [("collective algorithms" if number == 0 else "", text) for number, text in enumerate(texts)]
+
+
+def _texts(rows: Any, *, with_rings: bool = True, shapes: bool = False) -> list[str]:
+    """Return which algorithms run what: ``dp all-reduce by tree (2.1 MB)``, or ``dp 8x1 all-reduce by ...``."""
     listed = rows if isinstance(rows, Sequence) and not isinstance(rows, str) else []
-    texts = [_use(row) for row in listed if isinstance(row, Mapping) and row.get("algorithm") not in (None, "rings")]
-    texts = [text for text in texts if text]
+    left_out = (None,) if with_rings else (None, "rings")
+    texts = [_use(row, shapes) for row in listed if isinstance(row, Mapping) and row.get("algorithm") not in left_out]
+    return [text for text in texts if text]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return the first of texts, and how many more there are."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{', '.join(texts[:_SHOWN])}{more}; " if texts else ""
+    return f"{', '.join(texts[:_SHOWN])}{more}"
 
 
-def _use(row: Mapping[str, Any]) -> str:
+def _use(row: Mapping[str, Any], shapes: bool) -> str:
     low, high = row.get("least_bytes"), row.get("most_bytes")
     if not isinstance(low, int) or not isinstance(high, int):
         return ""
     sizes = _spelled(high) if low == high else f"{_spelled(low)} to {_spelled(high)}"
-    where = row.get("axes") or row.get("shape")
+    axes, shape = row.get("axes"), row.get("shape")
+    where = f"{axes} {shape}" if axes and shapes else axes or shape
     return f"{where} {row.get('collective')} by {row.get('algorithm')} ({sizes})"
 
 
@@ -92,3 +110,9 @@ def _record(plan: Plan) -> Mapping[str, Any]:
     """Return what the provenance has; a file may have anything there."""
     record = plan.provenance.get("joint")
     return record if isinstance(record, Mapping) else {}
+
+
+def _named(plan: Plan) -> list[Any]:
+    """Return what the provenance has of algorithms that the user names; a file may have anything there."""
+    rows = plan.provenance.get("algorithms")
+    return [*rows] if isinstance(rows, Sequence) and not isinstance(rows, str) else []

@@ -25,7 +25,7 @@ from topoplan_engine.network.building import host_links
 from topoplan_engine.replay import written_seconds
 from topoplan_engine.reporting.accuracy import packet_errors_text, typical_error
 from topoplan_engine.reporting.cautions import caution_rows
-from topoplan_engine.reporting.joint import again_text
+from topoplan_engine.reporting.joint import again_text, algorithm_rows
 from topoplan_engine.reporting.kept import iteration_time, kept_json, kept_rows, planner_json, planner_rows
 from topoplan_engine.reporting.memory import memory_rows, print_stages
 from topoplan_engine.reporting.model import few_samples, model_rows, toy
@@ -324,6 +324,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("iteration time", iteration_time(outcome.draws, spelled_time)),
         *kept_rows(outcome, experiment, spelled_time),
         *simulation_rows(plan)[1:],
+        *algorithm_rows(plan),
         *parts_rows(plan),
         *([] if outcome.speedup is None else [("speedup", f"{outcome.speedup:.3f}x")]),
         *machine_rows(experiment, plan),

@@ -35,7 +35,7 @@ def with_moves(
     of the search.
 
     Its simulator has the algorithms, so that whoever reads a plan simulates the same.  Where a plan has rings and a
-    network that stays, it is as it was.
+    network that stays, it is as it was; but where the user names algorithms, it says which of these run what.
 
     Args:
         record: provenance of the plan.
@@ -44,6 +44,8 @@ def with_moves(
         before: the search before these moves.
         can_be_wired: the network could be wired for the plan.
     """
+    if not state.collectives and _names_algorithms(record) and (rows := _uses(evaluator, state)):
+        record = {**record, "algorithms": rows}
     if not state.collectives and not can_be_wired:
         return record
     moves: dict[str, Any] = {"seconds": _seconds(evaluator, state)}
@@ -78,6 +80,13 @@ def _with_algorithms(record: Mapping[str, Any], evaluator: Evaluator, state: Sta
         for part in record["components"]
     ]
     return {**record, "components": components}
+
+
+def _names_algorithms(record: Mapping[str, Any]) -> bool:
+    """Say whether the options of a plan's simulator name algorithms of collectives."""
+    return any(
+        part["kind"] == Kind.SIMULATOR.value and part["options"].get("algorithms") for part in record["components"]
+    )
 
 
 def _uses(evaluator: Evaluator, state: State) -> list[Mapping[str, Any]]:

@@ -69,9 +69,10 @@ def test_inputs_but_the_network():
     assert json.loads(files(plan)["memory.json"]) == {"memory-type": "NO_MEMORY_EXPANSION"}
 
 
-def with_algorithms(text, rows=None):
+def with_algorithms(text, rows=None, *, moved=True):
     simulator = {"kind": "simulator", "name": "fluid", "options": {"algorithms": text}}
-    provenance = {"components": [simulator], **({} if rows is None else {"joint": {"algorithms": rows}})}
+    uses = {} if rows is None else {"algorithms": rows}
+    provenance = {"components": [simulator], **({"joint": uses} if rows and moved else uses)}
     return attrs.evolve(plan_on("fully-connected", 4, interfaces=3), provenance=provenance)
 
 
@@ -82,12 +83,13 @@ def test_algorithms_of_collectives_have_the_names_of_astra_sim():
     assert system["all-to-all-implementation"] == ["direct"]
 
 
-def test_what_runs_the_most_bytes_is_written():
+@pytest.mark.parametrize("moved", [True, False], ids=["by the search", "named"])
+def test_what_runs_the_most_bytes_is_written(moved):
     rows = [
         {"collective": "all-reduce", "algorithm": "halving-doubling", "most_bytes": 10**9},
         {"collective": "all-reduce", "algorithm": "tree", "most_bytes": 10**3},
     ]
-    system = json.loads(files(with_algorithms("all-reduce=auto", rows))["system.json"])
+    system = json.loads(files(with_algorithms("all-reduce=auto", rows, moved=moved))["system.json"])
     assert system["all-reduce-implementation"] == ["halvingDoubling"]
 
 

@@ -40,7 +40,8 @@ def _algorithms(plan: Plan) -> Mapping[str, str]:
     """Return the algorithm of each kind: what ran the most bytes, else the only one that options name."""
     algorithms, largest = {}, dict[str, int]()
     record = plan.provenance.get("joint")
-    rows = record.get("algorithms") if isinstance(record, Mapping) else None
+    moved = record.get("algorithms") if isinstance(record, Mapping) else None
+    rows = moved or plan.provenance.get("algorithms")
     for row in rows if isinstance(rows, list | tuple) else ():
         if isinstance(row, Mapping) and isinstance(row.get("most_bytes"), int):
             kind, most = str(row.get("collective")), row["most_bytes"]
