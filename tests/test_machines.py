@@ -259,3 +259,49 @@ def test_a_stage_on_slower_devices_sets_the_pace(run):
     fast, slow, mixed = seconds("dgx-h100"), seconds("dgx-a100"), seconds("dgx-a100+dgx-h100")
     assert fast < mixed < 1.05 * slow
     assert mixed > (fast + slow) / 2
+
+
+UNEQUAL = (
+    *("optimize", "huggingface", "-o", "preset=llama-3-8b", "-o", "layers=1", "-o", "sequence-length=256"),
+    *("-m", "dgx-h100*1+gb200-nvl72*1", "--batch-size", "80", "--json"),
+)
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "multi-ring", "tree"])
+def test_a_mesh_over_unequal_hosts_is_one_line_that_says_what_runs_there(run, algorithm):
+    words = (*UNEQUAL, "--plan", "dp=80", "--collective")
+    status, _, err = run(*words, f"all-reduce={algorithm}")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert re.search(r"hosts of 8 and of 72 members \(must be equal; NAME\+ring runs rings\)$", err.strip())
+    status, out, err = run(*words, f"all-reduce={algorithm}+ring")
+    assert status == 0, err
+    assert {row["algorithm"] for row in json.loads(out)["algorithms"]} == {"ring"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ("tp=32", "tp=32 x cp=1 x pp=1 = 32 does not divide 80 devices (nearest: tp=20 or 40)"),
+        ("tp=16,dp=4", "tp=16 x cp=1 x pp=1 x dp=4 = 64 for 80 devices (nearest: dp=5)"),
+    ],
+)
+def test_a_mesh_that_unequal_hosts_do_not_hold_is_one_line(run, plan, why):
+    assert run(*UNEQUAL, "--plan", plan)[::2] == (2, f"error: plan: {why}\n")
+
+
+def test_files_of_networks_and_machines_are_named_beside_their_options(run, tmp_path):
+    plan, network = tmp_path / "plan.json", tmp_path / "two.json"
+    nodes = [{"id": number, "kind": "host"} for number in range(2)]
+    network.write_text(json.dumps({"nodes": nodes, "edges": [{"source": 0, "target": 1}]}))
+    small = ("optimize", "alexnet", "--budget", "0", "--servers", "4")
+    assert run(*small, "-x", f"json={plan}")[0] == 0
+    missing = f"{tmp_path}/none.json: cannot be read (No such file or directory)"
+    again = "a network of 4, or a plan for 2 hosts: optimize --servers 2"
+    other = f"topology file: path: {network}: 2 hosts, but the cluster has 4 ({again})"
+    for words, why in (
+        (("simulate", str(plan), "-t", f"file:path={network}"), other),
+        (("simulate", str(plan), "-t", f"file:path={tmp_path}/none.json"), f"topology file: path: {missing}"),
+        ((*small, "-t", f"file:path={tmp_path}/none.json"), f"topology file: path: {missing}"),
+        ((*small, "-m", f"flexflow:file={tmp_path}/none.json"), f"cluster.machine: machine flexflow: file: {missing}"),
+    ):
+        assert run(*words)[::2] == (2, f"error: {why}\n")

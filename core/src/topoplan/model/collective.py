@@ -36,7 +36,7 @@ class CollectiveGroup:
     def in_each(self) -> int:
         """Members in each host; `TopoplanError` where hosts differ."""
         if len(odd := sorted({*self.in_hosts})) > 1:
-            raise TopoplanError(f"a group has {odd[0]} members in one host and {odd[-1]} in another (must be as many)")
+            raise TopoplanError(f"hosts of {odd[0]} and of {odd[-1]} members (must be equal; NAME+ring runs rings)")
         return self.in_hosts[0]
 
 

@@ -119,7 +119,7 @@ def test_rings_use_all_links():
 @pytest.mark.parametrize(
     ("hosts", "options", "message"),
     [
-        (60, {"sides": "4-4-4"}, r"are 64 hosts, the cluster has 60 \(use --servers 64, or sides=3-4-5\)"),
+        (60, {"sides": "4-4-4"}, r"60 \(sides=3-4-5, or a plan for 64 hosts: optimize --servers 64\)"),
         (13, {"dimensions": 2}, r"13 hosts make no torus of 2 dimensions \(12 or 14 hosts do\)"),
         (64, {"twisted": True, "dimensions": 3}, r"no twisted torus of 3 dimensions \(54 or 108 hosts do\)"),
         (64, {"sides": "4-4-4", "twisted": True}, "must be k and 2k"),

@@ -132,7 +132,10 @@ class FlexFlow(Machine):
         """
         if not self.file:
             raise TopoplanError("machine flexflow: no file (write -m flexflow:file=machine_config)")
-        described = read_description(read_text(Path(self.file), "a machine-model file of FlexFlow"), self.file)
+        try:
+            described = read_description(read_text(Path(self.file), "a machine-model file of FlexFlow"), self.file)
+        except TopoplanError as error:
+            raise TopoplanError(f"machine flexflow: file: {error}") from None
         sockets, gpus_per_socket = (described.counts[f"num_{each}"] for each in ("sockets_per_node", "gpus_per_socket"))
         host, bandwidth, latency = HostBuilder(), described.bandwidth, described.latency
         gpus = host.devices(sockets * gpus_per_socket)

@@ -46,11 +46,15 @@ class File(Topology):
         cluster = context.cluster
         interface = float(cluster.interface_bandwidth.min())  # links without a rate have it, whatever the factor
         defaults = Defaults(bandwidth=interface / self.speed, latency=cluster.latency, max_paths=self.paths)
-        fabric = read_network(read_file(Path(self.path)), self.path, defaults)
+        try:
+            fabric = read_network(read_file(Path(self.path)), self.path, defaults)
+        except TopoplanError as error:
+            raise TopoplanError(f"topology file: path: {error}") from None
         if fabric.n_hosts != cluster.n_hosts:
-            have = f"{fabric.n_hosts} hosts, but the cluster has {cluster.n_hosts}"
-            right = f"plan with --servers {fabric.n_hosts}, or take a network of {cluster.n_hosts} hosts"
-            raise TopoplanError(f"{self.path}: {have} ({right})")
+            hosts = fabric.n_hosts
+            right = f"a network of {cluster.n_hosts}, or a plan for {hosts} hosts: optimize --servers {hosts}"
+            have = f"{hosts} hosts, but the cluster has {cluster.n_hosts}"
+            raise TopoplanError(f"topology file: path: {self.path}: {have} ({right})")
         return fabric if self.speed == 1 else _faster(fabric, self.speed)
 
     @classmethod

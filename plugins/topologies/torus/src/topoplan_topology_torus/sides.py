@@ -77,7 +77,8 @@ def _checked(
         )
     if product != hosts:
         other_side = None if twisted or multiple > 1 else _nearest_to_cube(hosts, [len(sides)], twisted, multiple)
-        fitting = f"use --servers {product}" + (f", or sides={'-'.join(map(str, other_side))}" if other_side else "")
+        instead = f"sides={'-'.join(map(str, other_side))}, or " if other_side else ""
+        fitting = f"{instead}a plan for {product} hosts: optimize --servers {product}"
         raise TopoplanError(f"topology torus: sides {text} are {product} hosts, the cluster has {hosts} ({fitting})")
     return sides
 
