@@ -6,14 +6,16 @@ import json
 import re
 
 import attrs
+import numpy as np
 import pytest
 
-from topoplan import Host, HostNode, TopoplanError
+from topoplan import Host, HostNode, TopologyContext, TopoplanError
 from topoplan_engine import ClusterOptions
 from topoplan_engine.experiment import build_cluster
 from topoplan_engine.host_models import at_machine
 from topoplan_engine.network.host_paths import host_paths
 from topoplan_engine.options import HostGroup
+from topoplan_samples.tasks import collective, task_graph
 
 PACKAGE = '''
 from topoplan import Device, HostLink, HostModel, HostNode, Machine, hookimpl
@@ -305,3 +307,17 @@ def test_files_of_networks_and_machines_are_named_beside_their_options(run, tmp_
         ((*small, "-m", f"flexflow:file={tmp_path}/none.json"), f"cluster.machine: machine flexflow: file: {missing}"),
     ):
         assert run(*words)[::2] == (2, f"error: {why}\n")
+
+
+@pytest.mark.parametrize("lost", range(8))
+@pytest.mark.parametrize("hosts", [3, 4])
+def test_seven_nics_of_a_host_behind_pcie_switches_carry_seven_rings(hosts, lost):
+    """By hand: 2 (n-1) / n S over seven NICs of 50 GB/s."""
+    host = Host.discover()
+    cluster = build_cluster(ClusterOptions(machine="dgx-h100", servers=hosts, latency_us=0.0), host)
+    topology = host.make("topology", "degraded", {"of": "rail-optimized", "failed": f"host 0~leaf 0 rail {lost}"})
+    fabric = topology.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    n, size = 8 * hosts, 1 << 30
+    run = host.make("simulator", "fluid", {"protocol": "none"}).build()
+    seconds = run.makespan(task_graph([collective(range(n), size)], n_devices=n), fabric, cluster)
+    assert seconds == pytest.approx(2 * (n - 1) / n * size / (7 * 50e9))

@@ -54,7 +54,7 @@ def gates_of_rings(nics: list[I64], hosts: I64, places: NicPlaces) -> list[I64]:
     >>> part = np.array([[0, 0, -1], [0, 0, 0]])  # the last NIC of the first host leads nowhere
     >>> gates = gates_of_rings([np.arange(3), np.arange(3)], np.arange(2), NicPlaces(part, part))
     >>> [each.tolist() for each in gates]
-    [[0, 1], [0, 1]]
+    [[1, 0], [1, 0]]
     """
     gates: list[I64] = []
     before = NicPlaces(np.zeros(0, np.int64), np.zeros(0, np.int64)), np.zeros(0, np.int64)
@@ -63,7 +63,7 @@ def gates_of_rings(nics: list[I64], hosts: I64, places: NicPlaces) -> list[I64]:
         own_nics, first = np.unique(of_members[members], return_index=True)
         members = members[first]
         host_places = NicPlaces(places.part[host, own_nics], places.place[host, own_nics])
-        follows = _following(*before, host_places, own_nics) if gates else np.arange(len(members))
+        follows = _following(*before, host_places, own_nics) if gates else _spaced(len(members))
         goes_on = follows >= 0
         if not goes_on.all():
             gates = [each[goes_on] for each in gates]
@@ -71,6 +71,16 @@ def gates_of_rings(nics: list[I64], hosts: I64, places: NicPlaces) -> list[I64]:
         gates.append(members[follows])
         before = NicPlaces(host_places.part[follows], host_places.place[follows]), own_nics[follows]
     return gates
+
+
+def _spaced(count: int) -> I64:
+    """Return an order of gates whose last three are no neighbours.
+
+    Of an odd number of rings these three are a cycle (`topoplan_engine.network.host_ways`).  Among an odd number of
+    hosts rings leave the last one by other NICs than their gates': a gate reaches the NIC of its neighbour, below the
+    same PCIe switch, by a link that the other one's PXN would need.
+    """
+    return np.concatenate([np.arange(1, count, 2), np.arange(0, count, 2)])
 
 
 def _following(before: NicPlaces, nics_before: I64, host_places: NicPlaces, host_nics: I64) -> I64:
