@@ -15,7 +15,7 @@ from topoplan_engine.experiment import build_cluster
 from topoplan_engine.host_models import at_machine
 from topoplan_engine.network.host_paths import host_paths
 from topoplan_engine.options import HostGroup
-from topoplan_samples.tasks import collective, task_graph
+from topoplan_samples.tasks import collective, task_graph, transfer
 
 PACKAGE = '''
 from topoplan import Device, HostLink, HostModel, HostNode, Machine, hookimpl
@@ -321,3 +321,18 @@ def test_seven_nics_of_a_host_behind_pcie_switches_carry_seven_rings(hosts, lost
     run = host.make("simulator", "fluid", {"protocol": "none"}).build()
     seconds = run.makespan(task_graph([collective(range(n), size)], n_devices=n), fabric, cluster)
     assert seconds == pytest.approx(2 * (n - 1) / n * size / (7 * 50e9))
+
+
+@pytest.mark.parametrize("lost", [0, 2, 7])
+@pytest.mark.parametrize("back", [False, True])
+def test_messages_on_the_rails_that_are_left_take_their_own_nics(lost, back):
+    """By hand: each GPU sends a GiB to that of another host on its rail, over a NIC of 50 GB/s of its own."""
+    host = Host.discover()
+    cluster = build_cluster(ClusterOptions(machine="dgx-h100", servers=3, latency_us=0.0), host)
+    topology = host.make("topology", "degraded", {"of": "rail-optimized", "failed": f"host 0~leaf 0 rail {lost}"})
+    fabric = topology.build(TopologyContext(cluster=cluster, demand=None, rng=np.random.default_rng(0)))
+    ends = [(gpu, 16 + gpu) for gpu in range(8) if gpu != lost]
+    tasks = [transfer(*(pair[::-1] if back else pair), 1 << 30) for pair in ends]
+    run = host.make("simulator", "fluid", {"protocol": "none"}).build()
+    seconds = run.makespan(task_graph(tasks, n_devices=24), fabric, cluster)
+    assert seconds == pytest.approx((1 << 30) / 50e9)

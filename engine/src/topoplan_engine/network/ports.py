@@ -1,8 +1,9 @@
 """Where the NICs of hosts join a fabric, and by which of them a message leaves and arrives.
 
 A fabric says how many cables lead from a host to each of its neighbours; the NICs take them in order: those to the
-first neighbour get the first NICs, so that on rails NIC r is on leaf r of its unit.  Lanes to several planes belong to
-the same NICs (`topoplan_engine.network.lanes`).
+first neighbour get the first NICs, so that on rails NIC r is on leaf r of its unit.  A host that lost some cables keeps
+the others at the NICs that they have at hosts that lost none.  Lanes to several planes belong to the same NICs
+(`topoplan_engine.network.lanes`).
 
 The rule for messages between GPUs of different hosts, of which p and q are the NICs:
 
@@ -62,6 +63,36 @@ class _Rows(NamedTuple):
     last: I64
 
 
+def _as_at_whole_hosts(place: F64, cables: F64, owner: I32, neighbour: I32, n_nics: int) -> F64:
+    """Return the first NIC of each link, where hosts with fewer cables have them at the NICs that others have.
+
+    Hosts with a cable for each NIC say which NIC is on which switch.  A host with fewer is left as it is where they
+    disagree, or where two of its links would share a NIC.
+
+    Args:
+        place: (k,) first NIC of each link if NICs are taken in order.
+        cables: (k,) how many NICs it has.
+        owner, neighbour: (k,) its host and its other end, sorted.
+        n_nics: of each host.
+
+    >>> place, owner, leaf = np.array([0.0, 1.0, 2.0, 0.0, 1.0]), np.array([0, 0, 0, 1, 1]), np.array([8, 9, 10, 8, 10])
+    >>> _as_at_whole_hosts(place, np.ones(5), owner, leaf, 3).tolist()
+    [0.0, 1.0, 2.0, 0.0, 2.0]
+    """
+    whole = (np.bincount(owner, cables) > n_nics - 0.5)[owner]
+    if whole.all() or not whole.any():
+        return place
+    least, most = np.full(neighbour.max() + 1, np.inf), np.full(neighbour.max() + 1, -1.0)
+    np.minimum.at(least, neighbour[whole], place[whole])
+    np.maximum.at(most, neighbour[whole], place[whole])
+    there = np.where(least == most, least, np.inf)[neighbour]
+    follows = np.append(False, owner[1:] == owner[:-1])
+    end = np.append(0.0, (there + cables)[:-1])
+    fits = (there + cables <= n_nics) & (~follows | (there >= end))
+    own = ~whole & (np.bincount(owner, ~fits) == 0)[owner]
+    return np.where(own, there, place)
+
+
 class Ports:
     """The NICs of all hosts on a fabric; NIC ``n`` of host ``h`` is port ``h * n_nics + n``."""
 
@@ -103,6 +134,8 @@ class Ports:
         place, count = before[:-1] - start[owner], cables
         if self._lanes.most > 1:
             place, count = self._of_planes(rows, owner, cables)
+        else:
+            place = _as_at_whole_hosts(place, cables, owner, neighbour[rows], self._n_nics)
         first[rows] = np.clip(np.floor(place + 1e-6), 0, most)
         last[rows] = np.clip(np.ceil(place + count - 1e-6) - 1, first[rows], most)
         return _Rows(first, last)
