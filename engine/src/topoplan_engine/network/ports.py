@@ -82,15 +82,15 @@ def _as_at_whole_hosts(place: F64, cables: F64, owner: I32, neighbour: I32, n_ni
     whole = (np.bincount(owner, cables) > n_nics - 0.5)[owner]
     if whole.all() or not whole.any():
         return place
-    least, most = np.full(neighbour.max() + 1, np.inf), np.full(neighbour.max() + 1, -1.0)
-    np.minimum.at(least, neighbour[whole], place[whole])
-    np.maximum.at(most, neighbour[whole], place[whole])
-    there = np.where(least == most, least, np.inf)[neighbour]
-    follows = np.append(False, owner[1:] == owner[:-1])
-    end = np.append(0.0, (there + cables)[:-1])
-    fits = (there + cables <= n_nics) & (~follows | (there >= end))
-    own = ~whole & (np.bincount(owner, ~fits) == 0)[owner]
-    return np.where(own, there, place)
+    low, high = np.full(neighbour.max() + 1, np.inf), np.full(neighbour.max() + 1, -1.0)
+    np.minimum.at(low, neighbour[whole], place[whole])
+    np.maximum.at(high, neighbour[whole], place[whole])
+    same_nic = np.where(low == high, low, np.inf)[neighbour]
+    is_next = np.append(False, owner[1:] == owner[:-1])
+    end = np.append(0.0, (same_nic + cables)[:-1])
+    fits = (same_nic + cables <= n_nics) & (~is_next | (same_nic >= end))
+    is_moved = ~whole & (np.bincount(owner, ~fits) == 0)[owner]
+    return np.where(is_moved, same_nic, place)
 
 
 class Ports:
