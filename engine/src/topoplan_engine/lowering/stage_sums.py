@@ -199,12 +199,20 @@ class Sums:
         count = len(self._stage.graph.operators[op].weights)
         return np.array([[self._shared.get((op, first + k), 1.0)] for k in range(count)])
 
-    def gather(self, updated: dict[int, I64 | None]) -> None:
-        """Gather the weights that devices have updated for each other, in the order of the forward pass."""
+    def gather(self, updated: dict[int, I64 | None]) -> dict[tuple[int, int], I64]:
+        """Gather the weights that devices have updated for each other, in the order of the forward pass.
+
+        Returns:
+            (operator, argument) -> the tasks that gather it.
+        """
+        gathers: dict[tuple[int, int], I64] = {}
         for axes, reshards in reversed(self._gathers):
             before = [updated.get(reshard.op) for reshard in reshards]
             before += [end for reshard in reshards for end in self.ends[reshard.op, reshard.argument]]
-            _Gather.of(self._stage, axes, reshards).add(self._writer, before)
+            tasks = _Gather.of(self._stage, axes, reshards).add(self._writer, before)
+            if tasks is not None:
+                gathers |= {(reshard.op, reshard.argument): tasks for reshard in reshards}
+        return gathers
 
 
 class GathersAhead:

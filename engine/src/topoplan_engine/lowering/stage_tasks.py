@@ -122,7 +122,8 @@ class StageTasks:
         leaves: (link, whether it is its gradient) -> the tasks after which it is sent, several arrays of (D,).
         arrives: (link, whether it is its gradient) -> the tasks that wait for it.
         summed: (operator of the model, argument) -> the tasks after which the gradient of a weight is summed.
-        updated: operator of the model -> what updates its weights.
+        waiting: (operator of the model, argument) -> the tasks that wait for that sum: updates, and gathers of what
+            devices have updated for each other.
         columns: of the tasks, see `TaskColumns.columns`; ``size`` are bytes of the batch, to be divided by ``divisor``.
         tails, heads: of the edges between these tasks.
     """
@@ -160,7 +161,7 @@ class StageTasks:
         self.leaves: dict[tuple[Link, bool], list[I64]] = {}
         self._arrivals: dict[tuple[Link, bool], Arrival] = {}
         self.summed: dict[tuple[int, int], list[I64]] = {}
-        self.updated: dict[int, I64] = {}
+        self.waiting: dict[tuple[int, int], list[I64]] = {}
         self._begins: dict[int, list[Reshard]] = {}
         self._inputs: dict[int, list[Reshard]] = {}
         self._outputs: dict[int, list[Reshard]] = {}
@@ -502,6 +503,7 @@ class StageTasks:
         """Write updates of weights, and gathers of what devices have updated for each other."""
         stage = self._stage
         tied = {(op, k) for op, k in stage.copies}
+        updated: dict[int, I64 | None] = {}
         for op in sorted(computed):
             number, operator = stage.operator[op], stage.graph.operators[op]
             weights = [*range(len(operator.inputs), len(operator.inputs) + len(operator.weights))]
@@ -511,8 +513,11 @@ class StageTasks:
             if update is not None and weights:
                 before = [end for k in weights for end in self.summed[number, k]]
                 share = self._sums.shares(op, len(operator.inputs)) * self._stored_share(op)
-                self.updated[number] = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
-        self._sums.gather({op: self.updated.get(stage.operator[op]) for op in computed})
+                task = self._writer.compute(TaskKind.UPDATE, op, (update * share).sum(axis=0), before)
+                updated[op] = task
+                self.waiting |= {(number, k): [task] for k in weights}
+        for (op, argument), gather in self._sums.gather(updated).items():
+            self.waiting.setdefault((stage.operator[op], argument), []).append(gather)
 
 
 def _weights_of(stage: StageGraph) -> dict[Reshard, tuple[list[Weights], list[Weights]]]:

@@ -1,10 +1,12 @@
 """Weights that stages share: which devices sum their gradients, each slice of a weight among those that store it.
 
 Of several devices of a stage that store the same elements, the k-th one sums with the k-th ones of the other stages.
+Where these devices share gradients (ZeRO's second level), each has the sum of its part alone, and sums no more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ import numpy as np
 from topoplan.arrays import I32, I64
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import OperatorGraph
-from topoplan.model.staged import StagedStrategy
+from topoplan.model.staged import Stage, StagedStrategy
 from topoplan_engine.lowering.stage_links import slices_of
 from topoplan_engine.sharding.stage_graphs import crossing_weights
 
@@ -34,7 +36,7 @@ class TiedGroup(NamedTuple):
 
     Attributes:
         owner: the operator that has the weight.
-        nbytes: of these elements.
+        nbytes: of these elements, or of the part of them whose gradient a device has.
         members, devices: those who store them.
     """
 
@@ -61,6 +63,7 @@ def tied_groups(strategy: StagedStrategy, graph: OperatorGraph) -> list[TiedGrou
                 ranks.add(int(rank_of[op]))
                 places.append((op, argument))
         weight = operator.weights[tied.weight]
+        parts = min(_parts_of_gradients(strategy.stages[int(strategy.stage_of[op])]) for op, _ in places)
         sets = [_by_slice(_holders(strategy, graph, op, argument, weight.shape)) for op, argument in places]
         if any(each.keys() != sets[0].keys() for each in sets):
             names = [graph.operators[op].name for op, _ in places]
@@ -70,7 +73,7 @@ def tied_groups(strategy: StagedStrategy, graph: OperatorGraph) -> list[TiedGrou
         for elements in sets[0]:
             rows = [each[elements] for each in sets]
             low, high = (np.array(half) for half in elements)
-            nbytes = int((high - low).prod()) * (strategy.stages[0].gradient_bytes or weight.itemsize)
+            nbytes = int((high - low).prod()) * (strategy.stages[0].gradient_bytes or weight.itemsize) // parts
             count = min(map(len, rows))
             for k in range(count):
                 members = [
@@ -81,6 +84,11 @@ def tied_groups(strategy: StagedStrategy, graph: OperatorGraph) -> list[TiedGrou
                 devices = [strategy.stages[each.stage].mesh.devices[each.place] for each in members]
                 groups.append(TiedGroup(tied.owner, nbytes, members, np.array(devices, dtype=np.int32)))
     return groups
+
+
+def _parts_of_gradients(stage: Stage) -> int:
+    """Return among how many devices of a stage gradients that are summed are shared."""
+    return math.prod(stage.mesh.sizes[axis] for axis in stage.zero.axes) if stage.zero.level == 2 else 1
 
 
 def _holders(strategy: StagedStrategy, graph: OperatorGraph, op: int, argument: int, shape: tuple[int, ...]) -> I64:

@@ -542,8 +542,8 @@ class Assembly:
                 last = copies.last
                 tasks = copies.of(last)
                 before += [int(end[place] + copies.offset[last]) for end in tasks.summed[member.op, member.argument]]
-                if member.op in tasks.updated:
-                    after.append(int(tasks.updated[member.op][place] + copies.offset[last]))
+                waiting = tasks.waiting.get((member.op, member.argument), ())
+                after += [int(task[place] + copies.offset[last]) for task in waiting]
             (task,) = self._tasks.add(1, **_ALL_REDUCE, size=tied.group.nbytes, op=tied.group.owner, **tied.columns)
             self._edge(np.array(before), np.full(len(before), task))
             self._edge(np.full(len(after), task), np.array(after, dtype=np.int64))

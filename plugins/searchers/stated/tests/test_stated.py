@@ -164,6 +164,20 @@ def test_tied_words_are_summed_between_the_first_and_the_last_stage(model):
         assert nbytes(tasks, Collective.ALL_REDUCE, pair) == [VOCABULARY * HIDDEN * 2 // 2]
 
 
+@pytest.mark.parametrize(("zero", "share"), [(1, 1), (2, 2), (3, 2)])
+def test_tied_words_are_summed_once_and_gathered_behind_that(model, zero, share):
+    """Devices that share gradients sum the part that they have; weights are new once all gradients are summed."""
+    tasks, _ = lowered(model("gpt2"), 4, dp=2, pp=2, zero=zero)
+    collective, members = tasks.collective.tolist(), np.split(tasks.group_members, tasks.group_ptr[1:-1])
+    sums = [k for k, each in enumerate(collective) if each == Collective.ALL_REDUCE and tasks.size[k] > HIDDEN * 8]
+    assert [tasks.size[k] for k in sums] == [VOCABULARY * HIDDEN * 2 // share] * 2
+    assert sorted(sorted(members[tasks.group[k]].tolist()) for k in sums) == [[0, 2], [1, 3]]
+    for k in sums if zero < 3 else ():
+        behind = tasks.succ[tasks.succ_ptr[k] : tasks.succ_ptr[k + 1]]
+        assert {collective[each] for each in behind} == {Collective.ALL_GATHER}
+        assert sorted(sorted(members[tasks.group[each]].tolist()) for each in behind) == [[0, 1], [2, 3]]
+
+
 SCHEDULES = ["gpipe", "1f1b", "interleaved:2", "zb-h1", "zb-h2", "zbv", "v-half"]
 RECOMPUTED = ["none", "selective", "full"]
 #: Each schedule with some recomputation, and each recomputation with some schedules, of both models.
