@@ -27,7 +27,13 @@ from topoplan.model.strategy import Strategy
 from topoplan_engine.checkpoints import repeated_operators
 from topoplan_engine.distinct import numbered_names
 from topoplan_engine.partition import multiplies
-from topoplan_engine.training import GradientFlow, gradient_flow, products_of_weights, shared_weights
+from topoplan_engine.training import (
+    GradientFlow,
+    gradient_flow,
+    operands_with_gradient,
+    products_of_weights,
+    shared_weights,
+)
 
 __all__ = [
     "Throughput",
@@ -220,7 +226,8 @@ def _passes(flow: GradientFlow, number: int, op: Operator) -> int:
     """
     if flow.everything and op.weights:
         return _PASSES
-    return 1 + min(_PASSES - 1, products_of_weights(op, flow.weights[number]) + sum(flow.inputs[number]))
+    of_inputs = operands_with_gradient(op, flow.inputs[number])
+    return 1 + min(_PASSES - 1, products_of_weights(op, flow.weights[number]) + of_inputs)
 
 
 def peak_flops(cluster: Cluster, precision: str, device: str = "") -> float | None:

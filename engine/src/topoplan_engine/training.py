@@ -22,6 +22,7 @@ from topoplan.arrays import I64
 from topoplan.errors import TopoplanError
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor
 from topoplan_engine.of_graphs import of_last_graphs
+from topoplan_engine.partition import multiplies
 
 __all__ = [
     "GradientFlow",
@@ -29,6 +30,8 @@ __all__ = [
     "gradient_flow",
     "has_sparse_gradient",
     "is_view",
+    "operands_with_gradient",
+    "products_of_inputs",
     "products_of_weights",
     "shared_weights",
     "tensors_read",
@@ -125,8 +128,33 @@ def has_sparse_gradient(op: Operator) -> bool:
 
 def trains_product(op: Operator, trained: Sequence[bool]) -> bool:
     """Whether a weight that enters the operator's product is ``trained``: one of most axes, not a bias beside it."""
+    if products_of_inputs(op):
+        return False
     rank = max((len(tensor.axes) for tensor in op.weights), default=0)
     return any(has for tensor, has in zip(op.weights, trained, strict=True) if len(tensor.axes) == rank)
+
+
+def products_of_inputs(op: Operator) -> bool:
+    """Whether an operator multiplies inputs alone: a kernel that the model computes, with at most a bias of its own."""
+    output_dims = {axis.dim for tensor in op.outputs for axis in tensor.axes}
+    return multiplies(op) and all(
+        axis.size == 1 or (axis.dim >= 0 and axis.dim in output_dims) for tensor in op.weights for axis in tensor.axes
+    )
+
+
+def operands_with_gradient(op: Operator, computed: Sequence[bool]) -> int:
+    """Return how many operands among the inputs of an operator have a gradient.
+
+    Weights of another operator are one operand, kernel and bias together, and so is what a recurrence reads: its input
+    and the states of the step before, which are multiplied with weights of one product.
+
+    Args:
+        op: the operator.
+        computed: of each input, whether its gradient is computed.
+    """
+    shared = shared_weights(op)
+    count = sum(has for k, has in enumerate(computed) if k not in shared)
+    return (count if multiplies(op) else min(count, 1)) + any(computed[k] for k in shared)
 
 
 def products_of_weights(op: Operator, trained: Sequence[bool]) -> int:

@@ -62,7 +62,7 @@ class Work:
 
     flops: float
     traffic: float
-    backward: tuple[int, int, int]
+    backward: tuple[float, int, int]
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,9 @@ The costs of the backward pass are multiples of those of the forward pass (`back
 - An operator that maps its input (pooling, activation, addition) has one kernel with equal FLOPs.  It reads the saved
   input and output and the gradient, and writes a gradient: 2 x the bytes.
 - An operator that only moves data (concatenation, reshape) moves them back: 1 x.
-- Training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.
+- Training data need no gradient: 1 x for a first linear layer or an embedding, 0 for a reshape of data.  A recurrence
+  on data has those of its states, too.
+- A kernel that the model computes is an input, like what it is multiplied with; a bias beside it adds no product.
 - Neither does a weight that is not trained: 1 x for a frozen linear layer behind one that is trained, 0 for one that
   nothing is trained before (`topoplan_engine.training`).
 """
@@ -24,8 +26,16 @@ import numpy as np
 
 from topoplan.arrays import F64, I64
 from topoplan.model.graph import Operator, OperatorGraph, Role, Tensor, Term
-from topoplan_engine.partition import equal_slice_elements, multiplies, part_sizes, slice_elements
-from topoplan_engine.training import gradient_flow, has_sparse_gradient, products_of_weights, trains_product
+from topoplan_engine.partition import equal_slice_elements, part_sizes, slice_elements
+from topoplan_engine.training import (
+    gradient_flow,
+    has_sparse_gradient,
+    operands_with_gradient,
+    products_of_inputs,
+    products_of_weights,
+    shared_weights,
+    trains_product,
+)
 from topoplan_operator_times.saved import NO_GRADIENTS, Gradients
 
 __all__ = [
@@ -61,11 +71,14 @@ class PartWork:
 class BackwardFactors:
     """FLOPs, bytes and kernels of the backward pass, in multiples of the forward pass."""
 
-    flops: int
+    flops: float
     traffic: int
     kernels: int
 
 
+#: Kinds of recurrent layers, as `topoplan_operators.recurrent` has them, and of one step of these.
+_RECURRENT = ("gru", "lstm", "rnn")
+_CELLS = tuple(f"{kind}_cell" for kind in _RECURRENT)
 #: Bytes of the index of a row of a table.
 _INDEX = 8
 #: Of an operator without a backward pass.
@@ -77,7 +90,7 @@ def factors_of(graph: OperatorGraph) -> list[BackwardFactors]:
     flow = gradient_flow(graph)
     rows = zip(graph.operators, flow.inputs, flow.weights, flow.backward, strict=True)
     return [
-        backward_factors(op, sum(inputs), weights) if has_backward else _NONE
+        backward_factors(op, operands_with_gradient(op, inputs), weights) if has_backward else _NONE
         for op, inputs, weights, has_backward in rows
     ]
 
@@ -105,19 +118,41 @@ def backward_factors(op: Operator, produced: int, trained: Sequence[bool] | None
         trained: of each weight, whether it is trained; None: all are.
     """
     products = 0
-    if op.weights:
+    if products_of_inputs(op) or _is_shared_recurrence(op):
+        products = min(produced, 2)
+        if op.weights and not products:
+            return BackwardFactors(0, 1, 1)  # the bias sums the gradients of the output
+    elif op.weights:
         of_weights = products_of_weights(op, (True,) * len(op.weights) if trained is None else trained)
         # Inside attention, products of projections need gradients even where all inputs are data.
         products = of_weights + (produced > 0 or op.kind == "attention")
         if not of_weights and max(len(tensor.axes) for tensor in op.weights) < 2:
             products = 0  # a normalization whose scale is frozen maps its input
+        elif not produced and op.kind in _RECURRENT:
+            return BackwardFactors(of_weights + _states_share(op), of_weights + 1, of_weights + 1)
         elif not products:
             return BackwardFactors(0, 1, 1)  # the bias of a frozen first layer sums the gradients of its output
-    elif multiplies(op) or any(dim.role is Role.REDUCTION for dim in op.dims):
+    elif any(dim.role is Role.REDUCTION for dim in op.dims):
         products = min(produced, 2)
     if products or not produced:
         return BackwardFactors(products, products, products)
     return BackwardFactors(1, 2, 1) if op.work else BackwardFactors(0, 1, 1)
+
+
+def _is_shared_recurrence(op: Operator) -> bool:
+    """Whether an operator is a cell of a recurrence whose weights are those of another step."""
+    return op.kind in _CELLS and bool(shared_weights(op))
+
+
+def _states_share(op: Operator) -> float:
+    """Return which share of a recurrence's FLOPs reads its states: these have gradients also where its input is data.
+
+    The state before the first step has none, but what is projected has one in each step.
+    """
+    matrices = {tensor.name: tensor.elements for tensor in op.weights if len(tensor.axes) == 2}
+    steps = next(dim.size for dim in op.dims if dim.name == "t")
+    states = matrices["weight_hh"] * (steps - 1) / steps + matrices.get("weight_hr", 0)
+    return states / sum(matrices.values())
 
 
 def part_work(

@@ -27,6 +27,7 @@ from topoplan_engine.options import ClusterOptions  # noqa: E402
 from topoplan_engine.throughput import model_flops  # noqa: E402
 from topoplan_engine.training import gradient_flow, has_sparse_gradient  # noqa: E402
 from topoplan_operator_times.saved import saved_tensors  # noqa: E402
+from topoplan_operator_times.work import factors_of  # noqa: E402
 
 WIDTH, BATCH = 128, 32
 
@@ -425,3 +426,46 @@ def test_products_of_weights_have_a_gradient_for_each_that_is_trained(module):
     # The first layer that is multiplied with weights alone has a gradient of its input, too.
     x.requires_grad_(isinstance(module, nn.Sequential))
     assert products(from_torch(module, (x.detach(),))) == counted_by_torch(module, x)
+
+
+class Steps(nn.Module):
+    """Embeds words and reads them step by step with one cell."""
+
+    def __init__(self, cell) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(100, WIDTH), cell
+
+    def forward(self, x):
+        x, state = self.words(x), None
+        for step in range(3):
+            state = self.cell(x[:, step], state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "beside"),
+    [
+        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 64))), (BATCH, WIDTH), 0),
+        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.ConvTranspose1d(8, 4, 4))), (BATCH, 8, 10), 0),
+        # A first step without a state multiplies nothing for the gradient of it: counted here, and not by PyTorch.
+        (Steps(nn.LSTMCell(WIDTH, 32)), (BATCH, 3), 2 * BATCH * 4 * 32 * 32),
+        (Steps(nn.GRUCell(WIDTH, 32)), (BATCH, 3), 2 * BATCH * 3 * 32 * 32),
+        (nn.RNN(WIDTH, 32, batch_first=True), (BATCH, 5, WIDTH), 0),
+        (nn.GRU(WIDTH, 32, batch_first=True), (BATCH, 5, WIDTH), 0),
+    ],
+)
+def test_priced_products_are_those_that_pytorch_counts(module, shape, beside):
+    """Also of a bias beside a kernel that is computed, of steps that share weights, and of recurrences on data."""
+    is_words = isinstance(module, Steps)
+    x = torch.randint(0, 100, shape) if is_words else torch.randn(*shape)
+    graph = from_torch(module, (x,))
+    rows = zip(graph.operators, factors_of(graph), strict=True)
+    priced = sum(
+        (1 + factors.flops) * op.work[0].coefficient * math.prod(op.dims[d].size for d in op.work[0].dims)
+        for op, factors in rows
+        if op.kind in ("linear", "conv_transpose1d", "rnn", "gru", "lstm_cell", "gru_cell")
+    )
+    with FlopCounterMode(display=False) as counter:
+        answer = module(x)
+        (answer[0] if isinstance(answer, tuple) else answer).sum().backward()
+    assert priced == pytest.approx(counter.get_total_flops() + beside, rel=1e-12)
