@@ -119,6 +119,11 @@ def test_a_plan_is_drawn(outcome, tmp_path):
     assert drawn == (outcome.plan.taskgraph.device >= 0).sum()
     assert len(links.patches) == outcome.plan.fabric.n_links
     assert memory.get_ylabel() == "GiB"
+    figure.canvas.draw()
+    for ticks in (devices.get_yticks(), links.get_xticks(), memory.get_xticks()):
+        assert (ticks == ticks.round()).all()
+    for panel in (devices, memory):
+        assert panel.get_legend().get_window_extent().x0 >= panel.get_window_extent().x1
     with pytest.raises(TopoplanError, match="was not simulated"):
         attrs.evolve(outcome.plan, timeline=None).plot()
 

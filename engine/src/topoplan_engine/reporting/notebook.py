@@ -32,6 +32,14 @@ __all__ = ["frame", "outcome_html", "plan_html", "plot", "to_pandas", "to_polars
 
 #: Kinds of tasks in the order of their colours.
 _KINDS = ("forward", "backward", "update")
+#: What fills memory, in the colours of reports.
+_PURPOSES = {
+    "weights": "#0072b2",
+    "gradients": "#56b4e9",
+    "optimizer": "#cc79a7",
+    "activations": "#e69f00",
+    "undivided": "#999999",
+}
 
 
 def plan_html(plan: Plan) -> str:
@@ -174,7 +182,8 @@ def _devices(plan: Plan, axes: Axes) -> None:
         if len(of_kind):
             axes.plot([], [], color=colour, linewidth=6, label=kind)
     axes.set(xlabel="ms", ylabel="device", xlim=(0, timeline.makespan * 1e3), ylim=(tasks.n_devices - 0.5, -0.5))
-    axes.legend(loc="upper right", fontsize="small")
+    axes.locator_params(axis="y", integer=True)
+    _legend_beside(axes)
 
 
 def _busy_links(plan: Plan, axes: Axes) -> None:
@@ -182,14 +191,15 @@ def _busy_links(plan: Plan, axes: Axes) -> None:
     assert plan.timeline is not None
     busy = np.sort(plan.timeline.link_busy[: plan.fabric.links.n_links])[::-1]
     axes.bar(np.arange(len(busy)), 100 * busy / max(plan.timeline.makespan, 1e-300), width=1.0, color=COLOURS[0])
-    axes.set(xlabel="link, busiest first", ylabel="% of the iteration", ylim=(0, 100))
+    axes.set(xlabel="link, busiest first", ylabel="% of the iteration", xlim=(-0.5, len(busy) - 0.5), ylim=(0, 100))
+    axes.locator_params(axis="x", integer=True)
 
 
 def _memory(plan: Plan, axes: Axes) -> None:
     """Draw what is in the memory of each device, in GiB, and the least that a plan may fill."""
     assert plan.memory is not None
     base = np.zeros(plan.cluster.n_devices)
-    for name, colour in zip(("weights", "gradients", "optimizer", "activations", "undivided"), COLOURS, strict=False):
+    for name, colour in _PURPOSES.items():
         gibibytes = getattr(plan.memory, name) / 2**30
         if gibibytes.any():
             axes.bar(np.arange(len(base)), gibibytes, bottom=base, width=0.9, color=colour, label=name)
@@ -198,4 +208,10 @@ def _memory(plan: Plan, axes: Axes) -> None:
     if base.max() > capacity / 4:
         axes.axhline(capacity, color="black", linestyle="--", linewidth=1)
     axes.set(xlabel="device", ylabel="GiB")
-    axes.legend(loc="upper right", fontsize="small")
+    axes.locator_params(axis="x", integer=True)
+    _legend_beside(axes)
+
+
+def _legend_beside(axes: Axes) -> None:
+    """Say what colours mean, right of the panel, where it hides no bar."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
