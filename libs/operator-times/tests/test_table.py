@@ -27,7 +27,7 @@ def table():
     rows = {}
     for degrees, measured in (((1, 1, 1), None), ((2, 1, 1), times)):
         shape = part_shape(linear(), degrees, (True,))
-        work = Work(flops=100.0, traffic=10.0, backward=(2, 2, 2))
+        work = Work(flops=100.0, traffic=10.0, backward=(1.25, 2, 2))
         rows[shape] = PartTimes(
             operator="test/linear1", shape=shape, work=work, repeats=3, forward=measured, backward=measured
         )
@@ -57,6 +57,7 @@ def test_a_table_is_read_as_it_was_written(table, tmp_path):
         ({"gradients": [1]}, "parts[0]: gradients: expected true or false for each input"),
         ({"constants": {"a": "b"}}, "parts[0]: constants: expected whole numbers by name"),
         ({"backward_work": [1]}, "parts[0]: backward_work: expected FLOPs, bytes and kernels"),
+        ({"backward_work": [2, 1.5, 2]}, "parts[0]: backward_work: expected whole numbers, 0 or more"),
         ({"flops": -1}, "parts[0]: flops: expected a number, 0 or more"),
         ({"forward_s": [1, 2]}, "parts[0]: forward_s: expected three quartiles in seconds, or null"),
         ({"forward_s": [1, 2, float("inf")]}, "parts[0]: forward_s: expected a number, 0 or more"),

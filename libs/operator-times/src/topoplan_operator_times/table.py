@@ -180,9 +180,9 @@ def _row(row: Any, where: str) -> PartTimes:
         raise TopoplanError(f"{where}: constants: expected whole numbers by name, got {shown(constants)}")
     if not isinstance(gradients, list) or not all(isinstance(value, bool) for value in gradients):
         raise TopoplanError(f"{where}: gradients: expected true or false for each input, got {shown(gradients)}")
-    backward = _counts(row.get("backward_work"), f"{where}: backward_work")
-    if len(backward) != 3:
-        raise TopoplanError(f"{where}: backward_work: expected FLOPs, bytes and kernels, got {shown(backward)}")
+    backward, place = row.get("backward_work"), f"{where}: backward_work"
+    if not isinstance(backward, list) or len(backward) != 3:
+        raise TopoplanError(f"{place}: expected FLOPs, bytes and kernels, got {shown(backward)}")
     return PartTimes(
         operator=_text(row, "operator", where),
         shape=PartShape(
@@ -197,7 +197,7 @@ def _row(row: Any, where: str) -> PartTimes:
         work=Work(
             flops=_number(row.get("flops"), f"{where}: flops"),
             traffic=_number(row.get("bytes"), f"{where}: bytes"),
-            backward=(backward[0], backward[1], backward[2]),
+            backward=(_number(backward[0], place), _counts(backward[1:2], place)[0], _counts(backward[2:], place)[0]),
         ),
         repeats=_whole(row, "repeats", where),
         forward=_times(row.get("forward_s"), f"{where}: forward_s"),
