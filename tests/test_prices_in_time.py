@@ -18,6 +18,7 @@ from topoplan_engine.interrupt import Stop, obeyed
 from topoplan_engine.kernels.clock import routing
 from topoplan_engine.network.tables import Network
 from topoplan_engine.search.bests import Keep
+from topoplan_engine.search.class_seconds import ClassSeconds
 from topoplan_engine.search.companions import PortfolioMember
 from topoplan_engine.search.driver import SearchRun
 from topoplan_engine.search.ends import Ends
@@ -247,7 +248,7 @@ def test_an_iteration_that_is_simulated_again_looks_for_no_paths(monkeypatch):
         return 1.0
 
     monkeypatch.setattr(evaluator._simulate, "makespan", makespan)
-    monkeypatch.setattr(Evaluator, "_has_quotient", lambda *_: False)
+    monkeypatch.setattr(ClassSeconds, "has_quotient", lambda *_: False)
     evaluator._begin_caches()
     evaluator.price(Candidate(base=first))
     assert evaluator.seconds_in_full(first) == pytest.approx(3.0)
