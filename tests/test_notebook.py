@@ -137,3 +137,14 @@ def test_public_functions_are_reached_from_topoplan():
     assert topoplan.optimize is optimize
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         topoplan.optimise  # noqa: B018
+
+
+def test_bars_of_many_devices_touch_each_other():
+    """Gaps thinner than a pixel made stripes of a few rows."""
+    from topoplan import optimize
+
+    outcome = optimize("alexnet", servers=8, gpus_per_server=8, budget=0)
+    devices, _, memory = outcome.plan.plot().axes
+    bars = [path.get_extents() for bars in devices.collections for path in bars.get_paths()]
+    assert {round(bar.height, 9) for bar in bars} == {1.0}
+    assert {round(bar.get_width(), 9) for bar in memory.patches} == {1.0}

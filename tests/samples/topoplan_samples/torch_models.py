@@ -184,6 +184,11 @@ def make_text():
     return "a text"
 
 
+def make_of_a_value():
+    """Return a layer as wide as a tensor says, which has no value on the meta device."""
+    return torch.nn.Linear(int(torch.ones(1).item()), 1)
+
+
 def make_error():
     """Raise."""
     raise ValueError("no such weights")

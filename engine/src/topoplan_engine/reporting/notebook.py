@@ -168,6 +168,7 @@ def _devices(plan: Plan, axes: Axes) -> None:
     """Draw a bar for each compute task, in the row of its device."""
     assert plan.timeline is not None
     tasks, timeline = plan.taskgraph, plan.timeline
+    height = _bar_size(tasks.n_devices)
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
         of_kind = np.flatnonzero((tasks.device >= 0) & (tasks.kind == TaskKind[kind.upper()]))
         for device in np.unique(tasks.device[of_kind]):
@@ -176,9 +177,8 @@ def _devices(plan: Plan, axes: Axes) -> None:
                 timeline.start[tasks_there] * 1e3,
                 (timeline.finish[tasks_there] - timeline.start[tasks_there]) * 1e3,
             )
-            axes.broken_barh(
-                list(zip(start.tolist(), length.tolist(), strict=True)), (device - 0.4, 0.8), color=colour, linewidth=0
-            )
+            bars = list(zip(start.tolist(), length.tolist(), strict=True))
+            axes.broken_barh(bars, (device - height / 2, height), color=colour, linewidth=0)
         if len(of_kind):
             axes.plot([], [], color=colour, linewidth=6, label=kind)
     axes.set(xlabel="ms", ylabel="device", xlim=(0, timeline.makespan * 1e3), ylim=(tasks.n_devices - 0.5, -0.5))
@@ -198,11 +198,11 @@ def _busy_links(plan: Plan, axes: Axes) -> None:
 def _memory(plan: Plan, axes: Axes) -> None:
     """Draw what is in the memory of each device, in GiB, and the least that a plan may fill."""
     assert plan.memory is not None
-    base = np.zeros(plan.cluster.n_devices)
+    base, width = np.zeros(plan.cluster.n_devices), _bar_size(plan.cluster.n_devices)
     for name, colour in _PURPOSES.items():
         gibibytes = getattr(plan.memory, name) / 2**30
         if gibibytes.any():
-            axes.bar(np.arange(len(base)), gibibytes, bottom=base, width=0.9, color=colour, label=name)
+            axes.bar(np.arange(len(base)), gibibytes, bottom=base, width=width, color=colour, label=name)
             base = base + gibibytes
     capacity = plan.cluster.usable_memory.min() / 2**30
     if base.max() > capacity / 4:
@@ -210,6 +210,11 @@ def _memory(plan: Plan, axes: Axes) -> None:
     axes.set(xlabel="device", ylabel="GiB")
     axes.locator_params(axis="x", integer=True)
     _legend_beside(axes)
+
+
+def _bar_size(count: int) -> float:
+    """Return the part of a place that a bar takes: all of it where gaps would be thinner than a pixel."""
+    return 0.85 if count <= 32 else 1.0
 
 
 def _legend_beside(axes: Axes) -> None:

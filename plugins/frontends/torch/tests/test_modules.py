@@ -269,6 +269,7 @@ def test_a_function_a_class_and_another_batch_size_on_the_command_line():
         ("topoplan_sample.torch:make", "no module 'topoplan_sample'"),
         (f"{PATH}:maek", "did you mean 'make'?"),
         (f"{PATH}:make_text", "make_text() returned 'a text' (expected a torch.nn.Module)"),
+        (f"{PATH}:make_of_a_value", "where tensors have no values; topoplan.from_torch plans modules made elsewhere"),
         (f"{PATH}:make_error", "make_error() raised ValueError: no such weights"),
         (f"{PATH}:Llama.__doc__", "expected a function, a class or a module"),
     ],

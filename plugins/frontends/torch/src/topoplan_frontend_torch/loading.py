@@ -19,6 +19,9 @@ __all__ = ["build", "from_torch"]
 
 WHERE = "frontend torch"
 
+#: Why a module that reads values while it is made fails here, and what to do.
+_ON_META = " (made on the meta device, where tensors have no values; topoplan.from_torch plans modules made elsewhere)"
+
 
 def build(options: Torch, batch_size: int | None) -> OperatorGraph:
     """Build the graph of the command line's options.
@@ -105,7 +108,8 @@ def _made(torch: Any, text: str) -> Any:
         except TopoplanError:
             raise
         except Exception as error:
-            raise TopoplanError(f"{WHERE}: module: {text}() raised {exception_line(error)}") from error
+            advice = _ON_META if "meta" in str(error) else ""
+            raise TopoplanError(f"{WHERE}: module: {text}() raised {exception_line(error)}{advice}") from error
     if not isinstance(module, torch.nn.Module):
         raise TopoplanError(f"{WHERE}: module: {text}() returned {shown(module)} (expected a torch.nn.Module)")
     return module
