@@ -84,9 +84,9 @@ def test_graphs_keep_routes_rings_and_kinds(suffix, write):
 
 
 def test_infragraph_names_what_it_cannot_say():
-    with pytest.warns(UserWarning, match="the format cannot say") as told:
+    with pytest.warns(UserWarning, match="the format cannot say") as warned:
         write_infragraph(everything(), Cluster.uniform(n_hosts=4))
-    (warning,) = told
+    (warning,) = warned
     for what in ("rings", "explicit routes", "the number of equal paths", "what links pass", "kinds of links"):
         assert what in str(warning.message)
 
@@ -136,7 +136,7 @@ AGAIN = "joins 'b' to 'a', and {} joins 'a' to 'b': one cable both ways, or two 
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "told"),
+    ("name", "data", "message"),
     [
         ("net.json", rows_of(*BOTH_WAYS), f"net.json: edges[2]: {AGAIN.format('net.json: edges[0]')}"),
         ("net.json", rows_of("ab", "ba", directed=False), "where a row is one way; of two cables, one with count: 2"),
@@ -149,11 +149,11 @@ AGAIN = "joins 'b' to 'a', and {} joins 'a' to 'b': one cable both ways, or two 
         ("net.graphml", graphml("ab", "ba"), 'write edgedefault="directed" where'),
     ],
 )
-def test_a_cable_that_is_listed_both_ways_is_named(name, data, told):
+def test_a_cable_that_is_listed_both_ways_is_named(name, data, message):
     """It was two cables, so that the network had twice the bandwidth."""
     with pytest.raises(TopoplanError) as error:
         read_network(data, name, DEFAULTS)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_with_a_graph_is_named(what):
-    data, told = WRONG[what]
+    data, message = WRONG[what]
     with pytest.raises(TopoplanError) as error:
         read_network(data, "net.json", DEFAULTS)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def graphml(body, keys=""):
@@ -244,7 +244,7 @@ RATE = '<key id="r" for="edge" attr.name="bandwidth" attr.type="string"/>'
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (graphml('<edge source="a" target="c"/>'), "net.graphml: edge 0: target: unknown host or switch 'c'"),
         (
@@ -260,10 +260,10 @@ RATE = '<key id="r" for="edge" attr.name="bandwidth" attr.type="string"/>'
         (b"<graphml/>", "net.graphml: is no GraphML ("),
     ],
 )
-def test_what_is_wrong_with_graphml_is_named(data, told):
+def test_what_is_wrong_with_graphml_is_named(data, message):
     with pytest.raises(TopoplanError) as error:
         read_network(data, "net.graphml", DEFAULTS)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def infragraph(edges="[]", link="gigabits_per_second: 100", choice="gigabits_per_second", **more):
@@ -304,7 +304,7 @@ def test_slices_and_schemes_of_infragraph(edges, counts):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (infragraph(edge(("x[0]", "nic[0]"), ("s", "port"))), "edges[0]: ep1: instance: unknown host or switch 'x'"),
         (infragraph(edge(("h[4]", "nic[0]"), ("s", "port[0]"))), "edges[0]: ep1: instance 'h': index 4 of 4"),
@@ -333,11 +333,11 @@ def test_slices_and_schemes_of_infragraph(edges, counts):
         (b"name: x", "instances: none is a host"),
     ],
 )
-def test_what_is_wrong_with_infragraph_is_named(data, told):
+def test_what_is_wrong_with_infragraph_is_named(data, message):
     with pytest.raises(TopoplanError) as error:
         read_network(data, "net.yaml", DEFAULTS)
     assert str(error.value).startswith("net.yaml: ")
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_suffix_that_nobody_reads():
@@ -409,11 +409,11 @@ def test_any_damage_is_one_line_or_a_fabric(data):
         put = data.draw(st.sampled_from(pieces))
         changed[at : at + data.draw(st.integers(0, 3))] = put
     try:
-        told = read_network(bytes(changed), name, DEFAULTS).name and name
+        message = read_network(bytes(changed), name, DEFAULTS).name and name
     except TopoplanError as error:
-        told = str(error)
-    assert told.startswith(name)
-    assert "\n" not in told
+        message = str(error)
+    assert message.startswith(name)
+    assert "\n" not in message
 
 
 #: What is written for a link -> what would be right.
@@ -459,16 +459,16 @@ def test_a_kind_of_link_under_another_name(named):
 
 def test_other_attributes_of_links_are_named_once():
     edges = [{**EDGE, "color": "red", "cable": "DAC", "weight": 1, "bandwidth": "4 Gbps", "capacity": 7}] * 2
-    with pytest.warns(TopoplanWarning) as told:
+    with pytest.warns(TopoplanWarning) as warned:
         fabric = read_network(graph(edges), "net.json", DEFAULTS)
-    assert [str(each.message) for each in told] == [
+    assert [str(each.message) for each in warned] == [
         "net.json: not read of links: 'color', 'cable', 'weight', 'capacity' (read are bandwidth, latency, count, link)"
     ]
     assert fabric.link_bandwidth.tolist() == [1e9, 1e9]
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (graph([{**EDGE, "link": {}}]), "net.json: edges[0]: link is {} (expected network, lane or inside)"),
         (graph([EDGE], cycles=[[0, 1]]), 'net.json: cycles is not read there (it belongs into "graph": {...})'),
@@ -479,10 +479,10 @@ def test_other_attributes_of_links_are_named_once():
         ),
     ],
 )
-def test_what_would_change_the_network_silently_is_refused(data, told):
+def test_what_would_change_the_network_silently_is_refused(data, message):
     with pytest.raises(TopoplanError) as error:
         read_network(data, "net.json", DEFAULTS)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 def test_attributes_of_nodes_and_of_the_graph_that_nobody_reads_are_named():
@@ -491,9 +491,9 @@ def test_attributes_of_nodes_and_of_the_graph_that_nobody_reads_are_named():
         "nodes": [{"id": 0, "pos": [0, 1]}, {"id": 1, "buffer": "16 MB", "latency": "1 us"}],
         "edges": [{"source": 0, "target": 1, "bandwidth": 1e9}],
     }
-    with pytest.warns(TopoplanWarning) as told:
+    with pytest.warns(TopoplanWarning) as warned:
         read_network(json.dumps(document).encode(), "net.json", DEFAULTS)
-    assert sorted(str(each.message) for each in told) == [
+    assert sorted(str(each.message) for each in warned) == [
         "net.json: not read of nodes: 'buffer', 'latency' (read are kind, label)",
         "net.json: not read of the graph: 'owner' (read are name, max_paths, rings, cycles, rings_along_links, "
         "switching, routes, one_way)",
@@ -501,7 +501,7 @@ def test_attributes_of_nodes_and_of_the_graph_that_nobody_reads_are_named():
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         (("bandwidth: {", "bandwith: {"), "links[0]: physical: 'bandwith' of a link is not read (write bandwidth"),
         (("physical: {", "rate: 4, physical: {"), "links[0]: 'rate' of a link is not read (write bandwidth"),
@@ -510,11 +510,11 @@ def test_attributes_of_nodes_and_of_the_graph_that_nobody_reads_are_named():
         (("links:", "lnks:"), "net.yaml: 'lnks' is not read (write links)"),
     ],
 )
-def test_attributes_of_infragraph_that_nobody_reads(changed, told):
+def test_attributes_of_infragraph_that_nobody_reads(changed, message):
     data = infragraph(edge(("h[0:4]", "nic[0]"), ("s[0]", "port[0:4]"))).decode().replace(*changed, 1).encode()
     with pytest.raises(TopoplanError) as error:
         read_network(data, "net.yaml", DEFAULTS)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_network_of_astra_sim_is_named():
